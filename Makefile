@@ -1,4 +1,4 @@
-# Thin: each line is a command that anyone could type.
+# Each recipe consists of commands that you can also type in a shell.
 
 SHELL := bash
 .DEFAULT_GOAL := help
@@ -28,11 +28,11 @@ GO_FLANNEL_IMAGE ?=
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannel-rs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
-# sudo forgets the environment; etcd is where this user's setup put it.
+# sudo does not pass the environment on, but the tests need the cache of this user, in which `make setup` installed etcd.
 AS_ROOT := $(SUDO) env XDG_CACHE_HOME=$(patsubst %/flannel-rs,%,$(CACHE)) GO_FLANNELD=$(abspath $(GO_FLANNELD)) GO_FLANNEL_CNI=$(abspath $(GO_FLANNEL_CNI))
-# Tests wait more than they compute: more of them at once than there are processors.
+# Tests wait more than they compute, so more tests than processors run at the same time.
 export RUST_TEST_THREADS ?= $(shell expr 4 '*' $$(nproc))
-# Tests that make network namespaces need root; cargo itself does not.
+# Tests that create network namespaces need root; cargo itself does not.
 ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
@@ -73,7 +73,7 @@ picture: ## Draw docs/demo.svg and docs/trap.svg from real runs of the demonstra
 	$(SUDO) script -qec "stty columns 120; ./target/debug/flannelctl lab --vagrant" /dev/null > target/trap.typescript < /dev/null
 	sed '/Who reaches whom/,$$d' target/trap.typescript | python3 docs/demo-svg.py 'make demo ARGS=--vagrant' 120 > docs/trap.svg
 
-# A clean clone is compiled once: what would save time in the next build costs this one more.
+# In a clean clone, incremental compilation would only make the first build slower.
 ifeq ($(wildcard target/debug/incremental),)
 test: export CARGO_INCREMENTAL := 0
 endif
@@ -174,12 +174,12 @@ else
 	GO_FLANNEL_CNI=$(abspath $(GO_FLANNEL_CNI)) cargo test -p flannel-cni --test plugin -- --ignored differential
 endif
 
-# The crates and suites that act on problems. The second ones are substrings: `checks::` is `kube::checks::` too.
+# The crates and suites that act on problems. The suites are substrings: `checks::` also matches `kube::checks::`.
 MUTE_CRATES := types doctor
 MUTE_SUITES := doctor:: checks:: flannelctl:: cleanup:: admission:: directory:: files:: lease:: required_backend:: underlay:: two_networks::
 
 test-mute: setup ## Tests of a build in which problems and findings show only their codes: no part reads texts
-	@# A folder of its own: a mute flanneld never stays where the other tests look for theirs.
+	@# The build has its own folder, so that other tests never find a mute flanneld.
 	export CARGO_TARGET_DIR=$(CURDIR)/target/mute RUSTFLAGS='--cfg mute' CARGO_PROFILE_DEV_DEBUG=0; \
 	skip=$$(sed -n 's/^\([a-z][^ ]*\).*/--skip \1/p' e2e/mute.txt); failed=; \
 	cargo test $(MUTE_CRATES:%=-p %) --lib --no-fail-fast -- $$skip || failed=yes; \
@@ -192,14 +192,14 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 	$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static -L target/images/arm64/root/flannel target/images/arm64/root/flannel/opt/bin/flanneld --version
 	FLANNEL_TEST_CNI="$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static $(CURDIR)/target/cni/arm64/flannel" cargo test -p flannel-cni --test plugin golden
 
-# With ALL=1 also what other tests show on this machine's kernel: the suites of other backends.
+# With ALL=1, the virtual machine also runs the suites of other backends, which otherwise run on this machine's kernel.
 VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::)
-# What `make test` leaves to `make test-vm` and `make soak`: the rest takes six minutes, and a busy machine emulates at a third of the speed.
+# The tests that `make test` leaves to `make test-vm` and `make soak`. The other tests take six minutes, or three times as long on a busy machine.
 VM_REST := kube::vm:: vm::odd:: vm::clear:: vm::ipip::firewall vm::ipip::forged_packets vm::ipip::loses_nothing vm::wireguard::peer_behind vm::wireguard_mixed::mixed_sessions vm::wireguard_silent::
 
 test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; most of it is a part of test [ALL=1 ARGS=name]
 	./e2e/setup.sh vm
-	@# As `make test` builds it: with other features, most would be compiled twice.
+	@# Builds the same features as `make test`: with other features, cargo would compile most crates twice.
 	cargo test --workspace --no-run
 	$(if $(ALL),FLANNEL_TEST_RESTARTS=20) ./e2e/vm/test.sh $(if $(ALL),5400,1800) $(or $(ARGS),$(VM_TESTS))
 
@@ -208,7 +208,7 @@ CARGO_FUZZ := RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz
 
 fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools
-	@# The corpus is one archive: its many small files concern only those who fuzz.
+	@# The corpus is one archive, because only fuzzing needs its many small files.
 	test -d fuzz/corpus || tar -xzf fuzz/corpus.tar.gz -C fuzz
 	for target in $(FUZZ_TARGETS); do \
 	  $(CARGO_FUZZ) run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
@@ -239,7 +239,7 @@ install: ## Install the daemon, flannelctl, manual pages, completions, the syste
 	  target/release/flannelctl completion zsh $$program > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program && \
 	  target/release/flannelctl completion fish $$program > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish || exit 1; \
 	done
-	@# An operator's settings are not overwritten.
+	@# `make install` does not overwrite an operator's settings.
 	test -e $(DESTDIR)/etc/default/flanneld || install -D -m 644 conf/default/flanneld $(DESTDIR)/etc/default/flanneld
 
 clean: ## Remove what was built (downloads stay in ~/.cache/flannel-rs)

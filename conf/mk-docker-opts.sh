@@ -48,7 +48,7 @@ case $key in
 '' | [0-9]* | *[!A-Za-z0-9_]*) fail "-k $key: this is no name of a shell variable" ;;
 esac
 
-# A name without a slash would be looked for in PATH.
+# The shell would search PATH for a name without a slash.
 case $subnet_env in
 */*) ;;
 *) subnet_env=./$subnet_env ;;
@@ -65,7 +65,7 @@ if [ -n "$FLANNEL_MTU" ]; then
 	DOCKER_OPT_MTU=--mtu=$FLANNEL_MTU
 fi
 if [ -n "$with_ipmasq" ]; then
-	# Only one of the two may masquerade.
+	# Only one of flannel and Docker may masquerade.
 	case $FLANNEL_IPMASQ in
 	'') ;;
 	true) DOCKER_OPT_IPMASQ=--ip-masq=false ;;
@@ -74,7 +74,7 @@ if [ -n "$with_ipmasq" ]; then
 	esac
 fi
 
-# Never write to a link or a pipe; /dev/stdout is intended.
+# The script never writes to a link or a pipe, except below /dev (for /dev/stdout).
 case $docker_env in
 /dev/*) ;;
 *)
@@ -86,7 +86,7 @@ esac
 
 eval "options=\${$key}"
 [ -z "$options" ] || options="$options "
-# Variables of the environment are used as well.
+# The script also uses variables of the environment.
 names=$(set | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | grep DOCKER_OPT_ | LC_ALL=C sort -u)
 for name in $names; do
 	eval "value=\${$name}"
@@ -99,7 +99,7 @@ if [ -n "$combined" ]; then
 	printf '%s="%s"\n' "$key" "$options" >>"$docker_env"
 fi
 
-# Docker's bridge would take the subnet away from a gateway that holds it now.
+# If a gateway has the subnet now, Docker's bridge would take the subnet from it.
 if [ -n "$FLANNEL_SUBNET" ] && command -v ip >/dev/null 2>&1; then
 	address=${FLANNEL_SUBNET%/*}
 	length=${FLANNEL_SUBNET#*/}

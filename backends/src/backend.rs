@@ -24,19 +24,20 @@ pub struct Setup {
     pub config: NetworkConfig,
     /// This node's stable id, from which its MACs are derived.
     pub node_id: String,
-    /// The route protocol number of our routes.
+    /// The protocol number of flannel's routes.
     pub route_protocol: u8,
-    /// Open files that outlive the process, if there is a store for them.
+    /// Open files that outlive the process, if a store for such files exists.
     pub files: Files,
     /// Options of the reconciler.
     pub options: Options,
-    /// The networks of the previous run on this host. Their leftovers are removed.
+    /// The networks of the previous run on this host. The backend removes the leftovers of these networks.
     pub former: Option<Subnets>,
-    /// Devices of earlier backends on this host. They are removed once the new backend works, because routes through them would still lead somewhere.
+    /// Devices of earlier backends on this host. flanneld removes them when the new backend works, because routes through these devices would still
+    /// take packets.
     pub left_behind: Vec<LinkName>,
-    /// Whether secrets that others can read cause an error. Otherwise they cause a warning.
+    /// Whether secrets that other users can read cause an error. Otherwise they cause a warning.
     pub refuse_insecure: bool,
-    /// How packets are read and sent in user space.
+    /// How the packet engine reads and sends packets in userspace.
     pub features: Features,
 }
 
@@ -82,14 +83,14 @@ impl Setup {
     }
 }
 
-/// Resources of a network on a host that no other network there can use.
+/// Resources of a network that no other network on the same host can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
     /// The names of its devices.
     pub devices: Vec<String>,
     /// VNI and port of the kernel's vxlan interfaces, one for each family.
     pub tunnels: Vec<String>,
-    /// The UDP ports on which it listens.
+    /// The UDP ports on which the network listens.
     pub ports: Vec<u16>,
     /// Whether other networks can also use these ports. The kernel's vxlan interfaces share one port.
     pub shares_ports: bool,
@@ -100,11 +101,11 @@ pub struct Takes {
 pub struct Overlay {
     /// The backend types whose leases belong to the overlay.
     pub kinds: Kinds,
-    /// Whether each node has a device with the first address of its subnet. Otherwise only the pods' bridge has an address there.
+    /// Whether each node has a device with the first address of its subnet. Otherwise only the pods' bridge has an address in the subnet.
     pub device: bool,
     /// The family of the tunnels' own packets, if one serves all families.
     pub outer: Option<Family>,
-    /// The family whose packets it carries, if it is only one.
+    /// The family whose packets the overlay carries, if it carries only one family.
     pub family: Option<Family>,
     /// Whether unencrypted packets may go from node to node.
     pub clear: bool,
@@ -120,7 +121,7 @@ impl Overlay {
     }
 }
 
-/// Requests another identity from a running network, because an older node has the same one.
+/// Requests another identity from a running network, because an older node has the same identity.
 #[derive(Clone, Debug, Default)]
 pub struct Renewal(Arc<Notify>);
 
@@ -156,7 +157,7 @@ pub trait Backend: Send {
         self.profile().encapsulation
     }
 
-    /// Returns the encapsulation if its packets can be forged, so that traffic rules can guard them. A backend that encrypts returns
+    /// Returns the encapsulation if senders can forge its packets, so that traffic rules can guard the port. A backend that encrypts returns
     /// `Encapsulation::None`.
     fn guarded(&self) -> Encapsulation {
         if self.profile().encrypts {
@@ -171,7 +172,8 @@ pub trait Backend: Send {
         None
     }
 
-    /// Returns this node's identity for the backend, as in its own leases. It is read before the lease is acquired. `None` if it is not known yet.
+    /// Returns this node's identity for the backend, as in its own leases. The daemon reads the identity before it acquires the lease. `None` if the
+    /// identity is not known yet.
     fn identity(&self) -> Option<String> {
         None
     }
@@ -181,22 +183,22 @@ pub trait Backend: Send {
         None
     }
 
-    /// Returns the attributes that this node will announce, based on those of its previous lease. Changes no device yet.
+    /// Returns the attributes that this node will announce, based on the attributes of its previous lease. Changes no device yet.
     ///
     /// # Errors
-    /// Returns an error if the underlay does not suit the backend, or if the kernel or the secrets cannot be used.
+    /// Returns an error if the underlay does not suit the backend, or if the kernel or the secrets are unusable.
     async fn announce(
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
     ) -> Result<Announced, Error>;
 
-    /// Returns whether it adopts files of the previous process. This is known after the announcement.
+    /// Returns whether the backend adopts files of the previous process. The answer is valid only after the announcement.
     fn hands_over(&self) -> bool {
         false
     }
 
-    /// Returns the rules that decide which leases of peers can be used. They are applied before leases enter the table.
+    /// Returns the rules that decide which leases of peers are usable. Admission applies these rules before leases enter the table.
     fn rules(&self) -> Arc<dyn PeerRules> {
         Arc::new(())
     }
@@ -216,7 +218,7 @@ pub trait Backend: Send {
 /// A running data plane.
 #[async_trait]
 pub trait Network: Send {
-    /// Keeps the kernel in sync with the inputs until they are stopped. Sends new announcements to `out`.
+    /// Keeps the kernel in sync with the inputs until their stop signal. Sends new announcements to `out`.
     ///
     /// # Errors
     /// Returns an error if the data plane cannot be repaired.

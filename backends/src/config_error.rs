@@ -6,7 +6,7 @@ use subnet_lease::json::{JsonFault, MemberError};
 use types::problem::text;
 use types::{Coded, Detail, Family, Subnets};
 
-/// Reason why the `Backend` object cannot be used.
+/// Reason why the `Backend` object is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// The type of the backend is unknown.
@@ -15,10 +15,10 @@ pub enum ConfigError {
         name: String,
         /// Whether Go flannel has this backend type.
         of_go: bool,
-        /// The types that this version has.
+        /// The backend types of this version.
         known: Vec<&'static str>,
     },
-    /// A key has a value that cannot be used.
+    /// A key has an unusable value.
     Key {
         /// Name of the backend, as Go flannel spells it in this message.
         backend: &'static str,
@@ -30,7 +30,7 @@ pub enum ConfigError {
         /// The value in the configuration.
         found: String,
     },
-    /// `PSK` is not a key. Its value is left out, because it may be a secret.
+    /// `PSK` is not a valid key. The error omits the value, because it may be a secret.
     Psk,
     /// The configuration holds the preshared key, and `--refuse-insecure` was given.
     PskExposed,
@@ -54,19 +54,19 @@ pub enum Fault {
         key: &'static str,
         /// The value in the configuration.
         value: i64,
-        /// The smallest number that can be used.
+        /// The smallest valid number.
         least: u32,
-        /// The largest number that can be used.
+        /// The largest valid number.
         most: u32,
     },
     /// An MTU is too small.
     Mtu {
         /// The configured MTU in bytes.
         mtu: u32,
-        /// The smallest MTU that can be used, in bytes.
+        /// The smallest valid MTU in bytes.
         least: u32,
     },
-    /// A word is not one of the possible words.
+    /// A word is not a valid value.
     Word {
         /// The key in the `Backend` object.
         key: &'static str,
@@ -87,16 +87,16 @@ pub enum Fault {
         /// The port of both families.
         port: u16,
     },
-    /// A VNI makes an interface name that is too long.
+    /// The VNI makes an interface name too long.
     LongName {
         /// The configured VNI.
         vni: u32,
-        /// The device name that would be too long.
+        /// The overlong device name.
         name: String,
     },
-    /// The kernel does not accept one of our device names.
+    /// The kernel does not accept one of flannel's device names.
     DeviceName {
-        /// The device name that cannot be used.
+        /// The unusable device name.
         name: &'static str,
     },
 }

@@ -14,9 +14,9 @@ pub enum Error {
     Config(ConfigError),
     /// The underlay does not suit the backend.
     Underlay(UnderlayError),
-    /// The kernel lacks something or refuses an operation.
+    /// The kernel lacks a feature or refuses an operation.
     Kernel(KernelError),
-    /// The secrets of WireGuard cannot be used.
+    /// The secrets of WireGuard are unusable.
     Secret(SecretError),
     /// The families of the lease and of the network differ.
     Families {
@@ -27,14 +27,14 @@ pub enum Error {
     },
     /// The network has no family.
     NoFamily,
-    /// The backend joined before it announced anything.
+    /// The backend joined before its announcement.
     NotAnnounced {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// The kernel does not accept one of our device names.
+    /// The kernel does not accept one of flannel's device names.
     DeviceName {
-        /// The device name that cannot be used.
+        /// The unusable device name.
         name: &'static str,
     },
 }
@@ -42,7 +42,7 @@ pub enum Error {
 /// Reason why an underlay does not suit a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnderlayError {
-    /// It lacks the address of a family.
+    /// The underlay lacks an address of a family.
     NoAddress {
         /// Name of the backend.
         backend: &'static str,
@@ -50,35 +50,35 @@ pub enum UnderlayError {
         family: Family,
         /// Name of the underlay interface.
         interface: String,
-        /// The addresses that it has.
+        /// The addresses of the interface.
         addresses: Addresses,
     },
-    /// It lacks an address of one of the network's families.
+    /// The underlay lacks an address of one of the network's families.
     NoAddresses {
         /// The networks of the configuration.
         networks: Subnets,
         /// Name of the underlay interface.
         interface: String,
-        /// The addresses that it has.
+        /// The addresses of the interface.
         addresses: Addresses,
     },
-    /// It lacks an address of a family that carries WireGuard's packets.
+    /// The underlay lacks an address of a family that carries WireGuard's packets.
     NoCarrier {
         /// Name of the underlay interface.
         interface: String,
-        /// The addresses that it has.
+        /// The addresses of the interface.
         addresses: Addresses,
     },
-    /// Another host translates its addresses (NAT). host-gw cannot route over that.
+    /// Another host translates the underlay's addresses (NAT), and host-gw cannot route through a NAT.
     Translated {
         /// The public addresses of this node.
         public: Addresses,
         /// Name of the underlay interface.
         interface: String,
-        /// The addresses that it has.
+        /// The addresses of the interface.
         addresses: Addresses,
     },
-    /// Its MTU leaves too little for packets in ipip.
+    /// The underlay's MTU leaves too little room for packets in ipip.
     MtuForIpip {
         /// Name of the underlay interface.
         interface: String,
@@ -89,18 +89,18 @@ pub enum UnderlayError {
         /// The smallest MTU of pods in bytes.
         least: u32,
     },
-    /// Its MTU leaves too little for packets in WireGuard.
+    /// The underlay's MTU leaves too little room for packets in WireGuard.
     MtuForWireguard {
         /// Name of the underlay interface.
         interface: String,
         /// The MTU of the interface in bytes.
         mtu: u32,
-        /// The MTU that would be left, in bytes.
+        /// The remaining MTU in bytes.
         left: u32,
         /// The smallest MTU of pods in bytes.
         least: u32,
     },
-    /// It has no address of the tunnel's family.
+    /// The underlay has no address of the tunnel's family.
     NoTunnelSource,
 }
 

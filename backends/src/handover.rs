@@ -1,4 +1,4 @@
-//! Files that outlive the process. A store (systemd's file descriptor store) passes them on to the next process, so that the device and its
+//! Files that outlive the process. A store (systemd's file descriptor store) passes these files to the next process, so that the device and its
 //! packets survive a restart.
 
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Stores open files by name.
 pub trait Store: Send + Sync {
-    /// Takes the files that a previous process stored under this name. Later calls return none.
+    /// Takes the files that a previous process stored under this name. Later calls return no files.
     fn take(&self, name: &str) -> Vec<OwnedFd>;
 
     /// Stores one more file under this name.
@@ -17,7 +17,7 @@ pub trait Store: Send + Sync {
     fn forget(&self, name: &str);
 }
 
-/// The store of this process, if there is one.
+/// The store of this process, if any.
 #[derive(Clone, Default)]
 pub struct Files(Option<Arc<dyn Store>>);
 
@@ -35,7 +35,7 @@ impl Files {
             .unwrap_or_default()
     }
 
-    /// Stores exactly these files under the name.
+    /// Replaces the files under the name by exactly these files.
     pub fn keep<'a>(&self, name: &str, files: impl Iterator<Item = BorrowedFd<'a>>) {
         let Some(store) = &self.0 else { return };
         store.forget(name);

@@ -38,7 +38,7 @@ pub static PROFILE: Profile = Profile {
     },
 };
 
-/// The backend before it has a lease. It has no configuration keys of its own.
+/// The backend before it has a lease. This backend has no configuration keys.
 pub struct HostGw {
     setup: Setup,
 }

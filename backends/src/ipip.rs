@@ -26,7 +26,7 @@ use types::{Encapsulation, Family, Problem, Profile};
 
 /// The name in the configuration and in leases.
 pub const KIND: &str = "ipip";
-/// The tunnel device. The kernel module itself makes `tunl0` in each namespace, which flannel does not use.
+/// The tunnel device. The kernel module itself creates `tunl0` in each namespace; flannel does not use that device.
 const DEVICE: &str = "flannel.ipip";
 /// The overhead in bytes: the outer IPv4 header.
 const OVERHEAD: u32 = 20;

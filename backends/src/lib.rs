@@ -1,4 +1,4 @@
-//! The backends, which carry packets between nodes. Each has a file or folder of its own and an entry in the [`registry`].
+//! The backends, which carry packets between nodes. Each backend has a separate file or folder and an entry in the [`registry`].
 //!
 //! Backends are independent of stores: a backend announces attributes, the daemon acquires the lease, then the backend joins.
 

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 
 /// Work of a network that runs concurrently with its reconciler.
 pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// Starts such work. The argument notifies the reconciler that the plan has changed.
+/// Starts concurrent work. The argument notifies the reconciler that the plan has changed.
 pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork + Send>;
 
 struct Running<P, K> {
@@ -42,7 +42,7 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     join_with_background(plan, kernel, engines, underlay, leases, setup, None).await
 }
 
-/// Like [`join`], with work that runs concurrently with the reconciler.
+/// Makes the first pass like [`join`], for a network with work that runs concurrently with the reconciler.
 ///
 /// # Errors
 /// Returns an error if the data plane cannot be set up at all.

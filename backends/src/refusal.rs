@@ -10,45 +10,45 @@ use types::{Coded, Family};
 /// Reason why the backend cannot use a peer's lease, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has no public address of the family that the backend needs.
+    /// The lease has no public address of the family that the backend needs.
     NoAddress {
         /// The address family that the lease lacks.
         family: Family,
         /// Name of the backend.
         backend: &'static str,
     },
-    /// It has no public address of the family that carries WireGuard's packets.
+    /// The lease has no public address of the family that carries WireGuard's packets.
     NoCarrier {
         /// The address family that the lease lacks.
         family: Family,
     },
-    /// It has none of the network's families.
+    /// The lease has none of the network's families.
     OtherFamilies,
-    /// It has no backend data of its family.
+    /// The lease has no backend data for its family.
     NoData,
-    /// Its data is not a JSON object.
+    /// The lease's backend data is not a JSON object.
     NotAnObject(JsonFault),
-    /// Its data lacks a key.
+    /// The lease's backend data lacks a key.
     Absent {
         /// The key in the lease's backend data.
         key: &'static str,
     },
-    /// A key of its data is not a string.
+    /// A key of the lease's backend data is not a string.
     NotAString {
         /// The key in the lease's backend data.
         key: &'static str,
     },
-    /// Its MAC is malformed.
+    /// The MAC in the lease is malformed.
     NotAMac,
-    /// Its MAC is not valid for a device.
+    /// The MAC in the lease is not valid for a device.
     NotAStation(Mac),
-    /// Its public key is malformed.
+    /// The public key in the lease is malformed.
     NotAKey,
-    /// Its public key is of small order.
+    /// The public key in the lease is of small order.
     WeakKey(PublicKey),
-    /// Its port is not a number.
+    /// The port in the lease is not a number.
     NotANumber,
-    /// Its port is out of range.
+    /// The port in the lease is out of range.
     NotAPort(i64),
 }
 

@@ -1,4 +1,4 @@
-//! The backends by name, one entry each.
+//! The backends by name, with one entry for each backend.
 
 use crate::backend::{Backend, Error, Setup};
 use crate::config_error::ConfigError;
@@ -15,7 +15,8 @@ struct Kind {
     identity: fn(&LeaseAttrs, Family) -> Option<String>,
 }
 
-/// The backends. If devices of several backends are left on a host, those of the first backend in this list are treated as the running backend's.
+/// The backends. If devices of several backends are left on a host, flannel treats the devices of the first backend in this list as the running
+/// backend's.
 static BACKENDS: &[Kind] = &[
     Kind {
         profile: &vxlan::PROFILE,
@@ -110,7 +111,7 @@ pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     }
 }
 
-/// The rules if no backend can be created.
+/// The rules for an invalid configuration, which names no usable backend.
 struct NoBackend;
 
 impl PeerRules for NoBackend {

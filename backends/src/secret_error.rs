@@ -11,12 +11,12 @@ pub(crate) const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
 /// Environment variable that names the file of the preshared key.
 pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 
-/// Reason why a file cannot be used.
+/// Reason why a file is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileError {
-    /// It is a symbolic link, and links are refused.
+    /// The file is a symbolic link, and the daemon refuses links.
     Link,
-    /// It is a folder, a device or something else.
+    /// The file is a folder, a device or another special file.
     NotAFile,
     /// The path does not end with a name.
     NotAPath,
@@ -82,23 +82,23 @@ impl fmt::Display for Exposed {
     }
 }
 
-/// Reason why the secrets cannot be used.
+/// Reason why the secrets are unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretError {
-    /// Others can read a file, and `--refuse-insecure` was given.
+    /// Other users can read a file, and the operator set `--refuse-insecure`.
     Exposed(Exposed),
-    /// The private key cannot be read or written.
+    /// The daemon cannot read or write the private key.
     Private {
         /// Path of the key file.
         path: PathBuf,
-        /// Why the file cannot be used.
+        /// Reason why the file is unusable.
         why: FileError,
     },
-    /// The preshared key cannot be read.
+    /// The preshared key is unreadable.
     Preshared {
         /// Path of the key file.
         path: PathBuf,
-        /// Why the file cannot be used.
+        /// Reason why the file is unusable.
         why: FileError,
     },
     /// The file of the preshared key does not exist.

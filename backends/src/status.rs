@@ -1,4 +1,4 @@
-//! Status of a running network, as numbers and words. It shares no data with the threads that count.
+//! Status of a running network, as numbers and words. The status shares no data with the threads that count.
 
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
@@ -23,7 +23,7 @@ pub struct Status {
 pub struct EngineStatus {
     /// Name of the engine's device.
     pub device: String,
-    /// Its mode (`offload`, `mmsg` or `plain`) and the granted offloads.
+    /// The engine's mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: String,
     /// Packets from pods to peers.
     pub sent: Traffic,
@@ -31,9 +31,9 @@ pub struct EngineStatus {
     pub received: Traffic,
     /// ICMP errors sent to pods.
     pub icmp_errors: u64,
-    /// Segmented sends that had to be repeated one datagram at a time.
+    /// Number of segmented sends that the engine had to repeat one datagram at a time.
     pub unsegmented_sends: u64,
-    /// How often a thread lost its raised priority because its time budget was spent.
+    /// Number of times that a thread lost its raised priority because its time budget was spent.
     pub budgets_spent: u64,
     /// WireGuard handshakes by result, if the engine encrypts.
     pub handshakes: Option<[(&'static str, u64); 5]>,
@@ -44,19 +44,19 @@ pub struct EngineStatus {
 pub struct Traffic {
     /// Inner packets that were forwarded.
     pub packets: u64,
-    /// Their bytes, including inner headers.
+    /// Bytes of these packets, including inner headers.
     pub bytes: u64,
     /// System calls that transferred packets.
     pub batches: u64,
-    /// GSO packets and single packets that carried them.
+    /// Number of GSO packets and single packets that carried these packets.
     pub units: u64,
     /// Reads that failed since the start.
     pub read_errors: u64,
-    /// Dropped packets by reason. Reasons without packets are left out.
+    /// Dropped packets by reason. The map omits reasons without packets.
     pub dropped: Vec<(&'static str, u64)>,
 }
 
-/// Provides the status of a network, and the kernel objects that it needs for a peer.
+/// Provides the status of a network, and the kernel objects that the network needs for a peer.
 pub trait NetworkHandle: Send + Sync {
     /// Returns the current status of the network.
     fn status(&self) -> Status;

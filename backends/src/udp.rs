@@ -31,7 +31,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The name in the configuration. On the wire it is empty.
+/// The name in the configuration. On the wire, the name is empty.
 pub const KIND: &str = "udp";
 /// Name of the device, as in Go flannel.
 pub(crate) const DEVICE: &str = "flannel0";

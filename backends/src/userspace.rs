@@ -1,5 +1,5 @@
-//! A kernel in which some links are TUN devices of the packet engine. The reconciler treats them like other links: it adds missing ones and deletes
-//! those of another kind. This module handles their files and threads.
+//! A kernel in which some links are TUN devices of the packet engine. The reconciler treats them like other links: it adds missing links and deletes
+//! links of another kind. This module handles the files and threads of the devices.
 
 pub(crate) mod wireguard;
 
@@ -32,27 +32,27 @@ use types::{Coded, Family};
 /// An engine and its state.
 struct Device {
     name: LinkName,
-    /// The family of its datagrams.
+    /// The family of the engine's datagrams.
     outer: Family,
     engine: Engine,
-    /// The settings of its table.
+    /// The settings of the engine's table.
     settings: TableSettings,
-    /// The address of its sockets.
+    /// The address of the engine's sockets.
     address: Option<IpAddr>,
     /// The number of queues and sockets that the previous process stored.
     inherited: (usize, usize),
-    /// Whether this process has tried to adopt them.
+    /// Whether this process has tried to adopt these files.
     adopted: bool,
     /// Whether the adopted device still waits for its table.
     awaits_table: bool,
-    /// Why the engine could not be started or bound. `None` while it works.
+    /// Reason why the engine could not start or bind its sockets. `None` while the engine works.
     problem: Option<EngineError>,
-    /// Its files in the store.
+    /// The device's files in the store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
 }
 
-/// The files stored under a name. Storing the same files again would briefly leave the store without them.
+/// The files stored under a name. A second store operation for the same files would briefly leave the store without them.
 struct StoredFiles<T>(Option<Vec<Weak<T>>>);
 
 impl<T: AsFd> StoredFiles<T> {
@@ -101,7 +101,7 @@ impl<K: Kernel> UserspaceKernel<K> {
         }
     }
 
-    /// Adds an engine. It starts when the reconciler adds its link.
+    /// Adds an engine. The engine starts when the reconciler adds its link.
     pub(crate) fn engine(
         &mut self,
         name: LinkName,
@@ -212,7 +212,7 @@ pub(crate) fn peer(hop: &NextHop) -> Peer {
     }
 }
 
-/// Converts networks to those of the engine's table.
+/// Converts networks to the form of the engine's table.
 pub(crate) fn networks(nets: &Subnets) -> Networks {
     Networks {
         v4: nets.v4().copied(),

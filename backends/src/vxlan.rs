@@ -80,7 +80,7 @@ pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    /// Whether the packet engine encapsulates. Decided once the kernel's support is known.
+    /// Whether the packet engine encapsulates, decided when the kernel's support is known.
     userspace: bool,
 }
 
@@ -110,7 +110,7 @@ impl Vxlan {
         self.config.port.unwrap_or_else(default_vxlan_port)
     }
 
-    /// Returns the MAC of the previous lease or of the existing device, else one derived from the node's id.
+    /// Returns the MAC of the previous lease or of the existing device, otherwise a MAC derived from the node's id.
     async fn mac(
         &self,
         kernel: &mut NetlinkKernel,
@@ -398,7 +398,7 @@ pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     )
 }
 
-/// Accepts a lease if it has data for at least one family of these networks, and if all such data can be parsed.
+/// Accepts a lease if it has data for at least one family of these networks, and if all such data is valid.
 struct Rules(Subnets);
 
 impl PeerRules for Rules {
@@ -436,7 +436,7 @@ impl PeerRules for Rules {
     }
 }
 
-/// Derives a MAC from the node's id. It is locally administered and not multicast.
+/// Derives a MAC from the node's id. The MAC is locally administered and not multicast.
 fn derived_mac(node: &str, vni: u32, family: Family) -> Mac {
     let mut hash = Sha256::new();
     for part in [
@@ -478,7 +478,7 @@ impl VxlanPlan {
         }
     }
 
-    /// Returns this node's MAC of a family: the announced one, unless another program keeps changing it.
+    /// Returns this node's MAC of a family: the announced MAC, unless another program keeps changing it.
     fn mac(&self, family: Family, facts: &Facts) -> Option<Mac> {
         self.macs.of(family).map(|own| {
             facts

@@ -1,4 +1,4 @@
-//! The `wireguard` backend: one device, or one for each family; a route for the whole network, and a peer for each node.
+//! The `wireguard` backend: one device, or one device for each family; a route for the whole network, and a peer for each node.
 
 mod config;
 mod keys;
@@ -78,10 +78,10 @@ pub struct Wireguard {
     setup: Setup,
     config: Config,
     files: Files,
-    /// The keys, which the announcement reads or makes.
+    /// The keys, which the announcement reads or creates.
     secrets: Option<Arc<Secrets>>,
     renewal: Renewal,
-    /// Whether the packet engine encrypts. Decided once the kernel's support is known.
+    /// Whether the packet engine encrypts, decided when the kernel's support is known.
     userspace: bool,
 }
 
@@ -89,7 +89,7 @@ impl Wireguard {
     /// Parses the backend's configuration.
     ///
     /// # Errors
-    /// Returns an error if a key is invalid, or if the configuration holds the preshared key and insecure secrets are refused.
+    /// Returns an error if a key is invalid, or if the configuration contains the preshared key and `--refuse-insecure` is set.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let files = Files::of(&config, setup.refuse_insecure);
@@ -308,7 +308,7 @@ struct Data {
     port: u16,
 }
 
-/// Returns the announcement. Unlike in Go flannel's, the port of each family belongs to the device that listens for this family.
+/// Returns the announcement. Unlike in Go flannel's announcement, the port of each family belongs to the device that listens for this family.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
     let data = |family| {
         RawJson::of(&Data {
@@ -356,8 +356,8 @@ impl PeerData {
         })
     }
 
-    /// Returns the data that applies to the packets of a family. With one device for both families, IPv4's data takes precedence if there is any. In
-    /// Go flannel's leases, nothing listens on the port in IPv6's data.
+    /// Returns the data that applies to the packets of a family. With one device for both families, IPv4's data takes precedence if it exists. In Go
+    /// flannel's leases, the IPv6 data contains a port on which no program listens.
     fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
         let written = |data: &Option<RawJson>| {
             data.as_ref()
@@ -399,7 +399,7 @@ impl PeerRules for Rules {
     }
 }
 
-/// Checks whether a lease can be used. The lease needs a key for at least one of the network's families, and no unreadable key. The lease also needs an
+/// Checks whether a lease is usable. The lease needs a key for at least one of the network's families, and no unreadable key. The lease also needs an
 /// address of the family that carries packets to the peer.
 fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     if lease.attrs.backend != KIND {

@@ -1,4 +1,4 @@
-//! An interface of a container. Validates its names, because they become file names.
+//! An interface of a container. Validates the names of both, because they become file names.
 
 use crate::error::{CniError, INVALID_ENVIRONMENT};
 
@@ -21,7 +21,7 @@ pub fn is_valid(attachment: &Attachment) -> bool {
         && valid_interface(&attachment.interface).is_ok()
 }
 
-/// Reports whether a text begins with a letter or digit and contains only these and `_`, `.`, `-`.
+/// Reports whether a text begins with a letter or digit and contains only letters, digits, `_`, `.` and `-`.
 pub(crate) fn is_word(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text

@@ -9,8 +9,9 @@
 //!
 //! A container ID contains no colon and begins with a letter or digit, so no two names collide.
 //!
-//! A kill between any two system calls leaves a usable state: the mark is created before the file and removed after the delegate succeeded.
-//! A file is always replaced as a whole. Files are not synced: after a power failure the containers are gone, and DEL works without the files.
+//! A kill between any two system calls leaves a usable state: the plugin creates the mark before the file, and removes it after the delegate
+//! succeeded. The plugin always replaces a file as a whole. The plugin does not sync files, because the containers are gone after a power failure,
+//! and DEL works without the files.
 
 use crate::attachment::Attachment;
 use nix::dir::Dir;
@@ -26,21 +27,21 @@ use std::path::{Path, PathBuf};
 
 /// The interface whose file has the name that Go flannel's plugin uses.
 pub const FIRST: &str = "eth0";
-/// Separator of container and interface in a file name. Neither can contain it.
+/// Separator of container and interface in a file name. Neither name can contain the separator.
 const SEPARATOR: char = ':';
-/// First character of the name of a temporary file. No container ID begins with it.
+/// First character of the name of a temporary file. No container ID begins with this character.
 const TEMPORARY: char = '.';
-/// First character of the name of the mark of an unfinished ADD. No container ID begins with it.
+/// First character of the name of the mark of an unfinished ADD. No container ID begins with this character.
 const MARK: char = '+';
 /// The mode of all files.
 const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
-/// Maximum number of bytes that are read from a file.
+/// Maximum number of bytes that the plugin reads from a file.
 const LIMIT: u64 = 1024 * 1024;
 
 /// Progress of the ADD of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// ADD is running, or was killed.
+    /// ADD is running, or a signal killed it.
     Begun,
     /// ADD succeeded, or Go flannel's plugin wrote the file.
     Done,
@@ -49,7 +50,7 @@ pub enum Progress {
 /// The saved data of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The configuration that was passed to the delegate.
+    /// The configuration that the plugin passed to the delegate.
     pub text: Vec<u8>,
     /// Progress of the ADD.
     pub progress: Progress,
@@ -58,7 +59,7 @@ pub struct Saved {
 /// A file, or its remains after the plugin was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name of the file. The file need not exist if there is a mark or a temporary file.
+    /// The name of the file. The file may be missing if a mark or a temporary file exists.
     pub name: String,
     /// The container ID in the name.
     pub container: String,
@@ -94,7 +95,7 @@ fn temporary_of(name: &str) -> String {
 }
 
 impl AttachmentStore {
-    /// Opens the directory. Creates it if it does not exist.
+    /// Opens the directory. Creates a missing directory.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be created or opened.
@@ -108,7 +109,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Opens the directory. Returns `None` if it does not exist.
+    /// Opens the directory. Returns `None` if the directory does not exist.
     ///
     /// # Errors
     /// Returns an error if the path cannot be opened or is not a directory.
@@ -129,10 +130,10 @@ impl AttachmentStore {
         self.path.join(name)
     }
 
-    /// Reads a file. Returns `None` if it does not exist.
+    /// Reads a file. Returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, or if it is a symbolic link, a pipe or a directory.
+    /// Returns an error if the file is unreadable, or if it is a symbolic link, a pipe or a directory.
     pub fn read(&self, name: &str) -> io::Result<Option<Saved>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(&self.folder, name, flags, Mode::empty()) {
@@ -190,7 +191,7 @@ impl AttachmentStore {
         self.unlink(&mark_of(name))
     }
 
-    /// Removes a file, its mark, and its temporary file. Succeeds if none of them exists.
+    /// Removes a file, its mark, and its temporary file. Succeeds even if none of them exists.
     ///
     /// # Errors
     /// Returns an error if one of them cannot be removed.
@@ -201,10 +202,10 @@ impl AttachmentStore {
         self.unlink(&temporary_of(name))
     }
 
-    /// Lists the plugin's files by name, including those of which a killed plugin left only a mark or a temporary file.
+    /// Lists the plugin's files by name, including files of which a killed plugin left only a mark or a temporary file.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be read.
+    /// Returns an error if the directory is unreadable.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut folder = Dir::openat(
             &self.folder,
@@ -241,7 +242,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Marks the ADD of a file as unfinished. Returns false if it was already marked.
+    /// Marks the ADD of a file as unfinished. Returns false if the mark already existed.
     fn mark(&self, name: &str) -> io::Result<bool> {
         match self.create_new(&mark_of(name)) {
             Ok(_) => Ok(true),
@@ -250,7 +251,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Writes a new file and renames it over the current one.
+    /// Writes a new file and renames it over the current file.
     fn replace(&self, name: &str, text: &str) -> io::Result<()> {
         let temporary = temporary_of(name);
         // A killed plugin may have left a file there, or the name may be a symbolic link that must not be followed.
@@ -286,7 +287,7 @@ impl AttachmentStore {
     }
 }
 
-/// Parses a file name. Returns `None` if it is not one of the plugin's.
+/// Parses a file name. Returns `None` if the file is not the plugin's.
 fn parse(name: &str) -> Option<Entry> {
     let name = name.strip_prefix([TEMPORARY, MARK]).unwrap_or(name);
     let (container, interface) = name

@@ -1,11 +1,11 @@
-//! The runtime's input: environment variables and a configuration. Both are validated before the plugin changes anything.
+//! The runtime's input: environment variables and a configuration. The plugin validates both before it makes any change.
 
 use crate::attachment::{Attachment, is_word, valid_container, valid_interface};
 use crate::conf::Conf;
 use crate::error::{CniError, INVALID_CONFIG, INVALID_ENVIRONMENT};
 use std::ffi::OsString;
 
-/// Declares the verbs and their names, so that every verb can be parsed.
+/// Declares the verbs and their names, so that the parser knows every verb.
 macro_rules! verbs {
     ($($(#[$doc:meta])* $verb:ident = $name:literal,)*) => {
         /// The verb of a call, from `CNI_COMMAND`.
@@ -39,7 +39,7 @@ verbs! {
     Del = "DEL",
     /// Compares an interface with the result of ADD.
     Check = "CHECK",
-    /// Removes the files, addresses and interfaces of attachments that are not valid any more.
+    /// Removes the files, addresses and interfaces of attachments that are no longer valid.
     Gc = "GC",
     /// Reports whether ADD would work.
     Status = "STATUS",
@@ -83,7 +83,7 @@ impl Call {
     /// Reads and validates a call. Reads `stdin` only if the variables are valid.
     ///
     /// # Errors
-    /// Returns an error that names the variable or the key if one is missing or invalid.
+    /// Returns an error that names a missing or invalid variable or key.
     pub fn read(
         command: &str,
         variable: impl Fn(&str) -> Option<OsString>,

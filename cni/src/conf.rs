@@ -12,7 +12,7 @@ const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// The default of `dataDir`.
 const DATA_DIR: &str = "/var/lib/cni/flannel";
 
-/// The keys of a configuration that the plugin uses. Other keys are not forwarded.
+/// The keys of a configuration that the plugin uses. The plugin does not forward other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
     /// The name of the network, from `name`.
@@ -134,7 +134,7 @@ impl Conf {
     /// Returns the attachments that GC must keep, from `cni.dev/valid-attachments`.
     ///
     /// # Errors
-    /// Returns an error if the list is missing or malformed. GC must not remove anything then.
+    /// Returns an error if the list is missing or malformed. After an error, GC must not remove anything.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, CniError> {
         let wrong = |why: &str| {
             CniError::new(
@@ -186,7 +186,7 @@ fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>
     }
 }
 
-/// The keys of an object in their order: if a key has several spellings, the last one applies.
+/// The keys of an object in their order. If a key has several spellings, the last spelling applies.
 struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {

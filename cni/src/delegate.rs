@@ -1,4 +1,4 @@
-//! Executes the delegate: finds it in `CNI_PATH`, and passes this process's environment, and a configuration on standard input.
+//! Executes the delegate: finds it in `CNI_PATH`, and passes it this process's environment and a configuration on standard input.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-/// Maximum number of attempts to start a program that is being replaced.
+/// Maximum number of attempts to start a program during its replacement.
 const MAX_ATTEMPTS: u32 = 50;
 /// The pause between two attempts to start a program.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -38,9 +38,9 @@ pub struct Order<'a> {
 /// The reason why a call of the delegate failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The delegate was not started, so it changed nothing.
+    /// The delegate did not start, so it made no change.
     NotStarted(CniError),
-    /// The delegate ran and failed. It may have left an interface or an address.
+    /// The delegate ran and failed. The delegate may have left an interface or an address.
     Failed(CniError),
 }
 
@@ -58,7 +58,7 @@ pub trait Delegate {
     /// Executes a call. Returns the standard output of the delegate.
     ///
     /// # Errors
-    /// Returns an error if the delegate cannot be started or fails. It is the delegate's own error if it prints one.
+    /// Returns an error if the delegate does not start or fails. If the delegate prints an error, returns that error.
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure>;
 }
 
@@ -155,7 +155,7 @@ fn memory(contents: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the kernel kill the delegate with this process: after a timeout the runtime kills this process and may already call DEL.
+/// Makes the kernel kill the delegate with this process, because the runtime kills this process after a timeout and may then call DEL at once.
 fn die_together(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let arm = move || {
@@ -171,7 +171,7 @@ fn die_together(command: &mut Command) {
     unsafe { command.pre_exec(arm) };
 }
 
-/// Starts a program. Tries again while the program's file is being written.
+/// Starts a program. Retries while another process writes the program's file.
 fn start(command: &mut Command) -> io::Result<Child> {
     let mut attempts = 1;
     loop {

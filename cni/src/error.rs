@@ -6,9 +6,9 @@ use serde_json::json;
 pub const INCOMPATIBLE_VERSION: u64 = 1;
 /// An environment variable is missing or invalid.
 pub const INVALID_ENVIRONMENT: u64 = 4;
-/// Reading or writing failed.
+/// A read or write failed.
 pub const IO_FAILURE: u64 = 5;
-/// The configuration cannot be decoded.
+/// The configuration is malformed.
 pub const DECODING_FAILURE: u64 = 6;
 /// The network configuration is invalid.
 pub const INVALID_CONFIG: u64 = 7;

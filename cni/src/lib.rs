@@ -1,7 +1,7 @@
-//! The CNI plugin `flannel`, which container runtimes execute for each pod. It reads `subnet.env`, builds the configuration of
-//! another plugin (`bridge` by default) and executes it.
+//! The CNI plugin `flannel`, which container runtimes execute for each pod. The plugin reads `subnet.env`, builds the configuration of another plugin
+//! (`bridge` by default) and executes that plugin.
 //!
-//! [`call`] reads and validates the runtime's input, and [`verbs`] execute the call. They use [`subnet_env`], [`netconf`] (the
+//! [`call`] reads and validates the runtime's input, and [`verbs`] execute the call. The verbs use [`subnet_env`], [`netconf`] (the
 //! delegate's configuration), [`attachment_store`] (which keeps that configuration until DEL) and [`delegate`] (which executes the delegate).
 
 pub mod attachment;

@@ -3,7 +3,7 @@
 use crate::error::{CniError, INVALID_NETNS};
 use std::os::unix::fs::MetadataExt;
 
-/// Checks that a path is not the plugin's own network namespace. Accepts a path that cannot be read, because the delegate reports it.
+/// Checks that a path is not the plugin's own network namespace. Accepts an unreadable path, because the delegate reports such a path.
 ///
 /// # Errors
 /// Returns an error if the path is the plugin's own network namespace.

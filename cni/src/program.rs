@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time for which ADD waits for subnet.env, so that a pod on a node that is still starting needs no second attempt. Runtimes wait for minutes.
+/// Time for which ADD waits for subnet.env, so that a pod on a starting node needs no second attempt. Runtimes wait for minutes.
 const SUBNET_ENV_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum length of a configuration, in bytes. The list of attachments for GC grows with the number of the node's pods.
 const LIMIT: u64 = 16 * 1024 * 1024;
@@ -33,7 +33,7 @@ pub fn program() -> ExitCode {
     }
 }
 
-/// Executes a call. Sets `cni_version` to that of the configuration once it is known.
+/// Executes a call. Sets `cni_version` to the version of the configuration as soon as it is known.
 fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
     let call = Call::read(command, |name| std::env::var_os(name), stdin)?;
     if version::supported(&call.conf.cni_version).is_ok() {

@@ -1,19 +1,19 @@
-//! Parses the operator's own routes as the reference library does: unknown fields are dropped.
+//! Parses the operator's own routes as the reference library does, without unknown fields.
 
 use crate::error::{CniError, INTERNAL};
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// Fields that are omitted if they are zero.
+/// Fields that the output omits if they are zero.
 const NUMBERS: [&str; 3] = ["mtu", "advmss", "priority"];
-/// Fields that are kept even if they are zero.
+/// Fields that the output contains even if they are zero.
 const OPTIONAL: [&str; 2] = ["table", "scope"];
 
 /// Parses the list of routes.
 ///
 /// # Errors
-/// Returns an error that names the malformed route, or one if the value is not a list.
+/// Returns an error if the value is not a list, or an error that names the malformed route.
 pub(crate) fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
     let wrong = |what: &str| CniError::new(INTERNAL, format!("'ipam' routes: {what}"));
     match routes {

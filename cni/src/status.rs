@@ -1,5 +1,5 @@
-//! The daemon's status file next to subnet.env. The daemon holds a lock on it while it runs. Locks work across the PID namespaces of
-//! containers: a file that is not locked was left by a dead daemon. Go flannel's daemon writes no such file.
+//! The daemon's status file next to subnet.env. While the daemon runs, it holds a lock on this file. Locks work across the PID namespaces of
+//! containers, so an unlocked file belongs to a dead daemon. Go flannel's daemon writes no such file.
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 /// Maximum length of a status file, in bytes.
 const LIMIT: u64 = 64 * 1024;
-/// Maximum number of attempts to read a file that is replaced meanwhile.
+/// Maximum number of attempts to read a file that the daemon replaces meanwhile.
 const MAX_ATTEMPTS: usize = 100;
 
 /// The daemon's state according to its status file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Daemon {
-    /// There is no status file.
+    /// The status file does not exist.
     Unknown,
     /// The daemon is ready.
     Ready,
@@ -42,10 +42,10 @@ pub fn of(subnet_file: &Path) -> Daemon {
     }
 }
 
-/// Returns the reason why a new pod would not work on this node. `None` if it would work, or if there is no status file.
+/// Returns the reason why a new pod would not work on this node. `None` if the pod would work, or if the status file does not exist.
 ///
-/// A runtime reports its node as not ready while STATUS fails, and pods are evicted minutes later. Therefore an unreachable store or a
-/// restarting daemon is not a reason: the network that pods need is in the kernel.
+/// A runtime reports its node as not ready while STATUS fails, and Kubernetes evicts the node's pods minutes later. Therefore an unreachable store or
+/// a restarting daemon is not a reason: the network that pods need is in the kernel.
 pub fn obstacle(subnet_file: &Path) -> Option<String> {
     let path = path(subnet_file);
     let exists = |device: &str| nix::net::if_::if_nametoindex(device).is_ok();
@@ -91,7 +91,7 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("{} cannot be read: {error}", path.display())
 }
 
-/// Returns the likely reason why there is no subnet.env.
+/// Returns the likely reason for a missing subnet.env.
 pub fn why_no_file(subnet_file: &Path) -> String {
     match of(subnet_file) {
         Daemon::Unknown => format!(
@@ -106,7 +106,7 @@ pub fn why_no_file(subnet_file: &Path) -> String {
     }
 }
 
-/// Reads the status file. Returns its text and whether its daemon runs, or `None` if there is no file.
+/// Reads the status file. Returns its text and whether its daemon runs, or `None` if the file does not exist.
 fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
     for _ in 0..MAX_ATTEMPTS {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

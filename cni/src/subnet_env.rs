@@ -1,7 +1,7 @@
-//! Reads subnet.env as Go flannel's plugin does: quotes, blanks and comments are not supported, and any error is final.
+//! Reads subnet.env as Go flannel's plugin does, without support for quotes, blanks and comments. Any error is final.
 //!
 //! The daemon's own reader (`parse` in the crate `run-dir`) accepts more forms and skips unreadable lines, because it recovers the state of an
-//! earlier run. A test compares the two.
+//! earlier run. A test compares both readers.
 
 use crate::error::{CniError, INTERNAL, TRY_AGAIN_LATER};
 use crate::status;
@@ -22,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// The content of subnet.env.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// The networks of `FLANNEL_NETWORK`, then those of `FLANNEL_IPV6_NETWORK`.
+    /// The networks of `FLANNEL_NETWORK`, then the networks of `FLANNEL_IPV6_NETWORK`.
     pub networks: Vec<IpNet>,
     /// The subnets of `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`, IPv4 first.
     pub subnets: Vec<IpNet>,
@@ -51,7 +51,7 @@ impl SubnetEnv {
     }
 }
 
-/// The error for a subnet.env that cannot be used.
+/// The error for an unusable subnet.env.
 #[derive(Debug)]
 pub struct EnvError {
     /// The path of the file.
@@ -60,12 +60,12 @@ pub struct EnvError {
     pub fault: Fault,
 }
 
-/// The reason why a subnet.env cannot be used.
+/// The reason why a subnet.env is unusable.
 #[derive(Debug)]
 pub enum Fault {
     /// The file does not exist.
     Absent,
-    /// The file cannot be opened or read.
+    /// The file is unreadable.
     Unreadable(io::Error),
     /// The path is a directory, a pipe or a device.
     Irregular,
@@ -75,7 +75,7 @@ pub enum Fault {
     NoValue(String),
     /// This value of `FLANNEL_MTU` is not a 32-bit number.
     Mtu(String),
-    /// This text is not a network in CIDR notation, or not an address if it is the end of a range.
+    /// This text is not a network in CIDR notation, or, for the end of a range, not an address.
     Network(String),
     /// These keys are missing.
     Missing(Vec<&'static str>),
@@ -141,7 +141,7 @@ impl From<EnvError> for CniError {
     }
 }
 
-/// Reads the file. Waits up to `patience` if it does not exist yet.
+/// Reads the file. Waits up to `patience` if the file does not exist yet.
 ///
 /// # Errors
 /// Returns code 11 with the daemon's reason if the file does not appear in time. Returns code 999 without a wait if the file is unusable.
@@ -169,7 +169,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Reads the file. Follows a symbolic link, because an operator may have made it. Does not block on a pipe.
+/// Reads the file. Follows a symbolic link, because an operator may have created the link. Does not block on a pipe.
 fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     let failed = |error: io::Error| {
         if is_absent(&error) {

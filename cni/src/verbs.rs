@@ -16,7 +16,7 @@ use crate::{netns, version};
 /// Executes a call. Returns the text for standard output.
 ///
 /// # Errors
-/// Returns an error if the version or the network namespace is refused, or if a file or the delegate fails. The delegate's own errors keep
+/// Returns an error if the version or the network namespace is invalid, or if a file access or the delegate fails. The delegate's own errors keep
 /// their codes.
 pub fn run(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let version = call.conf.cni_version.as_str();

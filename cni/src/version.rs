@@ -12,7 +12,7 @@ pub const NEWEST: &str = "1.1.0";
 /// The version of a configuration without `cniVersion`.
 const OLDEST: &str = "0.1.0";
 
-/// Returns the version of a configuration: the oldest one if `cni_version` is empty.
+/// Returns the version of a configuration, or the oldest version if `cni_version` is empty.
 pub fn of(cni_version: &str) -> &str {
     if cni_version.is_empty() {
         OLDEST
@@ -24,7 +24,7 @@ pub fn of(cni_version: &str) -> &str {
 /// Checks that a configuration's version is supported.
 ///
 /// # Errors
-/// Returns an error that lists the supported versions if the configuration's version is not among them.
+/// Otherwise returns an error that lists the supported versions.
 pub fn supported(cni_version: &str) -> Result<(), CniError> {
     let version = of(cni_version);
     if SUPPORTED.contains(&version) {
@@ -37,7 +37,7 @@ pub fn supported(cni_version: &str) -> Result<(), CniError> {
 /// Checks that a configuration's version has a verb.
 ///
 /// # Errors
-/// Returns an error if the verb is newer than the version, or if the version is not supported.
+/// Returns an error if the verb is newer than the version, or if the plugin does not support the version.
 pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError> {
     let place = |version: &str| SUPPORTED.iter().position(|known| *known == version);
     // `supported` reports an unknown version as incompatible.

@@ -13,7 +13,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(cd "$here/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/flannel-rs
 profile=${PROFILE:-release}
-# Equal sources give equal bytes: the time of an image is that of the last change.
+# Equal sources give equal bytes: an image has the time of the last change.
 : "${SOURCE_DATE_EPOCH:=$(git -C "$top" log -1 --format=%ct 2>/dev/null || echo 0)}"
 export SOURCE_DATE_EPOCH
 
@@ -37,7 +37,7 @@ images=${IMAGES:-$top/target/images}
 [ "$arch" = "$host" ] || images=${IMAGES:-$top/target/images/$arch}
 version=v$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -n 1)
 
-# nft, iptables and all that they need, unpacked: what is installed on this machine does not matter.
+# Unpacks nft, iptables and the packages that they need. The packages installed on this machine do not matter.
 packages=$cache/image-packages/$arch
 get_packages() {
     [ -e "$packages/versions" ] && return 0
@@ -47,7 +47,7 @@ get_packages() {
     mkdir -p "$cache/image-packages"
     half=$(mktemp -d "$packages.XXXXXX")
     mkdir -p "$half"/{apt/lists/partial,apt/archives/partial,root}
-    # Lists and state of its own, and nothing counts as installed.
+    # apt uses its own lists and state here, and treats no package as installed.
     apt=(apt-get -qq -o APT::Architecture="$arch" -o APT::Architectures="$arch" -o Dir::State::lists="$half/apt/lists"
         -o Dir::State::status=/dev/null -o Dir::Cache::archives="$half/apt/archives" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
         -o APT::Sandbox::User=root -o Debug::NoLocking=1)
@@ -61,7 +61,7 @@ get_packages() {
     mv "$half" "$packages"
 }
 
-# Builds a program of the workspace for the architecture, dynamically linked, and prints nothing but cargo's lines.
+# Builds a dynamically linked program of the workspace for the architecture. Prints only cargo's lines.
 build_daemon() {
     local options=(--locked -p flanneld -p flannelctl)
     [ "$profile" = dev ] || options+=(--profile "$profile")
@@ -79,12 +79,12 @@ has_target() { # TARGET: there, or to be had
     [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ] || { command -v rustup >/dev/null && rustup target add "$1" >/dev/null 2>&1; }
 }
 
-# The small static program: with musl where Rust can have it, and otherwise with a static glibc.
+# Builds the small static program: with musl if Rust has this target, and otherwise with a static glibc.
 build_install() {
     local target=$cpu-unknown-linux-musl
     export RUSTFLAGS=
     if has_target "$target"; then
-        # Rust's own linker and start files: no compiler of the other architecture is needed.
+        # Rust has its own linker and start files, so the build needs no compiler for the other architecture.
         [ "$arch" = "$host" ] || RUSTFLAGS="-C linker=rust-lld -C link-self-contained=yes"
     else
         target=$cpu-unknown-linux-gnu
@@ -102,7 +102,7 @@ library() { # NAME: the file of a library in the packages
     [ -z "$found" ] || readlink -f "$found"
 }
 
-# Copies what an ELF file of the packages needs into the image, once each.
+# Copies the libraries that an ELF file of the packages needs into the image, each of them once.
 add_libraries() { # ROOT FILE...
     local root=$1 name found file
     shift
@@ -130,7 +130,7 @@ make_daemon() { # ROOT
     install -d "$root"/{opt/bin,usr/sbin,run/flannel,etc}
     for program in flanneld flannelctl; do
         install -m 755 "$programs/$program" "$root/opt/bin/$program"
-        # Symbols are for the developers' machine.
+        # Only developers need symbols, so the image has none.
         "$strip" --strip-all "$root/opt/bin/$program"
     done
     install -m 755 "$top/conf/mk-docker-opts.sh" "$root/opt/bin/mk-docker-opts.sh"
@@ -144,19 +144,19 @@ make_daemon() { # ROOT
             ln -s xtables-legacy-multi "$root/usr/sbin/$family-legacy$program"
         done
     done
-    # What other programs' rules use has to be readable too.
+    # nft and iptables must also be able to read the extensions that other programs' rules use.
     install -d "$root/usr/lib/$triplet/xtables"
     install -m 644 "$packages/root/usr/lib/$triplet/xtables"/lib{xt,ipt,ip6t}_*.so "$root/usr/lib/$triplet/xtables/"
     install -D -m 755 "$(library "${loader##*/}")" "$root$loader"
     add_libraries "$root" "$root"/opt/bin/flanneld "$root"/opt/bin/flannelctl "$root"/usr/sbin/* "$root/usr/lib/$triplet/xtables"/*.so
-    # Names of protocols for nft, and the order in which names of hosts are looked up.
+    # The names of protocols for nft, and the order of sources for host names.
     install -m 644 "$packages/root/etc/protocols" "$root/etc/protocols"
     echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
     add_origin "$root"
     add_install "$root"
 }
 
-# Which packages are in the image, and their licences.
+# Adds the list of the packages in the image, and their licences.
 add_origin() { # ROOT
     install -D -m 644 "$packages/versions" "$1/usr/share/flannel/packages"
     local name
@@ -196,7 +196,7 @@ get_packages
 [ -n "${PROGRAMS:-}" ] || build_daemon
 build_install
 plugin=${CNI_PLUGIN:-}
-# Its last line names the program.
+# The last line names the program.
 [ -n "$plugin" ] || plugin=$top/$("$top/cni/build.sh" "$arch" | tail -n 1)
 
 umask 022

@@ -105,7 +105,7 @@ def archive(options, epoch):
     def blob(data):
         return "blobs/sha256/" + digest(data)[len("sha256:"):]
 
-    # What Docker calls the image: its names leave the default registry out.
+    # The name that Docker gives the image, without the default registry.
     tag = options.ref.removeprefix("docker.io/").removeprefix("library/")
     docker = text([{"Config": blob(image), "RepoTags": [tag], "Layers": [blob(packed)]}])
     members = {blob(data): data for data in (image, packed, manifest)}

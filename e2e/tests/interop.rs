@@ -1,4 +1,4 @@
-//! Runs our node and a real Go flannel in one cluster, and replaces one by the other and back on one node.
+//! Runs our node and a real Go flannel in one cluster. On one node, replaces one by the other and back.
 //! No packet is lost during the replacement, except with wireguard.
 //!
 //! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`. Without that path each test fails.
@@ -151,7 +151,7 @@ fn go_flanneld() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Three hosts, an etcd, and what both daemons need to start.
+/// Three hosts, an etcd server, and the files that both daemons need to start.
 struct Bed {
     etcd: Etcd,
     hosts: Vec<Host>,

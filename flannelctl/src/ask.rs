@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_millis(2900);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(11);
 /// Time during which a starting or ending daemon may have no socket.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
-/// Path to which the daemon responds at once.
+/// A path to which the daemon responds at once.
 const ALIVE: &str = "/livez";
 /// Pause before the next attempt.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -66,7 +66,7 @@ pub(crate) enum BadAnswer {
         /// The expected schema.
         ours: String,
     },
-    /// The request could not be written, or the response could not be read.
+    /// The write of the request or the read of the response failed.
     System(io::Error),
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
     document(&answer, doctor::finding::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// Reads the comparison of the desired with the actual kernel state.
+/// Reads the comparison of the desired and actual kernel state.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond or cannot read the kernel state.
@@ -184,7 +184,7 @@ pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
 /// Makes the daemon probe a peer or a pod.
 ///
 /// # Errors
-/// Returns an error if there is no such peer, if the daemon cannot probe the target now, or if the daemon does not respond.
+/// Returns an error if the peer does not exist, if the daemon cannot probe the target now, or if the daemon does not respond.
 pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     let path = api_socket::path(subnet_file);
     // This detects a hanging daemon without the long timeout of a probe.
@@ -199,7 +199,7 @@ pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     document(&answer, node_api::PROBE).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// Reads the body of the daemon's response to a request, whatever its status code is.
+/// Reads the body of the daemon's response to a request, with any status code.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond or the response is not HTTP.

@@ -1,4 +1,4 @@
-//! `flannelctl cleanup`: removes what flannel-rs or Go flannel left on this node, and nothing else.
+//! `flannelctl cleanup`: removes only objects that flannel-rs or Go flannel left on this node.
 
 mod files;
 mod report;
@@ -108,7 +108,7 @@ async fn clean(args: &Args) -> Result<()> {
     report.end()
 }
 
-/// Reports daemons that serve other networks. Fails if one serves this network, unless `--force` or `--dry-run` is set.
+/// Reports daemons that serve other networks. Fails if a daemon serves this network, unless `--force` or `--dry-run` is set.
 fn require_no_daemon(
     args: &Args,
     subnet_files: &[PathBuf],
@@ -143,7 +143,7 @@ fn require_no_daemon(
     Ok(())
 }
 
-/// Returns the subnet.env files to read and remove. The default one is kept if another one is named and a daemon uses the default one.
+/// Returns the subnet.env files to read and remove. Keeps the default file if the operator names another file and a daemon uses the default file.
 fn subnet_files(args: &Args) -> Vec<PathBuf> {
     let usual = PathBuf::from(SUBNET_FILE);
     let named = args

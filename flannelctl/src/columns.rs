@@ -7,7 +7,7 @@ use terminal::screen::{Screen, Style};
 /// Gap between two columns, and indent of a note on a separate line.
 const GAP: &str = "  ";
 
-/// A cell, and its style if it has one.
+/// A cell with an optional style.
 pub(crate) type Cell = (String, Option<Style>);
 
 /// Returns a cell without a style.
@@ -15,13 +15,13 @@ pub(crate) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), None)
 }
 
-/// Renders a table with a line of headings. A row may have one more cell than there are headings: a note.
+/// Renders a table with a line of headings. A row may have one cell more than the headings, which is a note.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
     fitted(headings, &[], rows, screen)
 }
 
-/// Renders a table as [`table`] does. If the terminal is too narrow, omits `spare` columns in their order until the others fit. A note that does not
-/// fit goes to a separate line.
+/// Renders a table as [`table`] does. If the terminal is too narrow, omits `spare` columns in their order until the other columns fit. Prints an
+/// overlong note on a separate line.
 pub(crate) fn fitted(
     headings: &[&str],
     spare: &[&str],

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(code(args, report.causes()))
 }
 
-/// Returns the daemon's report, or that of this process if no daemon responds.
+/// Returns the daemon's report, or this process's own report if no daemon responds.
 fn report(args: &Args) -> Result<Report> {
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,

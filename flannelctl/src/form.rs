@@ -26,7 +26,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Prints a document, or its text for people. The argument of `text` is whether the text has to contain all known details.
+    /// Prints a document, or its text for people. `text` takes a flag: whether the text has to contain all known details.
     ///
     /// # Errors
     /// Returns an error if the document cannot be written in this output format.
@@ -62,7 +62,7 @@ pub(crate) fn print(document: &impl Serialize) -> Result<()> {
 
 /// Prints a document once, or with `--watch` repeatedly until standard output is closed. Returns the last document.
 ///
-/// With `--watch`, an error after the first round is only printed, and the next round tries again. A daemon that restarts does not respond for a
+/// With `--watch`, the function only prints an error after the first round and then continues, because a restarting daemon does not respond for a
 /// while.
 ///
 /// # Errors

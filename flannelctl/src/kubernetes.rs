@@ -48,7 +48,7 @@ impl ClusterFlags {
     /// Connects to the API of the cluster.
     ///
     /// # Errors
-    /// Returns an error if there is no kubeconfig, or if it cannot be used.
+    /// Returns an error if the kubeconfig is missing or unusable.
     pub(crate) async fn connect(&self) -> Result<Cluster> {
         let (client, server) = connect(self.kubeconfig.as_deref(), self.context.as_deref()).await?;
         Ok(Cluster { client, server })
@@ -64,7 +64,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Lists flannel's pods, one for each node, by the name of the node.
+    /// Lists flannel's pods, one pod for each node, by the name of the node.
     ///
     /// # Errors
     /// Returns an error if the API does not respond, refuses the request, or lists no pod of flannel.
@@ -95,7 +95,7 @@ pub(crate) fn is_kubectls_plugin() -> bool {
         .is_some_and(|name| name == PLUGIN)
 }
 
-/// Whether a kubeconfig exists where kubectl looks for one.
+/// Whether a kubeconfig exists at a path that kubectl searches.
 pub(crate) fn has_kubeconfig() -> bool {
     match std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
         Some(files) => std::env::split_paths(&files).any(|file| file.exists()),
@@ -146,7 +146,7 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
     Ok((client, server))
 }
 
-/// Lists flannel's pods in all namespaces, or only in flannel's own namespace if that is all that the user may list.
+/// Lists flannel's pods in all namespaces, or only in flannel's own namespace if the user may not list all namespaces.
 async fn flannel_pods(client: &Client) -> Result<Vec<Pod>, kube::Error> {
     let labels = ListParams::default().labels(LABEL);
     let all: Api<Pod> = Api::all(client.clone());
@@ -160,7 +160,7 @@ async fn flannel_pods(client: &Client) -> Result<Vec<Pod>, kube::Error> {
     }
 }
 
-/// Returns one pod for each node. A running pod takes precedence over one that does not run.
+/// Returns one pod for each node. A running pod takes precedence over a pod that does not run.
 fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Pod> {
     let mut found: BTreeMap<String, Pod> = BTreeMap::new();
     for pod in pods {
@@ -272,19 +272,19 @@ pub(crate) enum PodError {
     NotRunning {
         /// The name of the pod.
         pod: String,
-        /// Its phase according to the API.
+        /// The pod's phase according to the API.
         phase: String,
     },
-    /// The command cannot be run in the pod.
+    /// The container runtime cannot run the command in the pod.
     NoProgram {
         /// The name of the pod.
         pod: String,
         /// The API's message.
         message: String,
     },
-    /// The command printed nothing.
+    /// The command printed no output.
     Silent(String),
-    /// The command printed something other than a report.
+    /// The output of the command is not a report.
     NoReport(String),
     /// The report has another schema.
     Schema(String),

@@ -1,4 +1,4 @@
-//! `flannelctl lab`: runs flannel-lab, which builds hosts, stores and clusters. It is a separate program because operators do not need it.
+//! `flannelctl lab`: runs flannel-lab, which builds hosts, stores and clusters. flannel-lab is a separate program because operators do not need it.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use terminal::rights;
 /// Name of the program that builds the lab.
 const PROGRAM: &str = "flannel-lab";
 
-/// Replaces this process by flannel-lab with the same options, which clap has already checked.
+/// Replaces this process with flannel-lab, with the same options, which clap has already checked.
 pub(crate) fn run() -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     // Skips the name of this program and that of the subcommand.

@@ -89,9 +89,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// The keys in the store: leases sorted by address, and keys that name no subnet.
+/// The entries in the store: leases sorted by address, and keys that name no subnet.
 pub(crate) struct Keys {
-    /// The leases, including those with an unreadable value.
+    /// The leases, including leases with an unreadable value.
     pub items: Vec<Item>,
     /// Entries whose key names no subnet.
     pub malformed: Vec<Entry>,
@@ -190,7 +190,7 @@ fn share_identity(one: &Item, other: &Item) -> bool {
         .any(|identity| own.contains(identity))
 }
 
-/// Returns the leases that admission refuses on every node, except for reasons that have a note of their own.
+/// Returns the leases that admission refuses on every node, except for reasons with a separate note.
 fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     let terms = Terms {
         config: config.clone(),
@@ -206,7 +206,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     refused
 }
 
-/// Returns the reason why a value is unreadable; `None` if it is readable.
+/// Returns the reason why a value is unreadable; `None` for a readable value.
 pub(crate) fn unreadable(item: &Item) -> Option<String> {
     let reason = || {
         subnet_lease::wire::parse_value(&item.entry.value)
@@ -220,7 +220,7 @@ pub(crate) fn unreadable(item: &Item) -> Option<String> {
         .then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Returns the MACs or public keys as written in the lease, IPv4's first.
+/// Returns the MACs or public keys as written in the lease, with those of IPv4 first.
 fn macs(item: &Item) -> Vec<String> {
     let data = item
         .attrs
@@ -242,7 +242,7 @@ fn identities(item: &Item) -> Vec<String> {
     Family::ALL.into_iter().filter_map(of).collect()
 }
 
-/// Returns the name of the holder's node, or its id if it has no name; empty if the lease does not name a node.
+/// Returns the name of the holder's node, or the node's id without a name; empty if the lease does not name a node.
 pub(crate) fn holder(item: &Item) -> String {
     match item.node() {
         Some(node) if node.name.is_empty() => node.id.to_string(),

@@ -19,12 +19,12 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
-/// Basic time limit for the verdicts of other nodes. The daemon asks a hundred nodes a second, so each node adds [`ROW_TIMEOUT`].
+/// Basic time limit for the verdicts of other nodes. The daemon asks a hundred nodes per second, so each node adds [`ROW_TIMEOUT`].
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
 const ROW_TIMEOUT: Duration = Duration::from_millis(20);
 /// Pause between two reads of the verdicts.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
-/// Time after which a terminal shows how many nodes are missing.
+/// Time after which a terminal shows the number of missing nodes.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// Which rows, how often, and in which form.
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Reads the daemon's document together with what other nodes report of themselves and of their peers.
+/// Reads the daemon's document together with the reports of other nodes about themselves and their peers.
 ///
 /// Waits until every node that replies to probes has reported, up to a time limit that depends on the number of nodes.
 ///

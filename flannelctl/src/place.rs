@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// The daemon's default of `--subnet-file`.
 pub(crate) const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
-/// The daemon that is meant.
+/// The selected daemon.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Place {
     /// subnet.env of flanneld; its socket and exit report are in the same folder.

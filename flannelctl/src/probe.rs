@@ -1,4 +1,4 @@
-//! `flannelctl probe`: the path to a peer, a pod or a port, step by step, and where it ends.
+//! `flannelctl probe`: traces the path to a peer, a pod or a port step by step, and shows where the path ends.
 
 mod port;
 mod text;

@@ -131,7 +131,7 @@ pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
         .cloned()
 }
 
-/// Describes the lease that would be deleted.
+/// Describes the lease that the command would delete.
 fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     let Some(item) = item else {
         return format!("{}: the key names no subnet", printable::value(&entry.key));
@@ -166,7 +166,7 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
 }
 
-/// Returns the reason why the holder may be alive; `None` if it has been silent for long enough.
+/// Returns the reason why the holder may be alive; `None` if the holder has been silent for long enough.
 fn alive(item: &Item, sign: &Liveness) -> Option<String> {
     let remedy = "stop flanneld there first: a running daemon restores its lease at once";
     match (item.node(), sign.heard) {

@@ -8,12 +8,12 @@ use terminal::out;
 use crate::kubernetes::{self, Cluster, ClusterFlags, PodError, is_kubectls_plugin};
 use crate::store;
 
-/// Time limit for a command in a pod. Commands have their own time limits, and the one of a probe is the longest.
+/// Time limit for a command in a pod. Commands have their own time limits, and the time limit of a probe is the longest.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
-/// Flags that are not passed on to the pod. Each has a value.
+/// Flags that this process does not pass on to the pod. Each flag has a value.
 const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];
 
-/// On which node a command runs.
+/// The node on which a command runs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RemoteFlags {
     /// Run in flannel's pod on this Kubernetes node; needs a kubeconfig.
@@ -24,10 +24,10 @@ pub(crate) struct RemoteFlags {
 }
 
 impl RemoteFlags {
-    /// Runs the command in a pod if a node is named. Returns `None` if the command has to run on this machine.
+    /// Runs the command in a pod if the flags name a node. Returns `None` if the command has to run on this machine.
     ///
     /// # Errors
-    /// Returns an error if a cluster but no node is named, or if the pod does not respond.
+    /// Returns an error if the flags name a cluster but no node, or if the pod does not respond.
     pub(crate) fn run(&self) -> Result<Option<ExitCode>> {
         run(self.node.as_deref(), &self.cluster)
     }
@@ -43,13 +43,13 @@ impl RemoteFlags {
         Ok(self.node.as_deref())
     }
 
-    /// Returns the cluster that is named.
+    /// Returns the cluster that the flags name.
     pub(crate) fn cluster(&self) -> &ClusterFlags {
         &self.cluster
     }
 }
 
-/// Runs this process's command in flannel's pod on a node. Returns `None` if no node is named.
+/// Runs this process's command in flannel's pod on a node. Returns `None` if the flags name no node.
 ///
 /// # Errors
 /// Returns an error under the conditions of [`RemoteFlags::run`].

@@ -64,10 +64,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// What to write: the subnets, the value, and the lease that it replaces. `None` if nothing has to be written.
+/// The planned write: the subnets, the value, and the lease that the write replaces. `None` if no write is necessary.
 type Plan<'a> = Option<(Subnets, String, Option<&'a Item>)>;
 
-/// Plans to turn a lease into a reservation; `None` if it already is one.
+/// Plans to turn a lease into a reservation. Returns `None` if the lease already is a reservation.
 fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     let missing = || {
         format!(

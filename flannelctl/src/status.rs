@@ -15,7 +15,7 @@ use crate::form::{self, Form};
 use crate::place::Place;
 use crate::remote::RemoteFlags;
 
-/// Exit code if something is broken.
+/// Exit code for a fault.
 pub(crate) const BROKEN: u8 = 3;
 
 /// The daemon, and the form of the output.
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the daemon's state, or the exit report of the last one. Exits with [`BROKEN`] if an operator has to act.
+/// Prints the daemon's state, or the exit report of the last daemon. Exits with [`BROKEN`] if an operator has to act.
 ///
 /// # Errors
 /// Returns an error if the daemon refuses to respond or its response is unusable.

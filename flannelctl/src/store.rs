@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 /// Maximum number of concurrent requests.
 const MAX_REQUESTS: usize = 16;
 
-/// Opens the store that the flags name. Neither connects nor reads yet.
+/// Opens the store that the flags name, without a connection or a read.
 ///
 /// # Errors
 /// Returns an error that lists every mistake in the flags, as flanneld does.
@@ -91,7 +91,7 @@ impl Store {
         Ok(self.0.config().await?)
     }
 
-    /// Reads when a key's holder was last seen, and when its lease ends.
+    /// Reads the time of the last sign of life from a key's holder, and the time at which its lease ends.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -130,7 +130,7 @@ impl Store {
             .await
     }
 
-    /// Deletes a key unless it has changed since it was listed. Returns whether it was deleted.
+    /// Deletes a key unless the key has changed since the listing. Returns whether the key was deleted.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -144,7 +144,7 @@ impl Store {
     /// Writes a key that never expires. Replaces `present`, if given, unless `present` has changed. Returns whether the key was written.
     ///
     /// # Errors
-    /// Returns an error if the store does not respond, or has no keys of its own.
+    /// Returns an error if the store does not respond, or has no keys.
     pub(crate) async fn reserve(
         &self,
         subnets: &Subnets,

@@ -133,7 +133,7 @@ fn plain(host: &str) -> String {
     host.chars().map(plain).collect()
 }
 
-/// Adds the items of this node. Returns how many items are missing.
+/// Adds the items of this node. Returns the number of missing items.
 fn gather_here(archive: &mut Archive, subnet_file: &Path) -> Result<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -145,7 +145,7 @@ impl KeyStore for Directory {
         stream::unfold((Peers::of(self), Some(recent)), next).boxed()
     }
 
-    /// Sends a notice whenever the file has changed. The receiver then reads the file.
+    /// Sends a notice after each change of the file. The receiver then reads the file.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
         let mut changes = Changes::new();
         let mut known = Some(modified);

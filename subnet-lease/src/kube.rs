@@ -79,7 +79,7 @@ pub struct KubeManager {
     all: Arc<All>,
     following: Following,
     extras: Arc<Extras>,
-    /// Counts changes of all Nodes, including this node's Node.
+    /// Number of changes of all Nodes, including this node's own Node.
     infos: watch::Sender<u64>,
     reported: Reported,
     /// The last lease that this process acquired.

@@ -174,7 +174,7 @@ pub struct NodeInfo {
     pub id: String,
     /// Subnets that the store assigned, of the network's families.
     pub subnets: Option<Subnets>,
-    /// Public addresses that an operator chose in the store. They take precedence over the flags.
+    /// Public addresses that an operator chose in the store. These addresses take precedence over the flags.
     pub public: Option<Addresses>,
     /// Addresses that this node published last.
     pub published: Vec<IpAddr>,
@@ -313,7 +313,7 @@ pub struct LastHeard {
 /// State of a Node in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// Whether its condition Ready is True.
+    /// Whether the Node's condition Ready is True.
     pub ready: bool,
     /// Whether the Node is cordoned, so that Kubernetes schedules no new pods on it.
     pub cordoned: bool,

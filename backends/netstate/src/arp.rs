@@ -45,7 +45,7 @@ pub fn other_holder(
     }
 }
 
-/// Builds the probe. Its sender IP address is zero.
+/// Builds the probe. The probe's sender IP address is zero.
 fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
     let mut frame = [0_u8; FRAME];
     let parts: [&[u8]; 8] = [

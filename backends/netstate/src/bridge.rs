@@ -25,8 +25,8 @@ pub struct StaleGateway {
     pub other: Option<IpNet>,
 }
 
-/// Returns the gateways of previous subnets that bridges still have. Their connected routes divert packets that belong to the subnet's current holder, and the
-/// bridge plugin refuses new pods.
+/// Returns the gateways of previous subnets that bridges still have. The connected routes of such gateways divert packets that belong to the subnet's
+/// current holder, and the bridge plugin refuses new pods.
 ///
 /// A subnet is previous only if this node now has another subnet of the same family.
 pub fn stale_gateways(

@@ -66,8 +66,9 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     ops
 }
 
-/// Whether a route must be deleted before it is added again. The kernel looks up an IPv6 onlink gateway. It refuses the new route while the old one leads to
-/// that gateway through another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). flanneld sends both messages in one datagram.
+/// Whether a route must be deleted before it is added again. The kernel looks up an IPv6 onlink gateway. The kernel refuses the new route while the
+/// old route leads to that gateway through another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). flanneld sends both messages in one
+/// datagram.
 fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Route(old), Value::Route(new)) => {
@@ -95,7 +96,7 @@ struct Links {
     rebuilt: BTreeSet<LinkName>,
     /// Links that flanneld deletes last, so that it can first replace routes on these links in place.
     unwanted: BTreeSet<LinkName>,
-    /// Links with a new MAC. They lose their neighbours: the kernel flushes even permanent ones (neigh_changeaddr).
+    /// Links with a new MAC. The kernel flushes the neighbours of such links, even permanent neighbours (neigh_changeaddr).
     readdressed: BTreeSet<LinkName>,
     /// Links that do not belong to flannel. flanneld places no objects on these links.
     refused: BTreeSet<LinkName>,

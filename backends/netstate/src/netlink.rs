@@ -57,7 +57,7 @@ pub struct NetlinkKernel {
     last_index: BTreeMap<LinkName, u32>,
     /// The underlay, as of the last facts.
     underlay: (u32, LinkName),
-    /// Whether there are on-link queries. If so, every route of the main table matters.
+    /// Whether there are on-link queries. With such queries, every route of the main table matters.
     asking: bool,
     /// The last on-link results, which flanneld reuses if a lookup fails.
     on_link: BTreeSet<IpAddr>,

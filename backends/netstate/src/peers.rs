@@ -24,8 +24,8 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Whether a peer can become kernel state. Its subnet must be inside the network and must not overlap this node's subnets, and its public address
-    /// must not be this node's.
+    /// Whether a peer can become kernel state. The peer's subnet must be inside the network and must not overlap this node's subnets, and the peer's
+    /// public address must not be this node's.
     pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
             && !self

@@ -134,7 +134,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// Creates a reconciler and makes its first pass.
     ///
     /// # Errors
-    /// Returns an error if links or their addresses cannot be created, or if the kernel cannot be read.
+    /// Returns an error if the kernel refuses links or their addresses, or if the read of the kernel's state fails.
     pub async fn join(
         plan: P,
         kernel: K,

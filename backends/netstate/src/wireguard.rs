@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 pub use types::wireguard::{KEY, PublicKey, Secret};
 
-/// A peer of a WireGuard device. Its allowed IPs are separate objects.
+/// A peer of a WireGuard device. The peer's allowed IPs are separate objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WireguardPeer {
     /// The address and port of the peer. `None` if the endpoint is unknown until the peer sends a packet.

@@ -14,7 +14,7 @@ const LASTS: Duration = Duration::from_secs(120);
 /// Time before the end of [`LASTS`] at which the receiver of a cookie stops using the cookie.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Makes cookies for senders of handshake messages and verifies them.
+/// Creates cookies for senders of handshake messages and verifies cookies.
 pub struct Baker {
     secret: Zeroizing<[u8; KEY]>,
     born: Instant,
@@ -29,7 +29,7 @@ impl Baker {
         }
     }
 
-    /// Returns whether the secret has to be replaced. Its cookies no longer prove anything then.
+    /// Returns whether the secret is too old. The caller then has to replace it, because its cookies no longer prove an address.
     pub fn is_stale(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) >= LASTS
     }
@@ -80,23 +80,23 @@ impl Baker {
     }
 }
 
-/// The cookie that a peer gave us, and the message that the next cookie may reply to.
+/// The cookie that a peer sent to this node, and the message to which the next cookie may reply.
 #[derive(Default)]
 pub struct Jar {
     cookie: Option<([u8; TAG], Instant)>,
-    /// The first code of the message that was sent last, while a cookie may reply to it.
+    /// The first code of the last sent message, while a cookie may reply to that message.
     asked: Option<[u8; TAG]>,
 }
 
 impl Jar {
-    /// Adds the second code to an initiation for the peer, if there is a cookie, and stores the first code.
+    /// Adds the second code to an initiation for the peer, if a cookie exists, and stores the first code.
     pub fn prove(&mut self, message: &mut Initiation, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
         message.codes.second = second.unwrap_or_default();
         self.asked = Some(message.codes.first);
     }
 
-    /// Adds the second code to a response for the peer, if there is a cookie, and stores the first code.
+    /// Adds the second code to a response for the peer, if a cookie exists, and stores the first code.
     pub fn prove_answer(&mut self, message: &mut Response, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
         message.codes.second = second.unwrap_or_default();
@@ -108,7 +108,7 @@ impl Jar {
         (now.saturating_duration_since(*since) < LASTS - MARGIN).then(|| mac(cookie, covered))
     }
 
-    /// Stores a cookie that replies to our last message, for the next messages.
+    /// Stores a cookie that replies to this node's last message, for the next messages.
     ///
     /// # Errors
     /// Returns an error if the cookie replies to none of our messages, or is not from the peer.

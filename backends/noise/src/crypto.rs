@@ -103,7 +103,7 @@ pub(crate) fn nonce(counter: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Seals data in place, under a key that seals nothing else. Returns the tag.
+/// Seals data in place, under a key that is used only once. Returns the tag.
 ///
 /// # Errors
 /// Returns an error if the data is longer than the cipher allows (256 GiB).

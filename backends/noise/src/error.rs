@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-/// Reason why a message is rejected.
+/// Reason why the receiver rejects a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// It is too short, or of another kind.
+    /// The message is too short, or of another kind.
     Malformed,
-    /// The tag of the message is invalid: another key sealed the message, or the message was changed on the way.
+    /// The tag of the message is invalid: another key sealed the message, or the message changed in transit.
     Tag,
-    /// Its static or ephemeral public key is a point of small order. The shared secret would be publicly known.
+    /// The message's static or ephemeral public key is a point of small order, so the shared secret would be publicly known.
     WeakKey,
     /// The initiator is not a peer.
     Stranger,
-    /// It was received before, or it is too old to be distinguished from a copy.
+    /// This node received the message before, or the message is too old to be distinguished from a copy.
     Replayed,
-    /// The session has sealed or opened as many packets as it may.
+    /// The session has sealed or opened its maximum number of packets.
     Exhausted,
-    /// It replies to none of our messages.
+    /// The message replies to no message of this node.
     Unasked,
 }
 

@@ -60,7 +60,7 @@ impl Transcript {
         self.agree(public);
     }
 
-    /// Seals a value under a key that seals nothing else.
+    /// Seals a value under a key that is used only once.
     pub(crate) fn seal<const N: usize>(
         &mut self,
         key: &[u8; KEY],
@@ -97,8 +97,8 @@ pub struct Initiated {
     index: u32,
 }
 
-/// Starts a handshake with a peer. `index` names the session that results from it. `ephemeral` is 32 random bytes. The second code of the message is
-/// left out; [`Jar`](crate::Jar) adds it.
+/// Starts a handshake with a peer. `index` names the resulting session. `ephemeral` is 32 random bytes. This function omits the second code of the
+/// message; [`Jar`](crate::Jar) adds it.
 ///
 /// # Errors
 /// Returns an error if the peer's key has small order.
@@ -134,13 +134,13 @@ pub fn initiate(
     Ok((initiated, message))
 }
 
-/// Returns the first code of a message to a peer, whose codes are still empty.
+/// Returns the first code of a message to a peer. The codes in the message are still empty.
 fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], Refused> {
     let (covered, ..) = Codes::of(message).ok_or(Refused::Malformed)?;
     Ok(mac(&remote.labels.code, covered))
 }
 
-/// An initiation whose initiator is known but not proven yet.
+/// An initiation whose initiator is known but has not proved its identity yet.
 pub struct Half {
     transcript: Transcript,
     /// The initiator's public key.
@@ -165,12 +165,12 @@ impl Half {
         })
     }
 
-    /// Returns the initiator's public key. Any host can put a key there: [`Half::prove`] verifies that the initiator has the private key.
+    /// Returns the initiator's public key. Any host can send any public key: [`Half::prove`] verifies that the initiator has the private key.
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
     }
 
-    /// Verifies that the initiator is this peer. Returns the time in the message, which has to be later than in each earlier initiation.
+    /// Verifies that the initiator is this peer. Returns the time in the message, which has to be later than the times in all earlier initiations.
     ///
     /// # Errors
     /// Returns an error if the initiator is not this peer.
@@ -199,8 +199,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Returns a session with this index, and the response to the initiation. `ephemeral` is 32 random bytes. Nothing may be sent in the session
-    /// before a packet was received in it.
+    /// Returns a session with this index, and the response to the initiation. `ephemeral` is 32 random bytes. This node must not send in the session
+    /// before it has received a packet in it.
     ///
     /// # Errors
     /// Returns an error if the ephemeral key of the initiation has small order.
@@ -239,12 +239,12 @@ impl Asked {
 }
 
 impl Initiated {
-    /// Returns the index of the session to come.
+    /// Returns the index of the future session.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Completes the handshake. This takes two curve operations. After an error, the right response is still accepted.
+    /// Completes the handshake. This takes two curve operations. After an error, this node still accepts the right response.
     ///
     /// # Errors
     /// Returns an error if the message is not the peer's response to this initiation, or if the peer uses another preshared key.

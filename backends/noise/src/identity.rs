@@ -1,4 +1,4 @@
-//! Keys of this node and of its peers, and values that are derived from them once for all handshakes.
+//! Keys of this node and of its peers, and values that this module derives from these keys once for all handshakes.
 
 use crate::crypto::{KEY, Secret, TAG, hash, mac, shared};
 use crate::error::Refused;
@@ -6,8 +6,8 @@ use crate::message::Codes;
 use subtle::ConstantTimeEq;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Keys derived from a public key. One is for the first authentication code in messages to the key's owner. The other is for the cookies that the owner
-/// makes.
+/// Keys derived from a public key. One key is for the first authentication code in messages to the key's owner. The other key is for the cookies that
+/// the owner creates.
 pub(crate) struct Labels {
     pub(crate) code: [u8; KEY],
     pub(crate) cookie: [u8; KEY],
@@ -46,7 +46,8 @@ impl Identity {
         &self.public
     }
 
-    /// Returns whether a handshake message is for this node, that is, whether its first code is correct. This takes two hashes and no curve operation.
+    /// Returns whether a handshake message is for this node, that is, whether its first code is correct. The check takes two hashes and no curve
+    /// operation.
     pub fn is_addressed(&self, message: &[u8]) -> bool {
         Codes::of(message).is_some_and(|(covered, _, codes)| {
             let right: [u8; TAG] = mac(&self.labels.code, covered);
@@ -55,7 +56,7 @@ impl Identity {
     }
 }
 
-/// A peer's public key, and the values derived from it and our keys.
+/// A peer's public key, and the values derived from it and this node's keys.
 pub struct Remote {
     pub(crate) public: [u8; KEY],
     /// The shared secret of both static keys.

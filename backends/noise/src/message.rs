@@ -5,7 +5,7 @@ use crate::stamp::STAMP;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Kind of a message: its first byte, with three reserved ones.
+/// Kind of a message: its first byte, followed by three reserved bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
@@ -30,14 +30,14 @@ impl Kind {
 #[repr(C)]
 #[allow(unreachable_pub, reason = "derived impls of public messages name it")]
 pub struct Codes {
-    /// Made with a key derived from the receiver's public key. It proves that the sender knows the receiver's key.
+    /// Code that is made with a key derived from the receiver's public key. The code proves that the sender knows the receiver's key.
     pub(crate) first: [u8; TAG],
-    /// Made with a cookie. It proves that the sender receives packets at its address. Zero if the sender has no cookie.
+    /// Code that is made with a cookie. The code proves that the sender receives packets at its address. Zero if the sender has no cookie.
     pub(crate) second: [u8; TAG],
 }
 
 impl Codes {
-    /// Returns what the first code covers, what the second code covers, and the codes at the end of a message.
+    /// Returns the bytes that the first code covers, the bytes that the second code covers, and the codes at the end of a message.
     pub(crate) fn of(message: &[u8]) -> Option<(&[u8], &[u8], &Self)> {
         let (covered, codes) = Self::ref_from_suffix(message).ok()?;
         let by_second = message.get(..message.len() - TAG)?;
@@ -131,14 +131,14 @@ impl Initiation {
 }
 
 impl Response {
-    /// Returns the index of the initiation that it replies to.
+    /// Returns the index of the initiation to which the response replies.
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }
 }
 
 impl CookieReply {
-    /// Returns the index in the message that it replies to.
+    /// Returns the index in the message to which the cookie replies.
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }

@@ -11,12 +11,12 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Length of the header before a sealed packet, in bytes.
 const HEAD: usize = size_of::<DataHead>();
-/// How much longer a sealed packet is than the packet, in bytes.
+/// Number of bytes that sealing adds to a packet.
 pub const OVERHEAD: usize = HEAD + TAG;
 /// Number of packets in one direction after which the session is over (REJECT_AFTER_MESSAGES). The window must not pass the last counter.
 const REJECT_AFTER: u64 = u64::MAX - REACH - 65;
 
-/// A session with a peer. Its owner keeps track of its age, and of whether the peer has confirmed it.
+/// A session with a peer. The owner of a session keeps track of the session's age, and of whether the peer has confirmed the session.
 pub struct Session {
     sending: LessSafeKey,
     receiving: LessSafeKey,
@@ -40,7 +40,7 @@ impl Session {
         }
     }
 
-    /// Returns our index, which the peer's datagrams carry.
+    /// Returns this node's index, which the peer's datagrams carry.
     pub fn index(&self) -> u32 {
         self.local
     }
@@ -95,7 +95,8 @@ impl Session {
     /// Opens a datagram in place. The packet, with its padding, is then at the beginning. Returns its length, which is zero for a keepalive.
     ///
     /// # Errors
-    /// Returns an error if the datagram is not authentic, if it was received before, or if the session is over. The datagram may be damaged then.
+    /// Returns an error if the datagram is not authentic, if it was received before, or if the session is over. After an error, the buffer may no
+    /// longer contain the datagram.
     #[inline]
     pub fn open(&self, datagram: &mut [u8]) -> Result<usize, Refused> {
         let (head, _) = DataHead::ref_from_prefix(datagram).map_err(|_| Refused::Malformed)?;

@@ -1,4 +1,4 @@
-//! The time in an initiation (TAI64N). It distinguishes a new initiation from a copy.
+//! The time in an initiation (TAI64N). The time distinguishes a new initiation from a copy.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,16 +6,16 @@ use std::time::{Duration, SystemTime};
 pub(crate) const STAMP: usize = 12;
 /// TAI64's label of 1970-01-01 00:00:00 TAI, and the seconds that TAI is ahead of UTC since 2017.
 const EPOCH: u64 = (1 << 62) + 37;
-/// Granularity in nanoseconds, as in the kernel. It is coarse, so that a stamp reveals little of when packets are handled.
+/// Granularity in nanoseconds, as in the kernel. The granularity is coarse, so that a stamp reveals little about the handling of packets.
 const STEP: u32 = 1 << 24;
 
-/// A TAI64N label of 12 bytes. Later ones are greater.
+/// A TAI64N label of 12 bytes. Labels of later times are greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Stamp(pub(crate) [u8; STAMP]);
 
 impl Stamp {
-    /// Returns the stamp of a time. If this stamp is not later than `last`, returns a later one instead. Otherwise peers would reject our initiations after
-    /// the clock was set back.
+    /// Returns the stamp of a time. If this stamp is not later than `last`, returns a later stamp instead. Otherwise peers would reject this node's
+    /// initiations after the clock was set back.
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
         let since = clock
             .duration_since(SystemTime::UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! Window of the counters received in a session, so that no packet is accepted twice (RFC 6479).
+//! Window of the counters that a session has received, so that it accepts no packet twice (RFC 6479).
 
 const WORD: u64 = u64::BITS as u64;
 /// Number of words, as in the kernel.
@@ -6,9 +6,9 @@ const WORDS: usize = 128;
 /// Maximum distance of a packet's counter behind the highest counter.
 pub(crate) const REACH: u64 = (WORDS as u64 - 1) * WORD;
 
-/// A window over the counters. Its words are reused in turn.
+/// A window over the counters, which reuses its words in turn.
 pub(crate) struct Window {
-    /// One more than the highest counter.
+    /// The highest counter plus one.
     next: u64,
     words: [u64; WORDS],
 }
@@ -21,7 +21,7 @@ impl Window {
         }
     }
 
-    /// Takes the counter of an authentic packet. Returns false if the counter was taken before or is too old to be checked.
+    /// Records the counter of an authentic packet. Returns false if the counter was recorded before or is too old to be checked.
     pub(crate) fn take(&mut self, counter: u64) -> bool {
         if counter >= self.next {
             // Words between the highest and this one held counters that have left the window.

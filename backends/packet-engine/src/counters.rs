@@ -1,4 +1,4 @@
-//! Counters of the engine. Its threads write them and metrics read them; none waits for another.
+//! Counters of the engine. The threads of the engine write the counters, and metrics read them, without waiting for each other.
 
 use crate::reason::Reason;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,21 +62,21 @@ impl Direction {
     }
 }
 
-/// Adds to a counter with relaxed ordering: nothing is implied about the order of different counters.
+/// Adds to a counter with relaxed ordering, which implies no order between different counters.
 pub fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// Counters of WireGuard handshakes. They stay 0 with other framings.
+/// Counters of WireGuard handshakes. These counters stay 0 with other framings.
 #[derive(Debug, Default)]
 pub struct Handshakes {
-    /// Whether the engine encrypts, so that there can be handshakes.
+    /// Whether the engine encrypts, so that handshakes can occur.
     pub happen: AtomicBool,
     /// Initiations sent, including repeated ones.
     pub initiated: AtomicU64,
     /// Initiations of peers to which this node responded.
     pub answered: AtomicU64,
-    /// Completed handshakes, whichever side initiated them.
+    /// Handshakes completed, initiated by either side.
     pub completed: AtomicU64,
     /// Handshakes given up after 90 s without a session.
     pub failed: AtomicU64,

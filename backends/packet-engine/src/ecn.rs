@@ -18,7 +18,7 @@ pub(crate) fn encapsulate(inner_ecn: u8, normal: bool) -> u8 {
     if normal { inner_ecn & 3 } else { NOT_ECT }
 }
 
-/// Returns the ECN field of the inner header after the tunnel. It is the same in both modes.
+/// Returns the ECN field of the inner header after the tunnel. The result is the same in both modes.
 ///
 /// # Errors
 /// Returns [`Reason::Ecn`] if the packet experienced congestion and the inner sender does not support ECN. Such a sender notices congestion only by

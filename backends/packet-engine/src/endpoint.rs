@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Destination of datagrams, and the address of this host that they leave from.
+/// Destination of datagrams, and the address of this host from which they leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Address and port of the other end.
     pub to: SocketAddr,
-    /// The address of this host that the other end sends to. `None` lets the route select the source address.
+    /// The address of this host to which the other end sends. `None` lets the route select the source address.
     pub source: Option<IpAddr>,
 }
 

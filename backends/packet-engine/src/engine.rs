@@ -1,6 +1,7 @@
 //! Packet engine: a TUN device on one side, UDP sockets on the other, and the threads that move packets between them.
 //!
-//! The control plane sets tables and reads counters. The threads never wait for it, and it waits for them only to stop them.
+//! The control plane sets tables and reads counters. The threads never wait for the control plane, and the control plane waits for the threads only
+//! to stop them.
 
 mod backlog;
 mod budget;
@@ -38,7 +39,7 @@ use types::Coded;
 use types::Errno;
 use wake::Wake;
 
-/// The number of sending sockets. Their different source ports let the underlay spread flows.
+/// The number of sending sockets. The different source ports of these sockets let the underlay spread flows.
 const SPREAD: usize = 16;
 
 /// Files handed over by the previous process.
@@ -80,7 +81,7 @@ impl Sockets {
 }
 
 impl Engine {
-    /// Creates an engine without WireGuard, with nothing open yet.
+    /// Creates an engine without WireGuard, before it opens its device and sockets.
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
         Self {
             wireguard: None,
@@ -113,7 +114,7 @@ impl Engine {
         &self.counters
     }
 
-    /// Sets the UDP port. It applies when sockets are bound the next time.
+    /// Sets the UDP port, which applies from the next bind of the sockets on.
     pub fn set_port(&mut self, port: u16) {
         self.config.port = port;
     }
@@ -123,7 +124,7 @@ impl Engine {
         self.table.store(Arc::new(table));
     }
 
-    /// Returns the interface index of the open TUN device, or `None` if there is none.
+    /// Returns the interface index of the open TUN device, or `None` if no device is open.
     pub fn index(&self) -> Option<u32> {
         self.queues.first().and_then(|queue| queue.index())
     }
@@ -139,7 +140,7 @@ impl Engine {
         )
     }
 
-    /// Adopts the files of the previous process. Returns whether a TUN device was adopted. Unusable files are closed; [`Engine::open`] opens new ones.
+    /// Adopts the files of the previous process. Returns whether a TUN device was adopted. Closes unusable files; [`Engine::open`] opens new files.
     pub fn adopt(&mut self, listen: impl Into<Addresses>) -> bool {
         let listen = listen.into();
         let Inheritance {
@@ -210,7 +211,7 @@ impl Engine {
     /// deleted first.
     ///
     /// # Errors
-    /// Returns an error if a step fails. Its text includes the remedy.
+    /// Returns an error if a step fails. The error's text includes the remedy.
     pub fn open(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         self.stop();
         self.bind(listen.into())?;
@@ -251,7 +252,7 @@ impl Engine {
     /// Binds the sockets to an address, or to one address of each family. The device stays open.
     ///
     /// # Errors
-    /// Returns an error if a socket cannot be bound, or if the threads cannot be started. If a socket cannot be bound, the old sockets are kept.
+    /// Returns an error if a socket cannot be bound, or if the threads cannot be started. If a bind fails, the old sockets stay in use.
     pub fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
         if self
@@ -498,7 +499,7 @@ impl Engine {
     }
 }
 
-/// Returns the error for a socket that cannot be bound.
+/// Returns the error for a failed bind of a socket.
 fn refused(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
     match Errno::from(error) {
         Errno(libc::EADDRINUSE) => EngineError::PortTaken {

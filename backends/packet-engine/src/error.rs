@@ -16,14 +16,14 @@ pub enum EngineError {
         /// The kind of interface that may hold the port, and the configuration key that sets another port.
         rival: Rival,
     },
-    /// The tunnel's port cannot be bound.
+    /// The kernel refuses to bind the tunnel's port.
     Bind {
         /// The address and the port.
         address: SocketAddr,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// A socket that only sends cannot be bound.
+    /// The kernel refuses to bind a socket that only sends.
     BindSender {
         /// The local address to bind.
         address: IpAddr,
@@ -54,7 +54,7 @@ pub enum EngineError {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The device cannot be opened or set up for another reason.
+    /// The setup of the device failed for another reason.
     Tun {
         /// The errno of the failed system call.
         errno: Errno,
@@ -82,7 +82,7 @@ pub enum EngineError {
     OtherSocket {
         /// The desired local address.
         wanted: SocketAddr,
-        /// The address that the socket is bound to, if it is an IP address.
+        /// The address to which the socket is bound, if it is an IP address.
         found: Option<SocketAddr>,
     },
     /// The engine was started before its sockets were bound.
@@ -195,9 +195,9 @@ impl std::error::Error for EngineError {}
 /// Error of configuring a WireGuard peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// Its public key is of small order.
+    /// The peer's public key is of small order.
     WeakKey,
-    /// Its public key is the device's own.
+    /// The peer's public key is the device's own key.
     OwnKey,
     /// The peer of an allowed IP does not exist.
     NoPeer,
@@ -229,7 +229,7 @@ impl fmt::Display for PeerError {
 
 impl std::error::Error for PeerError {}
 
-/// Name that is not a packet mode.
+/// Error for a name that is not a packet mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownMode(pub String);
 

@@ -3,7 +3,7 @@
 
 use crate::error::UnknownMode;
 
-/// How packets are read and sent.
+/// How the engine reads and sends packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
     /// The name of the mode.

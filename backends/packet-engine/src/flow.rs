@@ -11,8 +11,8 @@ pub const UDP: u8 = 17;
 /// The protocol number of SCTP.
 const SCTP: u8 = 132;
 
-/// Returns a hash over addresses, protocol and ports, which is equal for all packets of a flow. Fragments are hashed without ports, because only the
-/// first fragment has them.
+/// Returns a hash over addresses, protocol and ports, which is equal for all packets of a flow. The hash of a fragment excludes the ports, because
+/// only the first fragment contains them.
 #[inline]
 pub fn hash(packet: &[u8], header: &Header) -> u32 {
     let addresses = if header.version == Version::V4 {
@@ -43,7 +43,7 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
 /// The longest packet that can be a message, in bytes.
 pub(crate) const MESSAGE: usize = 512;
 
-/// Whether a program most likely waits for a packet. Such a packet is short, but is not a bare TCP acknowledgement, which belongs to a stream.
+/// Whether a program most likely waits for a packet. Such a packet is short and is not a bare TCP acknowledgement, which belongs to a stream.
 #[inline]
 pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     let is_bare = || {
@@ -64,7 +64,7 @@ pub fn slot(packet: &[u8], header: &Header) -> usize {
     (hash(packet, header) >> 16) as usize % SLOTS
 }
 
-/// Returns the queue of a flow. It uses other bits of the hash than [`slot`], so that the flows of one queue use all slots.
+/// Returns the queue of a flow. Uses other bits of the hash than [`slot`], so that the flows of one queue use all slots.
 #[inline]
 pub(crate) fn queue(packet: &[u8], header: &Header, queues: usize) -> usize {
     (hash(packet, header) >> 24) as usize % queues.max(1)

@@ -1,12 +1,12 @@
-//! Flow scheduling: determines the order in which the packets of one batch are written. Flows with few bytes go first. A program usually waits for
-//! their packets (replies, acknowledgements, DNS), which would otherwise queue behind a bulk stream. The order within a flow is kept.
+//! Flow scheduling: determines the order in which the engine writes the packets of one batch. Flows with few bytes go first. A program usually waits
+//! for their packets (replies, acknowledgements, DNS), which would otherwise queue behind a bulk stream. The order within a flow stays the same.
 
 use super::flow::SLOTS;
 
 /// Minimum size in bytes of a batch that is worth scheduling.
 pub(crate) const MIN_BYTES: usize = 64 << 10;
 
-/// Schedule of one batch. A unit is what one system call writes.
+/// Schedule of one batch. A unit is the data that one system call writes.
 pub(crate) struct FlowSchedule {
     /// Bytes of each flow.
     bytes: [usize; SLOTS],
@@ -61,7 +61,7 @@ impl FlowSchedule {
         self.keep_order = true;
     }
 
-    /// Determines the order, once all units are added.
+    /// Determines the order, after the caller has added all units.
     pub(crate) fn arrange(&mut self) {
         if self.keep_order || self.all < MIN_BYTES || self.flows.len() < 2 {
             return;

@@ -15,9 +15,9 @@ pub enum Framing {
     Udp,
     /// The payload is an Ethernet frame in VXLAN.
     Vxlan {
-        /// The VNI (24 bits). Packets with another VNI are dropped.
+        /// The VNI (24 bits). The engine drops packets with another VNI.
         vni: u32,
-        /// The MAC of our VTEP. Frames to other MACs are dropped.
+        /// The MAC of this node's VTEP. The engine drops frames to other MACs.
         mac: [u8; 6],
     },
     /// The payload is a WireGuard message, which [`crate::wireguard`] encrypts for one peer.

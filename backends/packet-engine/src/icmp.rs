@@ -1,4 +1,4 @@
-//! ICMP errors for packets that the tunnel cannot carry, and the cases in which none may be sent (RFC 1122, 1812, 4443).
+//! ICMP errors for packets that the tunnel cannot carry, and the cases in which the engine must not send an error (RFC 1122, 1812, 4443).
 
 use super::checksum;
 use super::packet::{Fragment, Header, ICMP, ICMP_V6, OPAQUE, V4_HEADER, V6_HEADER, Version};
@@ -16,8 +16,8 @@ const TTL: u8 = 64;
 /// Internetwork control, the TOS of messages from routers.
 const TOS: u8 = 0xc0;
 
-/// Writes the IP packet that reports an error to the sender of `offender`, and returns its length in bytes. `source` is our own address on the tunnel.
-/// Returns `None` if no error may be sent, if `source` is of the other family, or if `out` is too small.
+/// Writes the IP packet that reports an error to the sender of `offender`, and returns its length in bytes. `source` is this node's own address on
+/// the tunnel. Returns `None` if the engine must not send an error, if `source` is of the other family, or if `out` is too small.
 pub fn reply(
     icmp: Icmp,
     offender: &[u8],
@@ -35,7 +35,7 @@ pub fn reply(
     }
 }
 
-/// Whether an error about this packet may be sent to its source.
+/// Whether the engine may send an error about this packet to its source.
 fn answerable(offender: &[u8], header: &Header) -> bool {
     if header.fragment == Fragment::Later || martian(&header.source) || martian(&header.destination)
     {

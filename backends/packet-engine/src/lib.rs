@@ -1,7 +1,7 @@
 //! Packet engine of the userspace datapath: a TUN device on one side, UDP sockets on the other.
 //!
 //! The forwarding decision needs no I/O: it depends only on the packet and an immutable table. GSO packets, which hold several segments, pass as a
-//! whole. [`split`] splits them when they are sent, and [`merge`] merges received packets into them.
+//! whole. [`split`] splits GSO packets before the engine sends them, and [`merge`] merges received packets into GSO packets.
 
 pub mod checksum;
 pub mod counters;

@@ -7,10 +7,10 @@ use std::time::Duration;
 const ALL: Rate = Rate::new(100, 50);
 /// The limit for one destination.
 const EACH: Rate = Rate::new(10, 10);
-/// Number of buckets. Destinations share buckets by hash, so that a flood does not grow the table and affects few others.
+/// Number of buckets. Destinations share buckets by hash, so that a flood does not grow the table and affects few other destinations.
 const SLOTS: usize = 1024;
 
-/// Rate limit, stored as the spacing between events in nanoseconds. An event that is early by more than `slack` is rejected.
+/// Rate limit, stored as the spacing between events in nanoseconds. The limit rejects an event that is early by more than `slack`.
 pub(crate) struct Rate {
     spacing: u64,
     slack: u64,
@@ -50,7 +50,7 @@ impl Buckets {
         }
     }
 
-    /// Whether an error may be sent to `destination` at `now`, a time of a monotonic clock. Takes a token only if the error may be sent.
+    /// Whether the engine may send an error to `destination` at `now`, a time of a monotonic clock. Takes a token only in that case.
     pub fn allow(&mut self, destination: IpAddr, now: Duration) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let slot = self.slot(destination);

@@ -1,8 +1,9 @@
-//! Merges packets of one batch into GSO packets for the TUN device. Such a packet has the headers of the first packet and the payload of all.
+//! Merges packets of one batch into GSO packets for the TUN device. A GSO packet has the headers of the first packet and the payload of all packets.
 //!
-//! A packet is merged only with the latest group of its flow, so the order within a flow is kept. Only UDP datagrams and plain data of established TCP
-//! streams are merged; other packets are passed on unchanged. The checksum of a packet is verified before the packet is merged, because a GSO packet
-//! implies a correct checksum. A partial checksum (see [`super::partial_checksum`]) needs no verification and stays partial.
+//! The merger adds a packet only to the latest group of its flow, so the order within a flow stays the same. The merger accepts only UDP datagrams
+//! and plain data of established TCP streams, and passes on other packets unchanged. The merger verifies the checksum of a packet before it merges
+//! the packet, because a GSO packet implies a correct checksum. A partial checksum (see [`super::partial_checksum`]) needs no verification and stays
+//! partial.
 
 use super::checksum;
 use super::flow::{self, SLOTS, TCP, UDP, put};
@@ -20,7 +21,7 @@ pub const SEGMENTS: usize = 64;
 const LONGEST: usize = 65_535;
 const NO_GROUP: u16 = u16::MAX;
 
-/// One write to the TUN device: a single packet or a merged one. All ranges refer to the batch's buffer.
+/// One write to the TUN device: a single packet or a merged packet. All ranges refer to the batch's buffer.
 #[derive(Default)]
 pub struct Group {
     /// The first packet with its headers.
@@ -28,7 +29,7 @@ pub struct Group {
     /// The payload of the other packets.
     pub rest: Vec<Range<usize>>,
     kind: Gso,
-    /// Whether more packets can be merged.
+    /// Whether the group accepts more packets.
     open: bool,
     header_len: usize,
     transport: usize,
@@ -42,12 +43,12 @@ pub struct Group {
     push: bool,
     /// Whether the first packet's checksum is partial.
     partial: bool,
-    /// Whether the group was received as one GSO packet.
+    /// Whether the engine received the group as one GSO packet.
     whole: bool,
 }
 
 impl Group {
-    /// Returns the number of packets as peers sent them, including those inside a received GSO packet.
+    /// Returns the number of packets that peers sent, including the packets inside a received GSO packet.
     pub fn count(&self) -> usize {
         if self.whole {
             self.total
@@ -82,7 +83,7 @@ impl Group {
 pub struct Merger {
     groups: Vec<Group>,
     used: usize,
-    /// The latest group of each flow. If two flows share a slot, fewer of their packets are merged.
+    /// The latest group of each flow. If two flows share a slot, the merger merges fewer of their packets.
     slots: [u16; SLOTS],
     schedule: FlowSchedule,
     merge_tcp: bool,
@@ -105,13 +106,13 @@ impl Merger {
         }
     }
 
-    /// Sets which packets are merged from the next batch on.
+    /// Sets the kinds of packets that the merger merges from the next batch on.
     pub fn merge(&mut self, tcp: bool, udp: bool) {
         (self.merge_tcp, self.merge_udp) = (tcp, udp);
     }
 
-    /// Disables the verification of checksums. The packets are authentic, so nothing damaged them since they left their sender's node. Kernel WireGuard
-    /// does the same.
+    /// Disables the verification of checksums. The packets are authentic, so they were not damaged after they left their sender's node. Kernel
+    /// WireGuard does the same.
     pub(crate) fn trust_checksums(&mut self) {
         self.checksums_trusted = true;
     }
@@ -123,7 +124,7 @@ impl Merger {
         self.schedule.clear();
     }
 
-    /// Determines the order of the groups, once all packets are offered.
+    /// Determines the order of the groups, after the caller has offered all packets.
     pub(crate) fn arrange(&mut self) {
         self.schedule.arrange();
     }
@@ -197,7 +198,7 @@ impl Merger {
         }
     }
 
-    /// Adds a GSO packet as a whole. Its segments have `size` bytes of payload each, and its checksum is partial.
+    /// Adds a GSO packet as a whole. The packet's segments have `size` bytes of payload each, and its checksum is partial.
     pub fn offer_super_packet(
         &mut self,
         buffer: &[u8],
@@ -287,7 +288,7 @@ fn gso(header: &Header) -> Gso {
     }
 }
 
-/// Returns the virtio header of a packet with which no other was merged. The packet is not changed.
+/// Returns the virtio header of a packet without merged packets. Does not change the packet.
 fn alone(group: &Group) -> Option<VnetHeader> {
     if !group.partial {
         return None;
@@ -360,7 +361,7 @@ fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
     })
 }
 
-/// A packet that can be merged.
+/// A packet that the merger can merge.
 struct Candidate {
     /// The start of its payload.
     payload: usize,
@@ -373,8 +374,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Returns `None` for packets that are never merged: packets without data, with IP options or with extension headers. Also returns `None` for TCP flags
-    /// other than ACK and PSH, and for an invalid or missing checksum.
+    /// Returns `None` for packets that the merger never merges: packets without data, with IP options or with extension headers. Also returns `None`
+    /// for TCP flags other than ACK and PSH, and for an invalid or missing checksum.
     #[inline]
     fn of(packet: &[u8], header: &Header, pseudo: u64, trusted: bool) -> Option<Self> {
         // The transport header must follow the IP header without options or extension headers.

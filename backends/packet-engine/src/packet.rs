@@ -15,7 +15,7 @@ pub(crate) const ICMP_V6: u8 = 58;
 /// The protocol of a packet with too many or too long extension headers.
 pub(crate) const OPAQUE: u8 = 255;
 
-/// Maximum number of extension headers that are parsed, and their maximum length in bytes.
+/// Maximum number of extension headers that the parser accepts, and their maximum length in bytes.
 const EXTENSIONS: usize = 8;
 const EXTENSION_BYTES: usize = 512;
 
@@ -48,9 +48,9 @@ pub struct Header {
     pub header_len: usize,
     /// The offset of the transport header, after extension headers. Never beyond the end of the packet.
     pub transport: usize,
-    /// The transport protocol; 255 if the extension headers could not be followed.
+    /// The transport protocol; 255 if the packet has too many or too long extension headers.
     pub protocol: u8,
-    /// The length of the packet in bytes, equal to that of the buffer.
+    /// The length of the packet in bytes, which is the length of the buffer.
     pub total_len: usize,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -65,7 +65,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Parses the header of a packet that fills its buffer exactly. Does not verify checksums: the receiver of the packet does.
+    /// Parses the header of a packet that fills its buffer exactly. Does not verify checksums, because the receiver of the packet verifies them.
     ///
     /// # Errors
     /// Returns `Short` if the packet is shorter than its header, and `Malformed` if the version or a length is invalid.
@@ -194,7 +194,7 @@ fn is_extension(protocol: u8) -> bool {
     )
 }
 
-/// Decrements the TTL and updates the IPv4 checksum. 0 stays 0. Data other than IP packets is not changed.
+/// Decrements the TTL and updates the IPv4 checksum. A TTL of 0 stays 0. Does not change data other than IP packets.
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
@@ -213,7 +213,7 @@ pub fn decrement_ttl(packet: &mut [u8]) {
     }
 }
 
-/// Sets the ECN field and updates the IPv4 checksum. Data other than IP packets is not changed.
+/// Sets the ECN field and updates the IPv4 checksum. Does not change data other than IP packets.
 #[inline]
 pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     let ecn = ecn & 3;

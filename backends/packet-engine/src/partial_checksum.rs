@@ -1,6 +1,6 @@
-//! Partial checksums, which the sender's kernel leaves to the network card. A virtual link such as veth has no card that completes them. The field then
-//! holds only the pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets this way, including
-//! GSO packets.
+//! Partial checksums, which the sender's kernel leaves to the network card. A virtual link such as veth has no card that completes such checksums.
+//! The field then holds only the pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets
+//! this way, including GSO packets.
 //!
 //! One in 65536 complete checksums looks partial. Treating it as partial is harmless: completing it yields the same value.
 
@@ -13,8 +13,8 @@ pub(crate) const TCP_FIELD: usize = 16;
 /// The offset of the checksum in the UDP header.
 pub(crate) const UDP_FIELD: usize = 6;
 
-/// Returns the offset of the checksum in the transport header, or `None` for protocols without an Internet checksum there. SCTP is not included: a
-/// vxlan device has no offload for its CRC, so the sending kernel completes it.
+/// Returns the offset of the checksum in the transport header, or `None` for protocols without an Internet checksum in that header. SCTP is not
+/// included: a vxlan device has no offload for its CRC, so the sending kernel completes it.
 #[inline]
 pub fn field(protocol: u8) -> Option<usize> {
     match protocol {
@@ -59,8 +59,8 @@ pub(crate) fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
     pseudo(packet, header).is_some_and(|pseudo| is_partial(packet, header, pseudo))
 }
 
-/// Returns the segment size for a TCP packet that is longer than the tunnel's MTU, or `None` for other packets. On a virtual link, the sender's kernel
-/// passes GSO packets on without their segment size. TCP works with any size.
+/// Returns the segment size for a TCP packet that is longer than the tunnel's MTU, or `None` for other packets. On a virtual link, the sender's
+/// kernel forwards GSO packets without their segment size. TCP works with any size.
 #[inline]
 pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
     if packet.len() <= usize::from(mtu)

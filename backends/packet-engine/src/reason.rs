@@ -24,9 +24,9 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Too short for the headers.
+    /// The packet is too short for its headers.
     Short = "short",
-    /// Longer than the buffer that received it.
+    /// The packet is longer than the buffer that received it.
     Truncated = "truncated",
     /// The version, header length or packet length is invalid.
     Malformed = "malformed",
@@ -36,13 +36,13 @@ reasons! {
     UnknownPeer = "unknown_peer",
     /// The inner source is not in the sending peer's subnets.
     Spoofed = "spoofed",
-    /// The inner destination is not in our subnets.
+    /// The inner destination is not in this node's subnets.
     NotOurs = "not_ours",
     /// The destination is in no peer's subnet.
     NoRoute = "no_route",
     /// The TTL has expired.
     TtlExceeded = "ttl_exceeded",
-    /// Larger than the tunnel's MTU.
+    /// The packet is larger than the tunnel's MTU.
     TooBig = "too_big",
     /// The packet belongs to another VXLAN network.
     BadVni = "bad_vni",
@@ -50,7 +50,7 @@ reasons! {
     BadHeader = "bad_header",
     /// The frame carries a protocol other than IP.
     NotIp = "not_ip",
-    /// The frame is for a MAC other than that of our VTEP.
+    /// The frame is for a MAC other than that of this node's VTEP.
     WrongMac = "wrong_mac",
     /// The packet would enter the tunnel again.
     Loop = "loop",
@@ -58,15 +58,15 @@ reasons! {
     NoV6Peer = "no_v6_peer",
     /// The datagram carries a congestion mark, but the inner sender does not support ECN.
     Ecn = "ecn",
-    /// There is no session with the peer yet, or the datagram belongs to no session.
+    /// The peer has no session with this node yet, or the datagram belongs to no session.
     NoSession = "no_session",
     /// The peer's endpoint is unknown, or no socket has the address family of that endpoint.
     NoEndpoint = "no_endpoint",
-    /// The datagram fails authentication: it was damaged or forged.
+    /// The datagram fails authentication, because it is damaged or forged.
     BadTag = "bad_tag",
-    /// The datagram was received before, or is too old.
+    /// This node received the datagram before, or the datagram is too old.
     Replayed = "replayed",
-    /// The handshake message is for another key than this node's, or its sender cannot be authenticated.
+    /// The handshake message is for another key than this node's, or authentication of its sender failed.
     BadHandshake = "bad_handshake",
     /// More handshake messages arrive than this node can handle.
     HandshakeFlood = "handshake_flood",

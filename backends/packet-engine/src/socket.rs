@@ -35,7 +35,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds a socket. With `port` 0, the kernel chooses the port, and the socket is used only to send.
+    /// Binds a socket. With `port` 0, the kernel chooses the port, and the engine uses the socket only to send.
     ///
     /// # Errors
     /// Returns an error if socket(2), bind(2) or an option fails, for example because the port is in use.
@@ -63,7 +63,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Returns the address that an inherited socket is bound to, or `None` if it is not an IP socket.
+    /// Returns the address to which an inherited socket is bound, or `None` if the socket is not an IP socket.
     pub fn bound(fd: &OwnedFd) -> Option<SocketAddr> {
         socket2::SockRef::from(fd).local_addr().ok()?.as_socket()
     }
@@ -215,11 +215,11 @@ pub struct Message {
     pub bytes: usize,
     /// The outer TOS octet, or traffic class.
     pub tos: u8,
-    /// The index of the socket that sends it.
+    /// The index of the socket that sends the message.
     pub socket: usize,
 }
 
-/// Room for our control messages, aligned as the kernel requires.
+/// Room for the engine's control messages, aligned as the kernel requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL]);
@@ -241,8 +241,8 @@ pub struct Sender {
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// Sends the messages through `socket` until one fails. Returns how many were sent, and the error. The pieces are in `made` and `read`. If the
-    /// kernel refuses the source address of a message, the message leaves from the address that the route selects.
+    /// Sends the messages through `socket` until a send fails. Returns the number of sent messages, and the error. The pieces are in `made` and
+    /// `read`. If the kernel refuses the source address of a message, the message leaves from the address that the route selects.
     pub fn send(
         &mut self,
         socket: &Socket,
@@ -453,7 +453,7 @@ pub struct RecvMeta {
     pub truncated: bool,
 }
 
-/// Receives datagrams into buffers of its own.
+/// Receiver of datagrams with its own buffers.
 pub struct Receiver {
     buffer: Vec<u8>,
     slots: usize,

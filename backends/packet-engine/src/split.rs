@@ -1,4 +1,4 @@
-//! Splits GSO packets of the TUN device into packets for the wire. Headers are generated for each segment; the payload is not copied.
+//! Splits GSO packets of the TUN device into packets for the wire. The engine generates headers for each segment, and does not copy the payload.
 
 use super::checksum;
 use super::flow::{TCP, UDP, put, word};
@@ -16,10 +16,10 @@ const PSH: u8 = 0x08;
 /// The TCP flag that only the first segment keeps.
 const CWR: u8 = 0x80;
 
-/// A packet from the TUN device, ready to be sent.
+/// A packet from the TUN device that is ready to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Split {
-    /// A packet that is sent as it is.
+    /// A packet that the engine sends unchanged.
     Whole,
     /// The segments of a GSO packet.
     Segments(Segments),
@@ -36,7 +36,7 @@ pub struct Segments {
     payload: usize,
     /// The end of the payload.
     end: usize,
-    /// The payload length of each segment in bytes. The last may be shorter.
+    /// The payload length of each segment in bytes. The last segment may be shorter.
     size: usize,
     /// The sum of the pseudo header without the length.
     pseudo: u64,

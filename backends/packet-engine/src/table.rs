@@ -4,14 +4,14 @@ use crate::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, SocketAddr};
 
-/// Checks of a received packet, in addition to those of lengths, version and TTL.
+/// Checks of a received packet, in addition to the checks of lengths, version and TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// The datagram must come from a peer, and the packet must be for our subnets. A source inside the network must be in the peer's subnets, or be the
-    /// peer itself. A source outside the network is accepted, because nodes may forward for others.
+    /// The datagram must come from a peer, and the packet must be for this node's subnets. A source inside the network must be in the peer's subnets,
+    /// or be the peer itself. The engine accepts a source outside the network, because nodes may forward packets of others.
     #[default]
     Cluster,
-    /// Like `Cluster`, but a source outside the network is not accepted.
+    /// The checks of `Cluster`, without sources outside the network.
     Strict,
     /// No checks of the sender or of inner addresses, not even for martians.
     Off,
@@ -20,16 +20,16 @@ pub enum Checks {
 /// At most one network of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
-    /// The IPv4 network, if there is one.
+    /// The IPv4 network, if any.
     pub v4: Option<Ipv4Net>,
-    /// The IPv6 network, if there is one.
+    /// The IPv6 network, if any.
     pub v6: Option<Ipv6Net>,
 }
 
 /// The peer that serves a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The peer's address and port: destination of our datagrams, and source of the peer's datagrams.
+    /// The peer's address and port: destination of this node's datagrams, and source of the peer's datagrams.
     pub address: SocketAddr,
     /// The MAC of the peer's VTEP; zero for udp.
     pub mac: [u8; 6],
@@ -54,11 +54,11 @@ pub struct TableSettings {
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
-    /// The address to which peers send datagrams for this node, if it is known.
+    /// The address to which peers send datagrams for this node, if known.
     pub address: Option<IpAddr>,
 }
 
-/// An immutable forwarding table: which peer has a destination, and which sources a peer may use.
+/// An immutable forwarding table, which maps destinations to peers and lists the sources that a peer may use.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// The checks of received packets.
@@ -69,9 +69,9 @@ pub struct Table {
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
-    /// The address to which peers send datagrams for this node, if it is known.
+    /// The address to which peers send datagrams for this node, if known.
     pub address: Option<IpAddr>,
-    /// Subnets that are left out because the address of their peer is itself inside a leased subnet. Datagrams to such a peer would loop.
+    /// Subnets that the table omits because the address of their peer is itself inside a leased subnet. Datagrams to such a peer would loop.
     pub refused: Vec<IpNet>,
     networks: Nets,
     own: Nets,
@@ -138,7 +138,7 @@ impl Table {
         }
     }
 
-    /// Whether an address is in a leased subnet, a peer's or ours.
+    /// Whether an address is in a leased subnet of a peer or of this node.
     fn is_leased(&self, ip: IpAddr) -> bool {
         self.in_network(ip) && (self.is_own(ip) || self.lookup(ip).is_some())
     }
@@ -223,7 +223,7 @@ impl Nets {
         }
     }
 
-    /// Whether an address is the last one of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
+    /// Whether an address is the last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
     #[inline]
     fn broadcast(&self, ip: IpAddr) -> bool {
         match ip {

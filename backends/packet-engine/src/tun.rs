@@ -1,4 +1,4 @@
-//! TUN device. It is not persistent: the kernel deletes it when its last file is closed (linux/if_tun.h).
+//! TUN device. The device is not persistent: the kernel deletes it when its last file is closed (linux/if_tun.h).
 
 #![allow(unsafe_code)]
 
@@ -23,8 +23,8 @@ const TUNSETOFFLOAD: u32 = 0x4004_54d0;
 const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
 const SIOCSIFTXQLEN: u32 = libc::SIOCSIFTXQLEN as u32;
 
-/// Queue length of the device in packets. At 50 000 packets a second, the kernel's default of 500 is full after ten milliseconds. The reader may wait
-/// that long for a processor that other programs use.
+/// Queue length of the device in packets. At 50 000 packets per second, a queue with the kernel's default of 500 packets is full after ten
+/// milliseconds. The reader may wait that long for a processor that other programs use.
 const QUEUE: libc::c_int = 2000;
 
 const TUN_F_CSUM: libc::c_ulong = 0x01;
@@ -45,17 +45,17 @@ pub struct Tun {
 pub struct Offload {
     /// Each packet has a virtio header.
     pub vnet: bool,
-    /// TCP GSO packets can be read and written.
+    /// The engine can read and write TCP GSO packets.
     pub tcp: bool,
-    /// UDP GSO packets can also be read and written (Linux 6.2 and later).
+    /// The engine can also read and write UDP GSO packets (Linux 6.2 and later).
     pub udp: bool,
 }
 
 impl Tun {
-    /// Creates the device, or attaches to one that no other process has open. Returns its queues.
+    /// Creates the device, or attaches to an existing device that no other process has open. Returns the device's queues.
     ///
     /// # Errors
-    /// Returns an error if /dev/net/tun cannot be opened or the device cannot be set up. Its text includes the remedy.
+    /// Returns an error if /dev/net/tun cannot be opened or the device cannot be set up. The error's text includes the remedy.
     pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
         if features.tun_tap {
             return Self::by_tun_tap(name).map(|tun| vec![tun]);
@@ -218,7 +218,7 @@ impl Tun {
         (name == self.name).then(index).flatten()
     }
 
-    /// Reads a packet, with its virtio header if there is one, and returns the length in bytes.
+    /// Reads a packet, with its virtio header if the device has headers, and returns the length in bytes.
     ///
     /// # Errors
     /// Returns `WouldBlock` if no packet is waiting.
@@ -255,7 +255,7 @@ fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
     request
 }
 
-/// Returns name and flags of the device that a file refers to.
+/// Returns name and flags of the device to which a file refers.
 fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
     let mut request = request("", 0);
     ioctl(

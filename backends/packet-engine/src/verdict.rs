@@ -1,4 +1,5 @@
-//! Decides whether a packet is sent, delivered, rejected with an ICMP error, or dropped. The decision needs only the packet and the table.
+//! Decides whether the engine sends a packet, delivers it, rejects it with an ICMP error, or drops it. The decision needs only the packet and the
+//! table.
 
 use crate::flow::udp_destination;
 use crate::martian::martian;
@@ -18,12 +19,12 @@ pub enum Icmp {
     TooBig(u16),
 }
 
-/// The verdict on a packet from the TUN.
+/// The verdict on a packet from the TUN device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound<'t> {
-    /// Send it to this peer. In a routed tunnel, decrement the TTL before.
+    /// Send the packet to this peer. In a routed tunnel, first decrement the TTL.
     Send(&'t Peer),
-    /// Drop it and send an ICMP error.
+    /// Drop the packet and send an ICMP error.
     Reply(Icmp, Reason),
     /// Drop it.
     Drop(Reason),
@@ -58,7 +59,7 @@ pub fn outbound<'t>(
     Outbound::Send(peer)
 }
 
-/// Decides about a packet that came in a datagram from the address `from`.
+/// Decides about a packet that arrived in a datagram from the address `from`.
 ///
 /// # Errors
 /// Returns the first reason to drop the packet.

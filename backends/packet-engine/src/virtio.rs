@@ -29,7 +29,7 @@ pub enum Gso {
 pub struct VnetHeader {
     /// The checksum at `csum_start + csum_offset` is partial: it holds only the pseudo header's sum.
     pub(crate) needs_csum: bool,
-    /// How the packet is segmented.
+    /// The segmentation type of the packet.
     pub gso: Gso,
     /// The length of the headers in bytes, as stated by the sender.
     pub header_len: u16,

@@ -21,7 +21,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Returns an error if a key is invalid. It has Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. The error has Go flannel's text, the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let bad = |fault| ConfigError::Key {
             backend: "UDP",

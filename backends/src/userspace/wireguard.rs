@@ -1,5 +1,6 @@
-//! A kernel in which some WireGuard interfaces are TUN devices of the packet engine. The plan and the reconciler see them as interfaces of the
-//! kernel: a link with a key and a port, peers, allowed IPs, sessions. The kernel itself handles addresses and routes as always.
+//! A kernel in which some WireGuard interfaces are TUN devices of the packet engine. To the plan and the reconciler, these devices look like
+//! interfaces of the kernel: a link with a key and a port, peers, allowed IPs, sessions. The kernel itself handles addresses and routes, as for other
+//! links.
 
 use super::{StoredFiles, queue_name, socket_name};
 use crate::handover::Files;
@@ -39,13 +40,13 @@ struct Tunnel {
     /// The engine's peers, keys and allowed IPs.
     device: Arc<engine::Device>,
     listen: Addresses,
-    /// The key and the port that were set.
+    /// The current key and port.
     spec: WireguardSpec,
     /// Whether the adopted device still waits for its peers.
     waits: bool,
-    /// Why the engine could not be started or bound. `None` while it works.
+    /// Reason why the engine could not start or bind its sockets. `None` while the engine works.
     problem: Option<EngineError>,
-    /// Its files in the store.
+    /// The tunnel's files in the store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
 }
@@ -198,7 +199,7 @@ fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
     }
 }
 
-/// Converts an operation to the one for the wrapped kernel, which knows the interface as a TUN device.
+/// Converts an operation to an operation for the wrapped kernel, which knows the interface as a TUN device.
 fn as_tun(op: &Op) -> Op {
     let tun = |spec: &LinkSpec| {
         Value::Link(Box::new(LinkSpec {
@@ -233,8 +234,9 @@ impl<K: Kernel> WireguardUserspace<K> {
         }
     }
 
-    /// Adds an interface that listens on this port of these addresses. `sources` are the interface's own addresses, from which it sends ICMP errors to pods.
-    /// The interface's device is opened when the reconciler adds the link. A device of the previous process is adopted at once, and waits for its peers.
+    /// Adds an interface that listens on this port at these addresses. `sources` are the interface's own addresses, from which it sends ICMP errors
+    /// to pods. The device of the interface opens when the reconciler adds the link. Adopts a device of the previous process at once; such a device
+    /// waits for its peers.
     pub(crate) fn device(
         &mut self,
         name: LinkName,

@@ -22,7 +22,7 @@ pub enum Mode {
     Kernel,
     /// The packet engine, with a TUN device.
     Userspace,
-    /// The kernel if it supports vxlan, else the packet engine.
+    /// The kernel if it supports vxlan, otherwise the packet engine.
     Auto,
 }
 
@@ -41,7 +41,7 @@ pub struct Config {
     pub learning: bool,
     /// Whether peers on the same link get a plain route.
     pub(crate) direct_routing: bool,
-    /// Whether transmit checksums are left to the device. `None` leaves the setting unchanged.
+    /// Whether the device computes transmit checksums. `None` leaves the setting unchanged.
     pub checksum_offload: Option<bool>,
     /// The implementation that encapsulates packets.
     pub mode: Mode,
@@ -54,7 +54,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Returns an error if a key is invalid. It has Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. The error has Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let switch = |name: &str| {
@@ -106,7 +106,7 @@ impl Config {
         family.pick(self.names.0, self.names.1)
     }
 
-    /// Returns the MTU of a family's device. The kernel refuses more than the underlay's MTU.
+    /// Returns the MTU of a family's device. The kernel refuses a value above the underlay's MTU.
     pub(crate) fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
         self.mtu
             .unwrap_or(underlay)

@@ -23,7 +23,7 @@ pub(super) const OVERHEAD: u32 = 80;
 /// The family of the packets that carry the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The family of the inner packets. Each family has a device of its own.
+    /// The family of the inner packets. Each family has a separate device.
     Separate,
     /// IPv4 or IPv6, chosen for each peer by its addresses and this node's.
     Auto,
@@ -40,7 +40,7 @@ pub enum Implementation {
     Kernel,
     /// The packet engine, with a TUN device.
     Userspace,
-    /// The kernel if it supports WireGuard, else the packet engine.
+    /// The kernel if it supports WireGuard, otherwise the packet engine.
     Auto,
 }
 
@@ -70,7 +70,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Returns an error if a key is invalid. It has Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. The error has Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let mode = mode(&object, networks)?;
@@ -233,8 +233,8 @@ fn implementation(object: &Object) -> Result<Implementation, Fault> {
     }
 }
 
-/// Returns the family of the peer's address that Go flannel chooses. Prefers a public IPv4 address if this node has an IPv4 address. Otherwise prefers a
-/// public IPv6 address if this node also has one. Otherwise prefers IPv4.
+/// Returns the family of the peer's address that Go flannel chooses. The function prefers a public IPv4 address if this node has an IPv4 address.
+/// Otherwise it prefers a public IPv6 address if this node has a public IPv6 address. In all other cases, it prefers IPv4.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
     let (own_v4, own_v6) = own

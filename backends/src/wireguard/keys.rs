@@ -1,4 +1,4 @@
-//! Files of a node's secrets: its private key, which the node makes itself, and a preshared key.
+//! Files of a node's secrets: its private key, which the node creates itself, and a preshared key.
 
 use crate::secret_error::{Exposed, FileError, SecretKind};
 
@@ -12,14 +12,14 @@ use zeroize::Zeroizing;
 
 /// Path at which Go flannel keeps the private key.
 pub(super) const KEY_FILE: &str = "/run/flannel/wgkey";
-/// Maximum length of a key file in bytes. A longer file holds no key.
+/// Maximum length of a key file in bytes. A longer file does not contain a key.
 const LONGEST: u64 = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// A key.
     Key(Secret),
-    /// The file is empty, or holds something other than a key.
+    /// The file is empty, or contains data other than a key.
     Garbled,
     /// The file does not exist.
     Missing,
@@ -28,16 +28,16 @@ pub(super) enum Content {
 /// Whether a file may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Links {
-    /// Links are followed, because an operator named the file. Kubernetes mounts the files of a Secret as links.
+    /// The daemon follows links, because an operator named the file. Kubernetes mounts the files of a Secret as links.
     Followed,
-    /// Links are refused, because only the daemon writes the file, and it does not write links.
+    /// The daemon refuses links, because only the daemon writes the file, and it does not write links.
     Refused,
 }
 
 /// Reads a file of 32 bytes in base64.
 ///
 /// # Errors
-/// Returns an error if the file exists and cannot be read, or if it is a link where links are refused.
+/// Returns an error if the file exists but is unreadable, or if it is a link and `links` refuses links.
 pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     let file = match open(path, links) {
         Ok(file) => file,
@@ -133,7 +133,7 @@ fn temporary_prefix(name: &str) -> String {
     format!(".{name}.")
 }
 
-/// Removes temporary files of a crash that happened while a key was written.
+/// Removes temporary files that a crash left during the write of a key.
 fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     let prefix = temporary_prefix(&name(path)?);
     let folder = path
@@ -168,10 +168,11 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Renames a file that holds no key, and returns its new path. Only its owner can read the renamed file, because it may hold most of a key.
+/// Renames a file that does not contain a key, and returns its new path. Only the owner can read the renamed file, because the file may contain most
+/// of a key.
 ///
 /// # Errors
-/// Returns an error if the file cannot be renamed, or if its permissions cannot be set.
+/// Returns an error if the rename or the change of permissions fails.
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
     match open(path, Links::Refused) {
@@ -190,10 +191,11 @@ fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
         .ok_or(FileError::NotAPath)
 }
 
-/// Returns the private key of this host: that of the file, or a new one, which is written to the file. Sets aside a file that holds no key.
+/// Returns the private key of this host: the key in the file, or a new key, which the function writes to the file. Renames a file that does not
+/// contain a key.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or written.
+/// Returns an error if the read or the write of the file fails.
 pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     if let Err(error) = remove_leftovers(path) {
         tracing::warn!(
@@ -217,7 +219,7 @@ pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     renew(path)
 }
 
-/// Makes a new private key and writes it to the file.
+/// Generates a private key and writes it to the file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.

@@ -1,4 +1,4 @@
-//! A node's keys while it runs. They follow their files, and the node makes another key if an older node has the same one.
+//! A node's keys while it runs. The keys follow their files, and the node creates another key if an older node has the same key.
 
 use super::config::Config;
 use super::keys::{self, Content, Links};
@@ -22,20 +22,20 @@ const REREAD: Duration = Duration::from_secs(5);
 pub(super) struct Files {
     /// The file of the private key.
     pub key: PathBuf,
-    /// Whether that file may be a link, because an operator named it.
+    /// Whether the file of the private key may be a link, because an operator named the file.
     pub(crate) key_links: Links,
-    /// The file of the preshared key, if there is one.
+    /// The file of the preshared key, if any.
     pub preshared: Option<PathBuf>,
-    /// Whether files that others can read are refused.
+    /// Whether the daemon refuses files that other users can read.
     pub refuse_insecure: bool,
 }
 
 /// A node's keys at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// Its private key.
+    /// The node's private key.
     pub private: Secret,
-    /// Its public key.
+    /// The node's public key.
     pub public: PublicKey,
     /// The preshared key of all nodes.
     pub preshared: Option<Secret>,
@@ -120,8 +120,8 @@ impl Files {
         Ok(())
     }
 
-    /// Returns a warning if other users can read a file, and whether the file's key may be used. With `refuse_insecure`, a changed key from such a file may
-    /// not be used.
+    /// Returns a warning if other users can read a file, and whether the daemon may use the file's key. With `refuse_insecure`, the daemon may not
+    /// use a changed key from such a file.
     fn trust(&self, what: SecretKind, path: &Path, changed: bool) -> (String, bool) {
         match (keys::exposed(what, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
@@ -137,11 +137,11 @@ impl Files {
         }
     }
 
-    /// Reads the keys. Makes a private key if there is none.
+    /// Reads the keys. Generates a private key if none exists.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read or written, or holds no preshared key. With `refuse_insecure`, also returns an error if other users can
-    /// read a file.
+    /// Returns an error if the read or the write of a file fails, or if a file contains no preshared key. With `refuse_insecure`, also returns an
+    /// error if other users can read a file.
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
@@ -171,7 +171,7 @@ impl Files {
     }
 }
 
-/// Excludes the memory of this process from core dumps and from debuggers without CAP_SYS_PTRACE. It holds keys until the process ends.
+/// Excludes the memory of this process from core dumps and from debuggers without CAP_SYS_PTRACE. The memory contains keys until the process ends.
 fn hide_memory() {
     if let Err(error) = prctl::set_dumpable(false) {
         tracing::warn!(
@@ -181,10 +181,10 @@ fn hide_memory() {
     }
 }
 
-/// The last warnings about the files. Each is logged once.
+/// The last warnings about the files, so that the daemon logs each warning once.
 #[derive(Default)]
 struct Notices {
-    /// Whether the private key's file held no key at the last read.
+    /// Whether the file of the private key contained no key at the last read.
     lost: bool,
     key: String,
     preshared: String,
@@ -199,7 +199,7 @@ fn warn_once(last: &mut String, now: String) {
     }
 }
 
-/// Follows the files, and makes another key on request. Notifies `replanned` of each change.
+/// Follows the files, and generates another key on request. Notifies `replanned` of each change.
 pub(super) async fn follow(
     secrets: Arc<Secrets>,
     files: Files,
@@ -231,7 +231,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Reads the files. Returns true if they hold other keys than before.
+/// Reads the files. Returns true if they contain other keys than before.
 fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     let now = secrets.now();
     let private = private(files, &now.private, notices);
@@ -258,7 +258,7 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     changed.0 || changed.1
 }
 
-/// Reads the private key from its file. If the file is missing or holds no key twice in a row, it is rewritten with the key in use.
+/// Reads the private key from its file. If the file is missing or contains no key twice in a row, rewrites the file with the key in use.
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
     let kept = |why: FileError| {
@@ -313,7 +313,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     present.clone()
 }
 
-/// Reads the preshared key from its file. If the file holds no key, the key in use is kept.
+/// Reads the preshared key from its file. If the file contains no key, keeps the key in use.
 fn preshared(
     files: &Files,
     path: &Path,

@@ -8,7 +8,7 @@ use netstate::underlay::Underlay;
 use types::Subnets;
 use types::{Addresses, Family};
 
-/// Returns a kernel with a device for each family of the lease, or one for both.
+/// Returns a kernel with a device for each family of the lease, or with one device for both families.
 pub(super) fn kernel<K: Kernel>(
     kernel: K,
     config: &Config,
@@ -39,8 +39,8 @@ pub(super) fn kernel<K: Kernel>(
     kernel
 }
 
-/// Returns the addresses on which a device listens. As with the kernel's device, these are all addresses of the families that carry its datagrams: a
-/// peer may use any of them.
+/// Returns the addresses on which a device listens. As with the kernel's device, these are all addresses of the families that carry the device's
+/// datagrams, because a peer may use any of them.
 fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
     let listens = |of: Family| match config.mode {
         Mode::Separate => of == family,

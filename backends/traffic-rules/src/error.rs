@@ -12,11 +12,11 @@ const XTABLES_LOCK: &str = "/run/xtables.lock";
 /// The reason why a program failed. The text changes only if the reason changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramError {
-    /// The program is not installed or cannot be run.
+    /// The program is not installed, or the system refuses to run it.
     Missing {
         /// The program that was started.
         program: String,
-        /// The system's error. `None` if nothing was run, because none of several programs is installed.
+        /// The system's error. `None` if no program ran, because none of several programs is installed.
         errno: Option<Errno>,
     },
     /// The system cannot start another process.
@@ -42,7 +42,7 @@ pub enum ProgramError {
         command: String,
         /// The exit status of the program.
         status: ExitStatus,
-        /// What the program printed to stderr.
+        /// The program's output on stderr.
         words: String,
     },
     /// The program refused, or the kernel refused the rules that the program passed to it.
@@ -51,10 +51,10 @@ pub enum ProgramError {
         command: String,
         /// The exit status of the program.
         status: ExitStatus,
-        /// What the program printed to stderr.
+        /// The program's output on stderr.
         words: String,
     },
-    /// Waiting for the end of the program failed.
+    /// The wait for the end of the program failed.
     Lost {
         /// The command with its arguments.
         command: String,
@@ -146,10 +146,10 @@ pub enum RulesError {
     Program {
         /// The error of the program.
         error: ProgramError,
-        /// Whether the rules are written with nftables and not with iptables.
+        /// Whether the daemon writes the rules with nftables instead of iptables.
         nftables: bool,
     },
-    /// The encapsulation port cannot be guarded. The other rules are in place.
+    /// The kernel cannot guard the encapsulation port. The other rules are in place.
     Unguarded {
         /// The error of the program.
         error: ProgramError,

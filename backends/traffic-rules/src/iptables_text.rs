@@ -16,14 +16,14 @@ struct ManagedChain {
     table: &'static str,
     chain: String,
     comment: &'static str,
-    /// Whether other daemons may also have rules in it.
+    /// Whether other daemons may also have rules in the chain.
     shared: bool,
-    /// The chain's rules. None if there should be no chain.
+    /// The chain's rules. `None` if the chain should not exist.
     rules: Option<Vec<String>>,
     jumps: Vec<HookJump>,
 }
 
-/// A built-in chain, and the jump it should contain.
+/// A built-in chain, and the jump that it should contain.
 struct HookJump {
     builtin: &'static str,
     jump: Option<String>,
@@ -95,7 +95,7 @@ fn guard_slot(chain: &str) -> Option<u16> {
     (guard_chain(slot) == chain).then_some(slot)
 }
 
-/// Returns the slots that have a guard chain, rules in it, or jumps to it.
+/// Returns the slots with a guard chain, rules in such a chain, or jumps to such a chain.
 fn guards(saved: &str) -> BTreeSet<u16> {
     let words = |line: &str| {
         let chain = line
@@ -146,7 +146,7 @@ fn by_number(saved: &str) -> Cow<'_, str> {
     }
 }
 
-/// Builds the guard chain of a slot. The jumps match encapsulated packets, so that other packets are checked against only one rule.
+/// Builds the guard chain of a slot. The jumps match encapsulated packets, so that the kernel checks other packets against only one rule.
 fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
@@ -194,10 +194,10 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     }
 }
 
-/// Returns the input for `iptables-restore --noflush` that turns the rules in `saved` (the output of `iptables-save`) into the desired ones. Returns `None` if
-/// nothing has to change.
+/// Returns the input for `iptables-restore --noflush` that turns the rules in `saved` (the output of `iptables-save`) into the desired rules. Returns
+/// `None` if the rules already match.
 ///
-/// Each table is one commit. A chain is replaced as a whole. If other daemons have rules in it, only our rules are replaced.
+/// Each table is one commit. The input replaces a chain as a whole, or only this daemon's rules if other daemons also have rules in the chain.
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     let saved = &*by_number(saved);
     let mut out = String::new();
@@ -263,17 +263,17 @@ fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
     lines
 }
 
-/// Turns the line that appends a rule into the one that deletes it.
+/// Turns the line that appends a rule into the line that deletes the rule.
 fn deletion(line: &str) -> String {
     line.replacen("-A ", "-D ", 1)
 }
 
-/// Describes our rules in `saved`.
+/// Describes flannel's rules in `saved`.
 pub fn remains(saved: &str) -> Vec<String> {
     remains_except(saved, &OtherDaemons::default())
 }
 
-/// Describes our rules in `saved`, without those that other daemons keep.
+/// Describes flannel's rules in `saved`, without the rules that other daemons keep.
 pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
     let mut out = Vec::new();
     for managed in managed_chains(
@@ -310,7 +310,7 @@ pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> 
     out
 }
 
-/// Returns the networks whose rules stay only because it is not known whether a daemon serves them.
+/// Returns the networks whose rules stay only because a daemon may serve these networks.
 pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let shared = ["-A FLANNEL-POSTRTG ", "-A FLANNEL-FWD "];
     let rules = lines(saved).filter(|(_, line)| shared.iter().any(|chain| line.starts_with(chain)));
@@ -322,7 +322,7 @@ pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
         .collect()
 }
 
-/// Returns the networks that a rule of iptables-save matches. `None` if the rule cannot be parsed.
+/// Returns the networks that a rule of iptables-save matches. `None` if the parser does not understand the rule.
 fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     let (mut source, mut destination, mut is) = (None, None, true);
     let mut words = line.split(' ');
@@ -341,8 +341,8 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     Some((source, destination))
 }
 
-/// Returns the commands that remove rules of Go flannel before v0.17. Those rules carry no comment and look like an operator's, so they are reported and not
-/// touched. `program` is the command to print, such as `iptables`.
+/// Returns the commands that remove rules of Go flannel before v0.17. Those rules carry no comment and look like an operator's rules, so flanneld
+/// reports but does not touch them. `program` is the command to print, such as `iptables`.
 pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Vec<String> {
     let multicast = if matches!(network, IpNet::V6(_)) {
         "ff00::/8"
@@ -471,7 +471,7 @@ impl ManagedChain {
 /// The current state of a managed chain.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ChainState {
-    /// The rules of the chain with their owners. None if there is no chain.
+    /// The rules of the chain with their owners. `None` if the chain does not exist.
     rules: Option<Vec<(Owner, String)>>,
     /// The jumps found in the built-in chains.
     jumps: Vec<FoundJumps>,
@@ -480,11 +480,11 @@ struct ChainState {
 /// The jumps found in one built-in chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct FoundJumps {
-    /// The number of jumps that match the desired one.
+    /// The number of jumps that match the desired jump.
     exact: usize,
-    /// Whether another rule comes before the first of them.
+    /// Whether another rule comes before the first such jump.
     foreign_first: Option<bool>,
-    /// Other jumps to our chain, and rules with our comment (Go flannel v0.17 to v0.19).
+    /// Other jumps to flannel's chain, and rules with flannel's comment (Go flannel v0.17 to v0.19).
     stale: Vec<String>,
 }
 

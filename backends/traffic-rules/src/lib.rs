@@ -1,4 +1,5 @@
-//! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them to the kernel. The daemon keeps them there.
+//! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them to the kernel. The daemon keeps these rules in the
+//! kernel.
 
 pub mod error;
 pub mod iptables_text;
@@ -40,9 +41,9 @@ pub struct Wanted {
     pub options: RuleOptions,
     /// Whether to use nftables instead of iptables.
     pub nftables: bool,
-    /// The interval at which the iptables rules are checked.
+    /// The interval at which the daemon checks the iptables rules.
     pub resync: Duration,
-    /// The encapsulation of pod packets, if it can be forged. Otherwise there is nothing to guard.
+    /// The encapsulation of pod packets, if senders can forge it. `None` means that no guard is necessary.
     pub encapsulation: Encapsulation,
     /// This host's addresses on the node network.
     pub hosts: BTreeSet<IpAddr>,
@@ -97,11 +98,11 @@ impl Wanted {
 /// The result of one pass over the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Whether rules were written.
+    /// Whether the pass wrote rules.
     pub wrote: bool,
-    /// The number of packets from unknown senders that reached the encapsulation port, if they are counted.
+    /// The number of packets from unknown senders that reached the encapsulation port, if a rule counts them.
     pub unknown_senders: Option<u64>,
-    /// Networks whose rules were left in place because it is not known whether a daemon still serves them.
+    /// Networks whose rules stay because a daemon may still serve these networks.
     pub unserved: BTreeSet<IpNet>,
 }
 
@@ -119,7 +120,7 @@ pub enum Note {
 pub struct Applier {
     nftables: bool,
     family: Family,
-    /// The chosen variant of iptables. It does not change, even if the system default does.
+    /// The chosen variant of iptables, which stays the same even if the system default changes.
     pinned: Option<Iptables>,
     /// Whether `--random-fully` works on this host. `None` before the first attempt.
     random: Option<bool>,
@@ -127,7 +128,7 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// Creates an applier that knows nothing about the host yet.
+    /// Creates an applier without knowledge about the host.
     pub fn new(nftables: bool, family: Family) -> Self {
         Self {
             nftables,
@@ -187,7 +188,7 @@ impl Applier {
         Ok(applied)
     }
 
-    /// Reads the current rules and builds the input for iptables-restore, if anything has to change.
+    /// Reads the current rules and builds the input for iptables-restore, if a rule has to change.
     async fn plan_iptables(
         &mut self,
         programs: &Iptables,
@@ -275,7 +276,7 @@ impl Applier {
         }
     }
 
-    /// Reads the current table and returns the rules that have to be written.
+    /// Reads the current table and returns the rules to write.
     async fn plan_nft(&mut self, rules: &Ruleset) -> Result<NftPlan, ProgramError> {
         let (family, name) = nftables_text::table(rules.family);
         let listing = nft_table(family, name).await?;
@@ -316,7 +317,7 @@ impl Applier {
         })
     }
 
-    /// Records whether random ports work. A probe that could not run decides nothing.
+    /// Records whether random ports work. A test that could not run has no effect.
     fn probed(&mut self, trial: Result<(), ProgramError>) -> Result<(), ProgramError> {
         match trial {
             Ok(()) => self.random = Some(true),
@@ -337,7 +338,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Returns the programs, which are chosen at the first call.
+    /// Returns the programs. The first call chooses them.
     async fn pin(&mut self) -> Result<Iptables, ProgramError> {
         if let Some(programs) = &self.pinned {
             return Ok(programs.clone());
@@ -391,7 +392,7 @@ struct NftPlan {
 /// The result of a cleanup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
-    /// One line for each thing removed, or in a dry run for each thing that would be.
+    /// One line for each removed object, or in a dry run for each object to remove.
     pub removed: Vec<String>,
     /// One line for each failed removal, with the reason.
     pub errors: Vec<String>,
@@ -418,7 +419,7 @@ pub async fn clear_except(others: &OtherDaemons, dry_run: bool) -> CleanupReport
     clear_unused([ActiveRules::Nothing; 2], others, dry_run).await
 }
 
-/// Removes the rules that are not active: those of the other tool, of the other variant of iptables, and of a family without rules.
+/// Removes the rules that are not active: the rules of the other tool, of the other variant of iptables, and of a family without rules.
 /// The rules of other daemons stay.
 pub async fn clear_inactive(kept: [ActiveRules; 2], others: &OtherDaemons) -> CleanupReport {
     clear_unused(kept, others, false).await
@@ -472,7 +473,7 @@ async fn clear_unused(
     cleared
 }
 
-/// Removes our rules from one variant of iptables.
+/// Removes flannel's rules from one variant of iptables.
 async fn clear_iptables(
     programs: &Iptables,
     family: Family,
@@ -515,7 +516,7 @@ async fn clear_iptables(
     }
 }
 
-/// Removes our iptables-nft rules with nft, on hosts where iptables-nft is not installed.
+/// Removes flannel's iptables-nft rules with nft, on hosts without iptables-nft.
 async fn clear_iptables_by_nft(
     family: Family,
     others: &OtherDaemons,
@@ -546,7 +547,7 @@ async fn clear_iptables_by_nft(
     }
 }
 
-/// Removes the family's nftables table, or only our rules if other daemons also use the table.
+/// Removes the family's nftables table, or only this daemon's rules if other daemons also use the table.
 async fn clear_nft(
     family: Family,
     others: &OtherDaemons,
@@ -586,7 +587,7 @@ async fn clear_nft(
     }
 }
 
-/// Returns the commands that remove rules of Go flannel before v0.17. These rules cannot be distinguished from an operator's.
+/// Returns the commands that remove rules of Go flannel before v0.17. These rules look like an operator's rules.
 pub async fn uncommented_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
     let mut out = Vec::new();
     for family in Family::ALL {

@@ -15,19 +15,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for taking the lock, which is longer than one write may take. A holder that takes longer is stuck.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The lock, held until it is dropped or the process ends. After the timeout, the caller continues without it: a lost race is repaired later, but an endless
-/// wait is not.
+/// The lock, held until it is dropped or the process ends. After the timeout, the caller continues without the lock: flanneld repairs a lost race
+/// later, but not an endless wait.
 #[derive(Debug)]
 pub struct RulesLock {
     _socket: Option<UnixListener>,
 }
 
-/// The number of consecutive attempts that find no holder of root or this user before the lock is ignored. A legitimate daemon has no known user yet between
-/// bind and listen.
+/// The number of consecutive attempts that find no holder of root or this user, after which the daemon ignores the lock. Between bind and listen, the
+/// user of a legitimate daemon is unknown.
 const MAX_FOREIGN_HOLDERS: u32 = 3;
 
-/// Takes the lock for one program. Each program has its own lock, so that waiting for the xtables lock does not delay nftables. A lock of another user is
-/// ignored.
+/// Takes the lock for one program. Each program has its own lock, so that a wait for the xtables lock does not delay nftables. Ignores a lock of
+/// another user.
 pub async fn acquire(program: &str) -> RulesLock {
     acquire_within(&format!("{SOCKET_PREFIX}/{program}"), TIMEOUT).await
 }

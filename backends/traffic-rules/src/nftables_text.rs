@@ -1,7 +1,7 @@
 //! Renders the rules as an nft script and parses the output of `nft -j`. Pure: text in, text out.
 //!
-//! The table, chain and comment names are Go flannel's, so that either daemon finds and replaces the other's rules. The rules themselves do what the iptables
-//! rules do (the mark is masked, rule 4 applies to this node's pods).
+//! The table, chain and comment names are Go flannel's, so that either daemon finds and replaces the other's rules. The rules have the same effect as
+//! the iptables rules (they mask the mark, and rule 4 applies to this node's pods).
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};
@@ -24,7 +24,7 @@ struct Chain {
     hook: &'static str,
     priority: i64,
     comment: &'static str,
-    /// Each guard of an encapsulation port has its own chains. The other chains are shared by all daemons.
+    /// Each guard of an encapsulation port has its own chains. All daemons share the other chains.
     guard: bool,
 }
 
@@ -113,8 +113,8 @@ impl Chain {
     }
 }
 
-/// Returns one transaction that turns the table in `listing` (the output of `nft -j list table`) into the desired rules. Rules of other daemons are kept.
-/// Without any rules, the table is deleted. If only the peers differ, only the set changes.
+/// Returns one transaction that turns the table in `listing` (the output of `nft -j list table`) into the desired rules. Keeps rules of other
+/// daemons. If no rules remain, the transaction deletes the table. If only the peers differ, it changes only the set.
 pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.family);
     let found = listing
@@ -267,7 +267,7 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     lines
 }
 
-/// Returns one transaction that removes all our rules of a family.
+/// Returns one transaction that removes all rules of this daemon in a family.
 pub(crate) fn removal(family: Family) -> String {
     let (family, name) = table(family);
     format!("add table {family} {name}\ndelete table {family} {name}\n")
@@ -334,7 +334,7 @@ pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
-/// Whether the rules other than those of the encapsulation port are in place.
+/// Whether all rules except those of the encapsulation port are in place.
 pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let bare = Ruleset {
         encap: None,
@@ -353,7 +353,7 @@ pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bo
     .same_chains(&bare)
 }
 
-/// Returns the networks whose rules stay only because it is not known whether a daemon serves them.
+/// Returns the networks whose rules stay only because a daemon may serve these networks.
 pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let rules = items(listing, "rule").filter_map(|rule| parse(rule, None, 0)?.network(others));
     rules
@@ -381,8 +381,9 @@ pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) 
     .is_shared()
 }
 
-/// Returns one transaction that removes our iptables-nft rules from the listed tables, and descriptions of the removed objects. Rules that other daemons keep
-/// stay. Returns `None` if there is nothing to remove. nft does not print iptables comments, so a jump is recognised by its target.
+/// Returns one transaction that removes flannel's iptables-nft rules from the listed tables, and descriptions of the removed objects. Rules that
+/// other daemons keep stay. Returns `None` if the tables contain no such rules. nft does not print iptables comments, so a jump is recognised by its
+/// target.
 pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
@@ -406,7 +407,7 @@ pub(crate) fn iptables_removal<'a>(
     (!rules.is_empty() || !chains.is_empty()).then(|| (rules + &chains, words))
 }
 
-/// The lines that remove iptables-nft rules. Rules go first: a chain in use cannot be deleted.
+/// The lines that remove iptables-nft rules. Rules come first, because the kernel does not delete a chain in use.
 struct IptablesRemoval<'a> {
     others: &'a OtherDaemons,
     rules: String,
@@ -416,7 +417,7 @@ struct IptablesRemoval<'a> {
 }
 
 impl IptablesRemoval<'_> {
-    /// Whether flannel made a chain, by its name.
+    /// Whether a chain's name shows that flannel created the chain.
     fn is_ours(&self, chain: &str) -> bool {
         ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&chain)
             || slot_of(chain, "FLANNEL-ENCAP").is_some_and(|slot| !self.others.keeps_guard(slot))
@@ -434,7 +435,7 @@ impl IptablesRemoval<'_> {
         rules_of(listing, chain).any(|rule| self.owner(rule) == Some(Owner::Theirs))
     }
 
-    /// Removes a chain, or only our rules if it is shared.
+    /// Removes a chain, or only this daemon's rules from a shared chain.
     fn chain(&mut self, listing: &Value, chain: &Value) {
         let (family, table, name) = (
             text(chain, "family"),
@@ -511,7 +512,7 @@ fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a 
     items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
 }
 
-/// Returns the networks that a rule matches. Other expressions of the rule are ignored.
+/// Returns the networks that a rule matches. Ignores other expressions of the rule.
 fn named(rule: &Value) -> (NetMatch, NetMatch) {
     let matches = rule
         .get("expr")
@@ -596,11 +597,11 @@ impl FoundChain {
 /// The contents of the table.
 #[derive(Debug, Default)]
 struct TableState {
-    /// The chains of this daemon and the shared ones.
+    /// The chains of this daemon and the shared chains.
     chains: Vec<FoundChain>,
-    /// Whether the table contains something that cannot be corrected in place: an unknown chain, an incorrect hook, a set of another type.
+    /// Whether the table contains an object that the daemon cannot correct in place: an unknown chain, an incorrect hook, a set of another type.
     foreign: bool,
-    /// The set of peers, and its addresses if they can be parsed.
+    /// The set of peers, and its addresses if they are valid.
     peers: Option<Option<BTreeSet<IpAddr>>>,
     /// The value of the counter.
     unknown_senders: Option<u64>,
@@ -732,7 +733,7 @@ impl TableState {
         self.is_shared
     }
 
-    /// Whether the chains are the desired ones. The set of peers is not compared.
+    /// Whether the chains match the desired chains. Does not compare the set of peers.
     fn same_chains(&self, rules: &Ruleset) -> bool {
         let same = |known: &Chain| {
             let (wanted, found) = (known.wanted(rules), self.chain(&known.name_in(rules)));

@@ -1,4 +1,4 @@
-//! Change notifications of nf_tables, for our own changes and those of others.
+//! Change notifications of nf_tables, for this daemon's own changes and those of other programs.
 
 use netlink_sys::{
     AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER,
@@ -12,9 +12,9 @@ const GROUP: u32 = 7;
 const SUBSYSTEM: u16 = 10;
 /// The message that only ends a transaction (NFT_MSG_NEWGEN).
 const GENERATION: u16 = 15;
-/// Length of the receive buffer in bytes. It is longer than any message of the kernel.
+/// Length of the receive buffer in bytes, which exceeds the length of all messages of the kernel.
 const BUFFER: usize = 64 * 1024;
-/// Size of the socket's queue in bytes. It has room for the changes that kube-proxy makes between two reads.
+/// Size of the socket's queue in bytes. The queue has room for the changes that kube-proxy makes between two reads.
 const QUEUE: usize = 8 << 20;
 
 /// A change of nf_tables.
@@ -32,7 +32,7 @@ pub enum News {
     /// No relevant change.
     #[default]
     None,
-    /// Some notifications were lost. So many changes at once rarely concern our rules.
+    /// Some notifications were lost. Such a number of changes rarely concerns flannel's rules.
     Lost,
     /// A relevant change.
     Changed,
@@ -43,7 +43,8 @@ pub fn is_of_services(change: &Change<'_>) -> bool {
     change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
 }
 
-/// Whether a change may concern our iptables rules. These are changes of a table, of a built-in chain, where our jumps are, and of our own chains.
+/// Whether a change may concern flannel's iptables rules. Such changes concern a table, a built-in chain (which contains flannel's jumps), or one of
+/// flannel's own chains.
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
     let calls_ours = matches!(
         change.chain,
@@ -53,7 +54,7 @@ pub fn is_of_iptables(change: &Change<'_>) -> bool {
         && (calls_ours || change.chain.starts_with("FLANNEL-"))
 }
 
-/// Whether a change concerns our tables in nftables.
+/// Whether a change concerns flannel's tables in nftables.
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
     Family::ALL
         .into_iter()
@@ -131,7 +132,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// Subscribes. Returns `None` if the kernel does not allow it; the periodic check still runs.
+    /// Subscribes to notifications. Returns `None` if the kernel refuses the subscription; the periodic check still runs.
     pub fn open(matters: fn(&Change<'_>) -> bool) -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
@@ -145,7 +146,7 @@ impl Notices {
         Some(Self { socket, matters })
     }
 
-    /// Returns after a relevant notification, or after notifications were lost.
+    /// Waits for a relevant notification. Also returns after notifications were lost.
     pub async fn next(&mut self) {
         let mut buffer = Vec::with_capacity(BUFFER);
         while self.socket.recv_from(&mut buffer).await.is_ok()
@@ -179,7 +180,7 @@ impl Notices {
     }
 }
 
-/// Returns after a notification. Never returns without a subscription.
+/// Waits for a notification. Never returns without a subscription.
 pub async fn wait_for_notice(notices: &mut Option<Notices>) {
     match notices {
         Some(notices) => notices.next().await,

@@ -1,7 +1,7 @@
 //! Ownership of rules in the chains that daemons of several networks on one host share. Pure.
 //!
 //! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one block and does not touch the rules of others. The
-//! rule for kube-proxy's mark matches no network. It is the first rule of the chain and exists once for all daemons.
+//! rule for kube-proxy's mark matches no network. That rule is the first rule of the chain and exists once for all daemons.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -13,23 +13,23 @@ pub struct OtherDaemons {
     pub own: BTreeSet<IpNet>,
     /// The networks that other daemons serve.
     pub served: BTreeSet<IpNet>,
-    /// Whether rules stay if it is not known whether a daemon serves their network.
+    /// Whether rules stay if this daemon does not know whether another daemon serves their network.
     pub unknown: bool,
     /// The guard slots of other daemons.
     pub guards: BTreeSet<u16>,
 }
 
-/// A network that a rule matches. False means that the match is negated.
+/// A network that a rule matches. `false` means that the match is negated.
 pub(crate) type NetMatch = Option<(bool, IpNet)>;
 
 /// The owner of a rule in a managed chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This daemon, or one that has ended: the rule is replaced.
+    /// This daemon, or a daemon that has ended. This daemon replaces the rule.
     Ours,
-    /// Another daemon: the rule stays.
+    /// Another daemon, so the rule stays.
     Theirs,
-    /// All daemons: the first rule of the chain.
+    /// All daemons, which share the first rule of the chain.
     Head,
 }
 
@@ -39,8 +39,8 @@ impl OtherDaemons {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
-    /// Whether the guard in a slot stays. A guard removed too early loses no packets, and its daemon restores it. A guard removed too late may
-    /// drop a new node's packets.
+    /// Whether the guard in a slot stays. An early removal of a guard loses no packets, and the guard's daemon restores it. A late removal may cause
+    /// the loss of a new node's packets.
     pub fn keeps_guard(&self, place: u16) -> bool {
         self.guards.contains(&place)
     }
@@ -91,13 +91,13 @@ pub struct Change<T> {
 }
 
 impl<T> Change<T> {
-    /// Whether nothing has to change.
+    /// Whether the change is empty.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.head.is_none() && self.block.is_empty()
     }
 }
 
-/// Returns the change after which the chain holds `wanted` and the rules of others. `is_head` recognises the rule at the head of the chain.
+/// Returns the change after which the chain contains `wanted` and the rules of other daemons. `is_head` recognises the rule at the head of the chain.
 pub fn change<T: Clone + PartialEq>(
     present: &[(Owner, Option<T>)],
     wanted: &[T],

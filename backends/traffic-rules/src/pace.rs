@@ -1,4 +1,4 @@
-//! Limits how often rules are listed. With thousands of Services, one listing takes seconds.
+//! Limits how often the daemon lists rules. With thousands of Services, one listing takes seconds.
 
 use crate::notices::News;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 /// Denominator of the share of a processor that repeated listings may use.
 const SHARE: u32 = 500;
-/// Cost below which listings are repeated at the usual interval.
+/// Cost of a listing up to which the daemon lists rules at the usual interval.
 const CHEAP: Duration = Duration::from_millis(75);
-/// The maximum interval between listings, whatever they cost.
+/// The maximum interval between listings, regardless of their cost.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// Time for which rules are assumed to be unchanged without a notification.
+/// Time for which the daemon assumes that rules are unchanged if no notification arrives.
 const UNCHANGED: Duration = Duration::from_secs(60);
-/// Divisor of the interval between comparisons after a notification about our own rules.
+/// Divisor of the interval between comparisons after a notification about flannel's own rules.
 const NOTICED: u32 = 20;
 /// Divisor of the interval between comparisons after lost notifications.
 const LOST: u32 = 2;
@@ -23,7 +23,8 @@ const RETRIED: u32 = 20;
 /// Maximum interval between failing attempts, because the rules may be missing.
 const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The cost of a listing: the processor time of its programs, and of this process meanwhile. On a busy machine, it is far less than the elapsed time.
+/// The cost of a listing: the processor time of its programs, and of this process meanwhile. On a busy machine, this time is far less than the
+/// elapsed time.
 pub struct Cost {
     began: Instant,
     spent: Duration,
@@ -61,7 +62,7 @@ fn processor_time() -> Duration {
         .sum()
 }
 
-/// Returns the time until the next listing, after one with this cost.
+/// Returns the time until the next listing, after a listing with this cost.
 pub fn interval(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP {
         usual
@@ -70,7 +71,7 @@ pub fn interval(usual: Duration, cost: Duration) -> Duration {
     }
 }
 
-/// Returns the time until the next attempt, after one that failed with this cost.
+/// Returns the time until the next attempt, after a failed attempt with this cost.
 pub fn retry(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP {
         usual
@@ -79,8 +80,8 @@ pub fn retry(usual: Duration, cost: Duration) -> Duration {
     }
 }
 
-/// Returns the minimum time between two comparisons of our rules. `news` is what the kernel announced since the last comparison. `announces` is whether the
-/// kernel sends notifications. `cost` is the cost of a comparison.
+/// Returns the minimum time between two comparisons of flannel's rules. `news` contains the kernel's notifications since the last comparison.
+/// `announces` is whether the kernel sends notifications. `cost` is the cost of a comparison.
 pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
     match (news, announces) {
         // Others rarely change our chains, so a quick repair is worth the cost.

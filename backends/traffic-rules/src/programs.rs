@@ -16,14 +16,14 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
 
-/// The deadline of a program, longer than any of them should take. `-w 5` waits for the xtables lock itself.
+/// The deadline of a program, which is longer than any program should take. With `-w 5`, the programs themselves wait for the xtables lock.
 const DEADLINE: Duration = Duration::from_secs(12);
-/// The number of deadlines that may pass while a program works. On a busy machine, it takes long to list the rules of thousands of Services.
+/// The number of deadlines that may pass while a program works. On a busy machine, a listing of the rules of thousands of Services takes long.
 const DEADLINES: u32 = 5;
 /// The minimum processor time that a program uses before each deadline if it works and does not hang.
 const WORK: Duration = Duration::from_millis(50);
 
-/// Both families share the xtables lock, so only one process of ours waits for it at a time.
+/// Mutex of the programs: both families share the xtables lock, so only one process of this daemon waits for that lock at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
 
 /// The programs of one family and variant.
@@ -33,7 +33,7 @@ pub struct Iptables {
     pub save: PathBuf,
     /// The program that replaces rules, one commit for each table.
     pub restore: PathBuf,
-    /// The variant that they use.
+    /// The variant that the programs use.
     pub variant: Variant,
 }
 
@@ -135,7 +135,7 @@ impl Iptables {
         self.restore(&["--noflush", "-w", "5"], payload).await
     }
 
-    /// Tests whether random ports can be used for masqueraded connections. Nothing is written.
+    /// Tests whether masqueraded connections can use random ports. Writes no rules.
     ///
     /// # Errors
     /// Returns an error if the program is missing or refuses the rules.
@@ -159,15 +159,15 @@ impl Iptables {
 /// The chosen variant, the reason, and a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Its index among the candidates.
+    /// The variant's index among the candidates.
     pub index: usize,
-    /// The reason why it was chosen.
+    /// The reason for the choice.
     pub why: &'static str,
     /// A warning if both variants hold rules of other programs.
     pub warning: Option<String>,
 }
 
-/// Picks a variant. Each candidate comes with its `iptables-save` output and whether it is the system default.
+/// Picks a variant. Each candidate has its `iptables-save` output and a flag that marks the system default.
 pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     let score = |(_, saved, system): &(Variant, &str, bool)| {
         let (chains, _) = others(saved);
@@ -248,7 +248,7 @@ pub async fn nft(script: &str) -> Result<(), ProgramError> {
         .map(|_| ())
 }
 
-/// Tests whether nft and the kernel accept a script. Nothing is written.
+/// Tests whether nft and the kernel accept a script. Writes no rules.
 ///
 /// # Errors
 /// Returns an error if nft is missing or refuses the script.
@@ -258,7 +258,7 @@ pub(crate) async fn nft_check(script: &str) -> Result<(), ProgramError> {
         .map(|_| ())
 }
 
-/// Lists a table with nft. Returns `None` if there is no such table.
+/// Lists a table with nft. Returns `None` if the table does not exist.
 ///
 /// # Errors
 /// Returns an error if nft is missing, fails, or prints no valid JSON.

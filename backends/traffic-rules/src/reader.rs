@@ -1,7 +1,7 @@
 //! Reads the rules of this host, of any program, and follows a packet through them.
 //!
 //! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] determines the fate of a [`packet`]: it passes, it is dropped, or its fate is unknown.
-//! Conditions that the reader does not understand are kept as unknown and never decide anything.
+//! The reader keeps conditions that it does not understand as unknown, and never bases a decision on them.
 
 pub mod fits;
 pub mod iptables;

@@ -1,4 +1,4 @@
-//! Traffic rules as data: which packets are masqueraded and which are accepted. Pure, and the same for iptables and nftables.
+//! Traffic rules as data: which packets the kernel masquerades and which packets it accepts. Pure, and the same for iptables and nftables.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner};
 use ipnet::IpNet;
@@ -21,11 +21,11 @@ pub struct RuleOptions {
     pub forward: bool,
     /// Insert the jump to the forward rules at the head of the chain, before rules that may reject.
     pub forward_insert: bool,
-    /// The guard of the encapsulation port.
+    /// The options of the guard of the encapsulation port.
     pub guard: GuardOptions,
 }
 
-/// The options for the encapsulation port. By default there is no guard.
+/// The options for the encapsulation port. By default, no guard exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardOptions {
     /// `--encap-notrack`: do not track encapsulated packets.
@@ -43,15 +43,15 @@ impl GuardOptions {
     }
 }
 
-/// How to treat encapsulated packets that do not come from a peer.
+/// Treatment of encapsulated packets that do not come from a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownSenders {
     /// Accept their packets.
     #[default]
     Off,
-    /// Count and accept them.
+    /// Count and accept the packets.
     Count,
-    /// Count and drop them.
+    /// Count and drop the packets.
     Drop,
 }
 
@@ -60,9 +60,9 @@ pub enum UnknownSenders {
 pub struct Ruleset {
     /// The address family.
     pub family: Family,
-    /// The rules for packets that leave (chain FLANNEL-POSTRTG, postrtg). `None` if there is no chain.
+    /// The rules for packets that leave (chain FLANNEL-POSTRTG, postrtg). `None` if the chain should not exist.
     pub masquerade: Option<Vec<Rule>>,
-    /// The rules for forwarded packets (chain FLANNEL-FWD, forward). `None` if there is no chain.
+    /// The rules for forwarded packets (chain FLANNEL-FWD, forward). `None` if the chain should not exist.
     pub forward: Option<Vec<Rule>>,
     /// Whether the jump to the forward rules is the first rule.
     pub forward_insert: bool,
@@ -77,13 +77,13 @@ pub struct Ruleset {
 /// The rules for encapsulated packets of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only encapsulated packets reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
-    /// The encapsulation by which the packets are recognised.
+    /// The encapsulation by which the rules recognise the packets.
     pub encapsulation: Encapsulation,
     /// The rules for incoming packets, from the network or from pods.
     pub incoming: Vec<Rule>,
     /// The rules for packets that this host sends.
     pub outgoing: Vec<Rule>,
-    /// The known senders. All others match [`Match::UnknownSender`]. `None` if no rule uses them.
+    /// The known senders. All other senders match [`Match::UnknownSender`]. `None` if no rule uses them.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 
@@ -101,12 +101,12 @@ impl Ruleset {
         }
     }
 
-    /// Whether there are no rules.
+    /// Whether the set contains no rules.
     pub fn is_empty(&self) -> bool {
         self.masquerade.is_none() && self.forward.is_none() && self.encap.is_none()
     }
 
-    /// Whether packets from unknown senders are counted.
+    /// Whether a rule counts packets from unknown senders.
     pub fn counts_unknown_senders(&self) -> bool {
         self.encap
             .as_ref()
@@ -135,7 +135,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether this is the rule at the head of the chain, which all daemons share. It exempts packets that kube-proxy masquerades itself.
+    /// Whether this is the rule at the head of the chain, which all daemons share. The rule exempts packets that kube-proxy masquerades itself.
     pub(crate) fn is_head(&self) -> bool {
         *self == head()
     }
@@ -187,9 +187,9 @@ pub fn head() -> Rule {
 pub enum Match {
     /// All these bits of the mark are set.
     Mark(u32),
-    /// The source is in the network, or not in it if the flag is false.
+    /// The source is in the network, or outside of the network if the flag is false.
     Source(bool, IpNet),
-    /// The destination is in the network, or not in it if the flag is false.
+    /// The destination is in the network, or outside of the network if the flag is false.
     Destination(bool, IpNet),
     /// The source is an address of this host.
     LocalSource,
@@ -219,7 +219,7 @@ pub enum Verdict {
 /// kube-proxy's mark on packets that it masquerades itself.
 const KUBE_MARK: u32 = 0x4000;
 
-/// Returns the rules of one family, for the whole network and this node's subnet of it.
+/// Returns the rules of one family, for the whole network and this node's subnet.
 pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let family = Family::from(network);
     Ruleset {
@@ -241,9 +241,9 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
 /// The endpoints of the tunnels of one family.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
-    /// The encapsulation by which packets are recognised.
+    /// The encapsulation by which the guard recognises packets.
     pub encapsulation: Encapsulation,
-    /// The pods' network and this node's subnet of it. `None` if the cluster has no pods of this family.
+    /// The pods' network and this node's subnet. `None` if the cluster has no pods of this family.
     pub pods: Option<(IpNet, IpNet)>,
     /// This host's addresses on the node network.
     pub hosts: &'a BTreeSet<IpAddr>,
@@ -251,7 +251,8 @@ pub struct Ends<'a> {
     pub peers: &'a BTreeSet<IpAddr>,
 }
 
-/// Returns the guard of the tunnels. Addresses of the other family are ignored. Returns `None` if no option is set, or if the family has no such encapsulation.
+/// Returns the guard of the tunnels. Ignores addresses of the other family. Returns `None` if no option is set, or if the family has no such
+/// encapsulation.
 pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
     if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
         return None;

@@ -5,7 +5,7 @@
 pub enum Variant {
     /// Based on nf_tables.
     Nft,
-    /// Based on the legacy tables.
+    /// iptables on the legacy tables.
     Legacy,
 }
 

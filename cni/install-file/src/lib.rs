@@ -6,13 +6,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of names that are tried for the temporary file: more than the number of concurrent installers.
+/// Maximum number of names that the installer tries for the temporary file, which exceeds the number of concurrent installers.
 const ATTEMPTS: u32 = 100;
 
 /// The error of [`install`].
 #[derive(Debug)]
 pub struct InstallError {
-    /// The path where the file was to be installed.
+    /// The destination path of the installation.
     pub destination: PathBuf,
     /// The step that failed, with its cause.
     pub failure: Failure,
@@ -21,7 +21,7 @@ pub struct InstallError {
 /// The step of an installation that failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The source cannot be read.
+    /// The source is unreadable.
     Read {
         /// The path of the source.
         source: PathBuf,
@@ -40,9 +40,9 @@ pub enum Failure {
         /// The common prefix of the names.
         prefix: String,
     },
-    /// A temporary file cannot be created.
+    /// The system refuses to create a temporary file.
     Create(io::Error),
-    /// The file cannot be written.
+    /// The write to the temporary file failed.
     Write {
         /// The path of the temporary file.
         temporary: PathBuf,
@@ -121,7 +121,7 @@ impl std::error::Error for InstallError {
 /// at the destination instead of following it.
 ///
 /// # Errors
-/// Returns an error if the source cannot be read or the destination cannot be written. The destination is then unchanged.
+/// Returns an error if the source is unreadable, or if the write of the destination fails. The destination is then unchanged.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
     let failed = |failure| InstallError {
         destination: destination.to_owned(),
@@ -166,8 +166,8 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Creates an empty file in the destination's folder. Its name is one that no container runtime reads as a configuration.
-/// Reuses a file that a killed installer left.
+/// Creates an empty file in the destination's folder. No container runtime reads a file with such a name as a configuration. Reuses a file that a
+/// killed installer left.
 fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     let name = destination.file_name().ok_or(Failure::NotAFile)?;
     let name = name.to_string_lossy();
@@ -183,7 +183,8 @@ fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     })
 }
 
-/// Opens or creates the file at this path for only this process. Returns `None` if another installer holds it, or if it is not a plain file.
+/// Opens or creates the file at this path for only this process. Returns `None` if another installer holds the file, or if the path is not a plain
+/// file.
 fn claim(path: &Path) -> io::Result<Option<File>> {
     let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => (file, true),

@@ -1,6 +1,6 @@
-//! The commands that flannel's containers need, in one static program. The name by which it is called selects the command.
+//! The commands that flannel's containers need, in one static program. The program's name in the call selects the command.
 //!
-//! Manifests call `cp` and `install-conf`, which both replace files by a rename. The cleanup manifest calls `rm` and `pause`.
+//! Manifests call the commands `cp` and `install-conf`, which replace files by a rename. The cleanup manifest calls `rm` and `pause`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -83,7 +83,7 @@ fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// Returns the operands after `-f`. It is the only option and has no effect, because a rename needs no force.
+/// Returns the operands after `-f`. `-f` is the only option and has no effect, because a rename needs no force.
 fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     match operands {
         [option, rest @ ..] if option == "-f" || option == "--force" || option == "--" => Ok(rest),

@@ -1,4 +1,4 @@
-//! ADD: saves the configuration before the delegate runs, so that DEL finds it whatever happens in between.
+//! ADD: saves the configuration before the delegate runs, so that DEL always finds it.
 
 use super::shared::{Context, Netconf, failed, never_started, reading, undo};
 use crate::attachment_store::{self, AttachmentStore, Progress, Saved};
@@ -81,7 +81,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     }
 }
 
-/// Checks that an interface does not belong to another network: without its saved file it could not be removed from that network.
+/// Checks that an interface does not belong to another network. Without the saved file of that network, DEL could not remove the interface.
 fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     match Netconf::read(&saved.text) {
         Some(old) if old.network() != call.conf.name => {

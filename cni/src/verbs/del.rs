@@ -1,4 +1,4 @@
-//! DEL: lets the delegate undo ADD, then removes the file. Succeeds if there is no file, and can be repeated.
+//! DEL: lets the delegate undo ADD, then removes the file. Succeeds without a file, so that the runtime can repeat DEL.
 
 use super::shared::{Context, Netconf, failed, find, undo};
 use crate::attachment_store::{self, AttachmentStore};

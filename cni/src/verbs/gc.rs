@@ -1,4 +1,4 @@
-//! GC: undoes the attachments of this network that are not valid any more, as DEL does. Then lets the delegate collect its own.
+//! GC: undoes the attachments of this network that are no longer valid, as DEL does. Then lets the delegate run its own GC.
 
 use super::shared::{Context, Netconf, failed, reading, undo};
 use crate::attachment::Attachment;
@@ -98,7 +98,7 @@ fn collect(
     forget()
 }
 
-/// Lets the delegate remove its resources for attachments that are not valid any more.
+/// Lets the delegate remove its resources for attachments that are no longer valid.
 fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid
@@ -132,7 +132,7 @@ fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<
     }
 }
 
-/// Reports whether an error means that the delegate does not support GC.
+/// Reports whether an error shows that the delegate does not support GC.
 fn is_too_old(error: &CniError) -> bool {
     error.code == INCOMPATIBLE_VERSION
         || (matches!(error.code, INVALID_ENVIRONMENT | INTERNAL)

@@ -28,7 +28,7 @@ pub(super) struct Netconf {
 }
 
 impl Netconf {
-    /// Decodes a saved configuration. Returns `None` if it is damaged.
+    /// Decodes a saved configuration. Returns `None` if the configuration is damaged.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         match serde_json::from_slice(text).ok()? {
             Value::Object(object) => Self::of(object),
@@ -74,8 +74,8 @@ pub(super) struct Found {
     pub(super) saved: attachment_store::Saved,
 }
 
-/// Finds the saved configuration of an attachment. Go flannel's plugin names the file after the container, whatever the interface is. Such a
-/// file is used for an interface without its own file if it belongs to the same network.
+/// Finds the saved configuration of an attachment. Go flannel's plugin names the file after the container, for any interface. The plugin also uses
+/// such a file for an interface without its own file, if the file belongs to the same network.
 pub(super) fn find(
     attachment_store: &AttachmentStore,
     conf: &Conf,

@@ -38,10 +38,10 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Builds the hosts and the rest of the bed. `change` adapts the usual options of each host's daemon.
+    /// Builds the hosts, the store, the daemons and the pods. `change` adapts the usual options of each host's daemon.
     ///
     /// # Errors
-    /// Returns an error if a part cannot be built, or if a daemon is not ready in time.
+    /// Returns an error if the setup of a part fails, or if a daemon is not ready in time.
     pub fn start(
         lab: &Lab,
         hosts: u8,
@@ -56,7 +56,7 @@ impl Bed {
     /// Builds the bed on existing hosts.
     ///
     /// # Errors
-    /// Returns an error if a part cannot be built, or if a daemon is not ready in time.
+    /// Returns an error if the setup of a part fails, or if a daemon is not ready in time.
     pub fn on(
         lab: &Lab,
         lan: &Switch,
@@ -73,7 +73,7 @@ impl Bed {
     /// Builds the bed on existing hosts, without pods.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be configured, or if a daemon cannot start or is not ready in time.
+    /// Returns an error if the setup of the store fails, or if a daemon does not start or is not ready in time.
     pub fn without_pods(
         lab: &Lab,
         lan: &Switch,
@@ -106,7 +106,7 @@ impl Bed {
         })
     }
 
-    /// Builds a pod on each host, in the subnet of its daemon. For tests that keep their leases in another store.
+    /// Builds a pod on each host, in the subnet of its daemon, for tests that keep their leases in another store.
     ///
     /// # Errors
     /// Returns an error if a daemon has no subnet, or if a pod cannot be built.
@@ -121,7 +121,7 @@ impl Bed {
     /// Waits until each pod reaches every other pod, in all address families.
     ///
     /// # Errors
-    /// Returns an error that names the pods if one does not reach another in time.
+    /// Returns an error that names the pods if a pod does not reach another pod in time.
     pub fn reach(&self) -> Result<()> {
         let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
         for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {

@@ -90,7 +90,7 @@ impl Host {
         &self.inner.site
     }
 
-    /// Returns the number of the next pod. Counts from 1.
+    /// Returns the number of the next pod, starting at 1.
     fn next_pod(&self) -> u32 {
         self.inner.pods.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -139,7 +139,7 @@ impl Host {
         .with_context(|| format!("{} has no v6 address", self.name()))
     }
 
-    /// Returns the IPv4 address with which the named uplink was built.
+    /// Returns the original IPv4 address of the named uplink.
     ///
     /// # Errors
     /// Returns an error if the uplink was built without an IPv4 address.
@@ -191,7 +191,7 @@ impl Host {
         self.port(interface)?.set_forwarding(true)
     }
 
-    /// Takes the carrier from an uplink, as if its cable was unplugged.
+    /// Removes the carrier of an uplink, as if the cable were unplugged.
     ///
     /// # Errors
     /// Returns an error if the host has no such uplink.
@@ -220,10 +220,10 @@ impl Host {
         found.with_context(|| format!("{} has no uplink {interface}", self.name()))
     }
 
-    /// Switches the host off. Its processes are killed; its kernel state, its pods and its `/run` are lost.
+    /// Switches the host off. Kills the host's processes; its kernel state, its pods and its `/run` are lost.
     ///
     /// # Errors
-    /// Returns an error if a cable or the namespace cannot be removed.
+    /// Returns an error if the removal of a cable or of the namespace fails.
     pub fn power_off(&self) -> Result<()> {
         self.inner.netns.kill_all();
         for (_, port) in self
@@ -241,7 +241,7 @@ impl Host {
         Ok(())
     }
 
-    /// Switches the host on after [`Host::power_off`]. It has the same uplinks and nothing else.
+    /// Switches the host on after [`Host::power_off`]. The host has the same uplinks, but no pods and no other state.
     ///
     /// # Errors
     /// Returns an error if the host is on.
@@ -260,10 +260,10 @@ impl Host {
         Ok(())
     }
 
-    /// Starts a program on this host, with the host's name, `/run` and files. Its output goes to `<folder>/<log>.log`.
+    /// Starts a program on this host, with the host's name, `/run` and files. Writes the program's output to `<folder>/<log>.log`.
     ///
     /// # Errors
-    /// Returns an error if the program cannot be started.
+    /// Returns an error if the program does not start.
     pub fn spawn(&self, log: &str, launch: &Launch) -> Result<Process> {
         let folder = self.folder()?;
         let machine = Machine {

@@ -1,4 +1,4 @@
-//! The lab: owns all objects that are built in it and removes them on drop.
+//! The lab, which owns all objects that tests build in it and removes them on drop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::site::name::{self, KEPT, LabName, OWNER};
 use crate::site::{Site, sweep};
 use crate::turn;
 
-/// Like the macro of the standard library, but does not panic when stderr is closed: the lab still has to be removed.
+/// Prints like the macro of the standard library, but does not panic when stderr is closed, because the lab still has to be removed.
 macro_rules! eprintln {
     ($($text:tt)*) => { { use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($text)*); } };
 }
 
-/// Environment variable that keeps labs from being removed.
+/// Environment variable that prevents the removal of labs.
 const KEEP: &str = "FLANNEL_LAB_KEEP";
 /// Lines of each log that a failure message shows.
 const TAIL: usize = 25;
 
-/// Hosts, switches and the processes on them. All of it is removed on drop.
+/// Hosts, switches and the processes on them. A drop removes all of them.
 #[derive(Debug)]
 pub struct Lab {
     site: Arc<Site>,
@@ -36,7 +36,7 @@ impl Lab {
     /// Opens an empty lab and removes the labs of dead processes.
     ///
     /// # Errors
-    /// Returns an error if this process is not root, or if the lab's folder cannot be written.
+    /// Returns an error if this process is not root, or if the lab's folder is not writable.
     pub fn new(title: &str) -> Result<Lab> {
         if !nix::unistd::geteuid().is_root() {
             bail!("a lab makes network namespaces and interfaces: run it as root");
@@ -83,7 +83,7 @@ impl Lab {
         self.site.name.prefix()
     }
 
-    /// Returns a folder for the lab's files. Creates it if it is missing. It is removed with the lab.
+    /// Returns a folder for the lab's files. Creates a missing folder. The lab's removal also removes the folder.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be created.
@@ -99,7 +99,7 @@ impl Lab {
         Switch::build(self.site.netns(&format!("sw-{name}"))?)
     }
 
-    /// Builds a host with the given uplinks. It forwards packets, as every flannel node does.
+    /// Builds a host with the given uplinks. The host forwards packets, as every flannel node does.
     ///
     /// # Errors
     /// Returns an error if the host cannot be built.
@@ -107,7 +107,7 @@ impl Lab {
         Host::build(&self.site, name, uplinks)
     }
 
-    /// Builds the hosts `h1`, `h2`, … on a switch. Their `enp0s8` has 192.168.56.101, .102, … and fd00:56::101, ….
+    /// Builds the hosts `h1`, `h2`, … on a switch. The interfaces `enp0s8` of the hosts have 192.168.56.101, .102, … and fd00:56::101, ….
     ///
     /// # Errors
     /// Returns an error if a host cannot be built.
@@ -125,10 +125,10 @@ impl Lab {
         Router::build(&self.site, name, legs)
     }
 
-    /// Builds a NAT box. Packets that enter by the inner interface leave by the outer one, with its address as source.
+    /// Builds a NAT box. Packets that enter by the inner interface leave by the outer interface, with the address of the outer interface as source.
     ///
     /// # Errors
-    /// Returns an error if the NAT box cannot be built.
+    /// Returns an error if the setup of the NAT box fails.
     pub fn nat(
         &self,
         name: &str,
@@ -138,10 +138,10 @@ impl Lab {
         NatBox::build(&self.site, name, inner, outer)
     }
 
-    /// Keeps everything running after the lab is dropped, until [`crate::remove_ended`].
+    /// Keeps the lab running after a drop, until [`crate::remove_ended`].
     ///
     /// # Errors
-    /// Returns an error if the mark file cannot be written.
+    /// Returns an error if the write of the mark file fails.
     pub fn keep(&self) -> Result<()> {
         std::fs::write(self.folder("")?.join(KEPT), "")?;
         self.site.kept.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The part of a lab that its hosts and processes share: its name, its folder, and whether it is kept.
+//! The part of a lab that its hosts and processes share: its name, its folder, and whether the lab stays after a drop.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ impl Site {
         Netns::attach(self.name.netns(name), pid)
     }
 
-    /// Returns a folder of the lab. Creates it if it is missing.
+    /// Returns a folder of the lab. Creates a missing folder.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.name.folder().join(name);
         std::fs::create_dir_all(&folder)

@@ -75,7 +75,7 @@ impl Store {
     /// Returns the subnets: keys without their prefix, and values.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be read.
+    /// Returns an error if the read of the store fails.
     pub fn subnets(&self) -> Result<Vec<(String, String)>> {
         match &self.kind {
             Kind::Dir(folder) => {

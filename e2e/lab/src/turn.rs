@@ -1,10 +1,10 @@
-//! Limits the number of labs and clusters that run at once to what the processors bear. Tests mostly wait, so there are more tests than processors.
-//! A test that waits for its turn must not block another test. The test program therefore has a thread for every test, and this module is the
-//! only limit.
+//! Limits the number of labs and clusters that run at once, according to the load of the processors. Tests mostly wait, so there are more tests than
+//! processors. A test that waits for its turn must not block another test. The test program therefore has a thread for every test, and this module is
+//! the only limit.
 //!
-//! A short piece of work measures the load: how many times longer the work takes than on an idle machine. The kernel's figures do not fit. Its
-//! counts of waiting tasks (`proc_loadavg(5)`) contain tasks that already sleep. Its pressure (`/proc/pressure/cpu`) is the same for one waiting
-//! task as for twenty.
+//! A short piece of work measures the load, as the ratio of its duration to its duration on an idle machine. The kernel's figures are not suitable.
+//! The kernel's counts of waiting tasks (`proc_loadavg(5)`) contain tasks that already sleep. The kernel's pressure (`/proc/pressure/cpu`) is the
+//! same for one waiting task as for twenty.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
 
-/// Processor time of a sample: longer than the time slice that the scheduler gives a task.
+/// Processor time of a sample, which exceeds the time slice that the scheduler gives a task.
 const SAMPLE: Duration = Duration::from_millis(8);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(300);
 /// Number of samples since the last start that decide whether one more test may start.
@@ -30,16 +30,16 @@ thread_local! {
 enum Kind {
     /// Hosts with daemons and probes.
     Lab,
-    /// A lab that loads the processors for seconds. Two at once would disturb each other's measurements.
+    /// A lab that loads the processors for seconds. Two such labs at once would disturb each other's measurements.
     Load,
-    /// A lab with an API server, which takes 300 MB. Many of these tests mostly wait.
+    /// A lab with an API server, which takes 300 MB of memory. Many of these tests mostly wait.
     ApiServer,
-    /// A cluster, which takes 1 GB, and all processors while it starts.
+    /// A cluster, which takes 1 GB of memory, and all processors during its start.
     Cluster,
 }
 
 impl Kind {
-    /// Returns the number of tests that may run even on a busy machine, because other load on it may never end.
+    /// Returns the number of tests that may run even on a busy machine, because other load on the machine may never end.
     fn min(self) -> usize {
         match self {
             Kind::Lab => 3,
@@ -65,7 +65,8 @@ impl Kind {
         }
     }
 
-    /// Reports whether one more test may start while `running` tests run. `slowdown` is how many times longer work takes than on an idle machine, once known.
+    /// Reports whether one more test may start while `running` tests run. `slowdown` is the ratio of a sample's duration to its duration on an idle
+    /// machine, if known.
     fn admits(self, running: usize, slowdown: Option<f64>) -> bool {
         let bears = slowdown.is_some_and(|slowdown| slowdown < self.max_slowdown());
         running < self.min() || running < self.max() && bears
@@ -106,23 +107,23 @@ struct Queue {
 #[derive(Debug)]
 struct State {
     running: usize,
-    /// Number of tests that have arrived.
+    /// Number of tests that have asked for a turn.
     came: usize,
-    /// Number of tests that no longer wait. The next one decides whether it may run; the others wait behind it.
+    /// Number of tests that no longer wait. The next test decides whether it may run, and the other tests wait behind it.
     went: usize,
 }
 
-/// Waits until only this test may load the processors for seconds. Its labs then do not wait.
+/// Waits until only this test may load the processors for seconds. The labs of this test then do not wait.
 pub fn load_turn() -> HeldTurn {
     take(Kind::Load)
 }
 
-/// Waits until this test may start an API server. Its labs then do not wait.
+/// Waits until this test may start an API server. The labs of this test then do not wait.
 pub fn api_turn() -> HeldTurn {
     take(Kind::ApiServer)
 }
 
-/// Waits until this test may start a cluster. Its labs then do not wait.
+/// Waits until this test may start a cluster. The labs of this test then do not wait.
 pub fn cluster_turn() -> HeldTurn {
     take(Kind::Cluster)
 }
@@ -233,12 +234,12 @@ impl Turns {
     }
 }
 
-/// Returns the mean of the samples once there are enough of them.
+/// Returns the mean of the samples, or `None` while there are too few samples.
 fn mean(samples: &[f64]) -> Option<f64> {
     (samples.len() >= SAMPLES).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
-/// Takes a sample: works for [`SAMPLE`] of processor time and returns how many times longer that took.
+/// Measures the machine's load: works for [`SAMPLE`] of processor time, and returns the ratio of the elapsed time to that time.
 fn slowdown() -> Option<f64> {
     let used = || {
         let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok()?;

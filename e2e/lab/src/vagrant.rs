@@ -1,4 +1,4 @@
-//! Hosts like those of Vagrant with VirtualBox, on which Go flannel without `--iface` announces 10.0.2.15 from each of them.
+//! Hosts like those of Vagrant with VirtualBox. Without `--iface`, Go flannel announces 10.0.2.15 from each of them.
 
 use anyhow::Result;
 
@@ -8,10 +8,11 @@ use crate::host::uplink::Uplink;
 use crate::lab::Lab;
 use crate::net::switch::Switch;
 
-/// Hosts with a default route on `enp0s3` to a separate NAT box each. Their address there is 10.0.2.15, except with [`Lab::vagrant_apart`].
+/// Hosts with a default route on `enp0s3`, each to a separate NAT box. The hosts' address on `enp0s3` is 10.0.2.15, except with
+/// [`Lab::vagrant_apart`].
 #[derive(Debug, Clone)]
 pub struct Vagrant {
-    /// The switch of `enp0s8`: the host-only network. The hosts reach each other only on it.
+    /// The switch of `enp0s8`: the host-only network. The hosts reach each other only through this switch.
     pub lan: Switch,
     /// The switch behind the NAT boxes.
     pub world: Switch,

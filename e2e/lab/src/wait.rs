@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Limits of the pause between two polls: a tenth of the time so far. A poll often starts programs, which take time from the other tests.
+/// Limits of the pause between two polls, which is a tenth of the elapsed time. A poll often starts programs, which take time from the other tests.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
 /// Pause between two checks of a condition that has to hold all the time.
 const WATCH_PAUSE: Duration = Duration::from_millis(200);
 
-/// Polls until the condition holds. Returns how long that took.
+/// Polls until the condition holds. Returns the elapsed time.
 ///
 /// # Errors
 /// Returns an error that names `what` if the condition still does not hold at the deadline.
@@ -54,10 +54,11 @@ fn pause(start: Instant) {
     std::thread::sleep((start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE));
 }
 
-/// Checks repeatedly during `time` that a condition holds. Use it for events that must not happen: a test cannot wait for such an event.
+/// Checks repeatedly during `time` that a condition holds. Tests use this function for events that must not happen, because a test cannot wait for
+/// such an event.
 ///
 /// # Errors
-/// Returns the first failure, with the time after which it came.
+/// Returns the first failure, with the time of the failure.
 pub fn throughout(time: Duration, what: &str, mut check: impl FnMut() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     loop {

@@ -10,7 +10,7 @@ use lab::{
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Longer than the ten seconds after which a node that is not in sync is not ready.
+/// A time longer than the ten seconds after which a node that is not in sync becomes not ready.
 const HOLDS: Duration = Duration::from_secs(15);
 const HOST_GW: &str =
     r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"host-gw"}}"#;

@@ -90,7 +90,7 @@ fn run_files(host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// Checks that a dry run prints what a real run does and changes nothing, and that a real run restores `before`.
+/// Checks that a dry run prints the lines of a real run and changes nothing, and that a real run restores `before`.
 /// Also checks that another run has nothing to do.
 pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
     let there = dump(host);

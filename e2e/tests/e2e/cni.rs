@@ -62,7 +62,7 @@ impl<'a> Node<'a> {
             .map(drop)
     }
 
-    /// Lists what is left of pods: interfaces, reserved addresses, the plugin's files.
+    /// Lists the objects that pods left: interfaces, reserved addresses, the plugin's files.
     fn left(&self) -> Result<Vec<String>> {
         let folder = self.host.folder()?;
         let mut left: Vec<String> = self
@@ -209,7 +209,7 @@ fn second_interface(node: &Node<'_>, pod: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Checks that CHECK passes for what ADD created, and fails after it was changed.
+/// Checks that CHECK passes for the objects that ADD created, and fails after they were changed.
 fn checked(node: &Node<'_>, pod: &Netns, result: &Value, version: CniVersion) -> Result<()> {
     let conf = node.conf("prevResult", result);
     node.cni.call("CHECK", Some(pod), "eth0", &conf)?.ok()?;
@@ -239,7 +239,7 @@ fn checked(node: &Node<'_>, pod: &Netns, result: &Value, version: CniVersion) ->
     Ok(())
 }
 
-/// Checks that GC removes what a node's crash left, including addresses.
+/// Checks that GC removes the objects that a node's crash left, including addresses.
 fn collected(node: &Node<'_>, living: &Netns) -> Result<()> {
     let (lost, result) = node.pod("lost")?;
     let address = addresses(&result)?[0].to_string();

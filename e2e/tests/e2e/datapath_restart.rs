@@ -60,7 +60,7 @@ scenarios! { narrow_underlay_is_passed;
     wireguard_passes_a_narrow_underlay_that_reports_nothing => &WIREGUARD,
 }
 
-/// How a daemon ends.
+/// The way in which a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum End {
     Asked,
@@ -87,7 +87,7 @@ fn streams(bed: &Bed, interval: Duration) -> Result<[Probe; 2]> {
     Ok(probes)
 }
 
-/// Checks that a daemon without a store leaves nothing behind, and that the next one starts from scratch.
+/// Checks that a daemon without a store leaves no objects, and that the next daemon creates all of them.
 fn restart_without_a_store(engine: &Engine) -> Result<()> {
     let device = engine.device;
     Lab::run(&format!("restart {}", engine.name), |lab| {
@@ -169,7 +169,7 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
     Ok((store, options))
 }
 
-/// Checks that what a store keeps survives the process: the device, its sockets, routes and connections between pods.
+/// Checks that the objects in a store survive the process: the device, its sockets, routes and connections between pods.
 fn restart_with_a_store(
     (engine, net_conf, queues, lost_at_most): (&Engine, String, &str, Duration),
 ) -> Result<()> {

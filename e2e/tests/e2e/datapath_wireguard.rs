@@ -173,7 +173,7 @@ fn nat(host: &Host, port: u16) -> Result<()> {
     host.netns().feed("nft", &["-f", "-"], &rules).map(drop)
 }
 
-/// Gives the second node's NAT one port after the other. `follows` checks that the first node uses the new port, whatever the lease names.
+/// Gives the second node's NAT one port after the other. `follows` checks that the first node uses the new port, even if the lease names another one.
 /// `stays` checks that it keeps using it.
 pub(crate) fn ports_are_followed(
     hosts: &[Host],

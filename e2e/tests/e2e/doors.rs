@@ -109,7 +109,7 @@ fn daemon_withstands_a_pod() {
     withstands("doors-pod", POD_ATTACKS).unwrap();
 }
 
-/// Checks that the daemon is well after each attack. Returns an error that names the attacks that had an effect.
+/// Checks that the daemon is healthy after each attack. Returns an error that names the attacks that had an effect.
 fn withstands(title: &str, attacks: &[(&str, Attack)]) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, V4, |_, options| {

@@ -623,7 +623,7 @@ fn etcd_cut_off_compacted_killed_and_restored_loses_no_packet() {
     .unwrap();
 }
 
-/// Compacts etcd's history while no daemon can watch, so that only a new list contains what was written meanwhile.
+/// Compacts etcd's history while no daemon can watch, so that only a new list contains the keys written meanwhile.
 fn compact_behind_a_cut(cluster: &Cluster) -> Result<()> {
     let client = cluster.etcd.client()?;
     cluster.store_host.cut("enp0s8")?;

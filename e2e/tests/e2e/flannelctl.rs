@@ -10,7 +10,7 @@ use lab::{
 };
 
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"host-gw"}}"#;
-/// Ten times the 5 s for which peers keep a lease that vanished, in case it comes back.
+/// Ten times the 5 s for which peers keep a lease that vanished, in case it returns.
 const DAMPED: Duration = Duration::from_secs(50);
 
 fn flannelctl(host: &Host, place: &str, args: &[&str]) -> Output {
@@ -289,7 +289,7 @@ fn listing_shows_it_escaped(host: &Host, place: &str) -> String {
     stdout(&listed)
 }
 
-/// Checks the output on a terminal, with colours and a prompt, which is answered with no.
+/// Checks the output on a terminal, with colours and a prompt, to which the test replies "no".
 fn terminal_shows_it_escaped(host: &Host, place: &str) {
     let program = binaries::own("flannelctl").unwrap();
     for command in [

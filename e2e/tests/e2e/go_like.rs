@@ -56,7 +56,7 @@ struct GoNode {
 }
 
 impl GoNode {
-    /// Does what Go flannel does at its first start: creates devices with random MACs, the lease, and `subnet.env`.
+    /// Acts as Go flannel does at its first start: creates devices with random MACs, the lease, and `subnet.env`.
     fn start(
         host: &Host,
         client: &EtcdClient,
@@ -142,13 +142,13 @@ impl GoNode {
         Ok(value + "}")
     }
 
-    /// Writes the lease with a plain put, whatever is there.
+    /// Writes the lease with a plain put, and overwrites any value.
     fn publish(&self) -> Result<()> {
         self.client
             .put_leased(&self.key(), &self.value()?, self.lease)
     }
 
-    /// Does what Go flannel does on an event: replaces the entries of each other lease of its backend.
+    /// Acts as Go flannel does on an event: replaces the entries of each other lease of its backend.
     fn learn(&self) -> Result<()> {
         for entry in self
             .client
@@ -307,7 +307,7 @@ scenarios! { go_node_is_replaced_in_place_and_back;
     go_node_is_replaced_in_place_and_back_host_gw => ("host-gw", EtcdVersion::V34),
 }
 
-/// Checks that the kernel has what the Go node left, with our routing protocol.
+/// Checks that the kernel has the objects that the Go node left, with our routing protocol.
 fn only_the_protocol_changed(bed: &Bed, host: &Host, before: &[String]) -> Result<()> {
     let wanted: Vec<String> = before
         .iter()
@@ -341,7 +341,7 @@ fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> 
     Ok(())
 }
 
-/// Replaces the daemon of a node by ours and back while all pods exchange packets. No packet is lost, and nothing is created anew.
+/// Replaces the daemon of a node by ours and back while all pods exchange packets. No packet is lost, and no object is created again.
 fn go_node_is_replaced_in_place_and_back(
     (backend, version): (&'static str, EtcdVersion),
 ) -> Result<()> {

@@ -46,7 +46,7 @@ scenarios! { compare;
 /// Lines to compare, by the file name of the capture. Words replace subnets and MACs.
 type Facts = BTreeMap<&'static str, Vec<String>>;
 
-/// Builds the bed of the captures, runs our daemons in it, and waits until all state is as captured.
+/// Builds the hosts of the captures, runs our daemons on them, and waits until all state is as captured.
 pub(crate) fn compare(case: &str) -> Result<()> {
     let capture = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden")

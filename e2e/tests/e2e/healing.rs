@@ -1,4 +1,4 @@
-//! A node's data plane heals: a kernel event triggers the repair of each damage, and the objects of others stay as they were.
+//! flanneld repairs a node's data plane: a kernel event triggers the repair of each damage, and the objects of other programs do not change.
 
 mod backends;
 mod state;
@@ -15,7 +15,7 @@ use lab::{
 };
 use state::{others, ours, sorted};
 
-/// Makes a test of each row of a table: `runner; name => row, …`. An attribute before a name, such as `#[ignore]`, applies to that test.
+/// Creates a test from each row of a table: `runner; name => row, …`. An attribute before a name, such as `#[ignore]`, applies to that test.
 macro_rules! scenarios {
     ($runner:ident; $($(#[$attribute:meta])* $name:ident => $row:expr),+ $(,)?) => {
         $(
@@ -36,7 +36,7 @@ const DEADLINE: Duration = Duration::from_secs(25);
 /// A link of another program, and its routes over it, one of them inside our network.
 const FOREIGN: &str = "link add other0 type veth peer name other1\naddress add 172.31.0.1/24 dev other0\nlink set other1 up\nlink set other0 up\n\
     route add 10.99.0.0/16 dev other0 proto static\nroute add 10.5.200.0/24 dev other0 proto static";
-/// Objects that another program puts on our device, outside our network. The last one is only for devices with MACs.
+/// Objects that another program adds to our device, outside our network. The last one is only for devices with MACs.
 const FOREIGN_ON_DEVICE: [&str; 3] = [
     "route replace 10.97.0.0/16 dev DEV proto static",
     "address replace 10.98.0.1/24 dev DEV",
@@ -142,7 +142,7 @@ pub(crate) fn kills_lose_no_probe(backend: &'static Backend) -> Result<()> {
     })
 }
 
-/// Three hosts with a pod each, probed on every path, without audits.
+/// Three hosts with a pod each. Probes run on every path; audits do not run.
 struct Cluster {
     meshes: Vec<Mesh>,
     pods: Vec<Pod>,
@@ -396,7 +396,7 @@ impl Cluster {
         .map(drop)
     }
 
-    /// Ends all probes. Checks that none arrived at a wrong place, and that no daemon ended or logged an error.
+    /// Ends all probes. Checks that no packet arrived at a wrong host, and that no daemon ended or logged an error.
     fn finish(mut self) -> Result<()> {
         for mesh in self.meshes.drain(..) {
             for (path, report) in mesh.finish()? {

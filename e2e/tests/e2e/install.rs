@@ -28,7 +28,7 @@ fn read(path: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Checks that each command of the pages is run or has a reason not to, and that no other one is listed.
+/// Checks that the tests run each command of the pages or give a reason, and that they list no other command.
 fn require_known(
     on_pages: &BTreeSet<String>,
     run: &[&str],

@@ -1,4 +1,4 @@
-//! A new backend removes what an earlier one left, ours or Go flannel's, once it works. Objects that others use stay.
+//! A new backend removes the objects of an earlier one, ours or Go flannel's, once the new backend works. Objects that others use stay.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn net_conf(backend: &str) -> String {
 const ANOTHER_NETWORKS: &str = "ip link add flannel.77 type vxlan id 77 local 192.168.56.101 dev enp0s8 dstport 8499
     ip address add 10.99.3.0/32 dev flannel.77; ip link set flannel.77 up; ip route add 10.99.4.0/24 via 10.99.4.0 dev flannel.77 onlink";
 
-/// Returns commands that create what Go flannel's vxlan and udp leave, with a route to a subnet that no node has any more.
+/// Returns commands that create the objects that Go flannel's vxlan and udp leave, with a route to a subnet that no node has any more.
 fn of_go(own: &str, peer: &str) -> String {
     format!(
         "ip link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning
@@ -75,7 +75,7 @@ fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
     Ok(())
 }
 
-/// Runs one backend after the other, and then one after Go flannel. Each time, only the devices of the present backend remain.
+/// Runs one backend after the other, and then one after Go flannel. Each time, only the devices of the current backend remain.
 #[test]
 fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
     Lab::run("left behind", |lab| {

@@ -76,7 +76,7 @@ fn is_well(peer: &serde_json::Value) -> bool {
     peer["state"] == "well"
 }
 
-/// Whether a peer is well or, as may be on a busy machine, slow.
+/// Whether a peer is healthy or, as on a busy machine, slow.
 fn is_reached(peer: &serde_json::Value) -> bool {
     peer["state"] == "well" || peer["state"] == "slow"
 }
@@ -399,7 +399,7 @@ pub(crate) fn require_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)
     Ok(())
 }
 
-/// Checks that all these peers are well or slow now. For checks over time.
+/// Checks that all these peers are currently healthy or slow. Used by checks over time.
 pub(crate) fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (_, peer) = peer(bed, *node, *of, false)?;

@@ -18,7 +18,7 @@ const ROW_REQUEST: u8 = 3;
 const ROW_REPLY: u8 = 4;
 const ECHO: usize = 72;
 const ROW: usize = 1232;
-/// The state "cut off" on the wire.
+/// Number of the state "cut off" in messages.
 const CUT_OFF: u8 = 7;
 
 /// Returns a message as `docs/probing.md` describes it, with zeros after its header.
@@ -172,7 +172,7 @@ fn forge(
 
 /// Number of forged probes that a host must receive before the test proves anything.
 const PROBES_NEEDED: u64 = 1000;
-/// Limit of rounds, several times what these probes need.
+/// Limit of rounds, several times the number that these probes need.
 const MAX_ROUNDS: u64 = 1000;
 
 /// Counts probes to a host's probe port and the replies that it sends, in packets and bytes.
@@ -293,7 +293,8 @@ fn instances(bed: &Bed, numbers: &Numbers) -> Result<Instances> {
     })
 }
 
-/// Checks that forged packets leave a well peer well, and that the node sends no more than it receives. Returns the number of rounds.
+/// Checks that forged packets do not change the verdict on a healthy peer, and that the node sends no more than it receives. Returns the number of
+/// rounds.
 fn forged_packets_are_answered_sparingly(
     bed: &Bed,
     outsider: &Host,
@@ -333,7 +334,7 @@ fn forged_packets_are_answered_sparingly(
     Ok(round)
 }
 
-/// Checks that forged packets of a peer that is cut off do not make it well.
+/// Checks that forged packets in the name of a cut-off peer do not make the verdict on it healthy.
 fn silent_peer_stays_cut_off(
     bed: &Bed,
     outsider: &Host,

@@ -1,4 +1,4 @@
-//! Nodes of another build of this program together with nodes of the present one.
+//! Nodes of another build of this program together with nodes of the current one.
 //!
 //! Run with `make test-mixed BEFORE=/path/to/flanneld`, where the path is that of the other build.
 

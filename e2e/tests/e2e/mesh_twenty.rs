@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// Interval at which the test reads a node's mesh.
 const LOOK: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(6);
-/// How long the test looks for wrong verdicts. A node that takes a living peer for dead does so within two cycles.
+/// The time during which the test looks for wrong verdicts. A node that wrongly considers a living peer dead does so within two cycles.
 const AFTERWARDS: Duration = Duration::from_secs(12);
 
 /// Returns the mesh as a node sees it.
@@ -85,7 +85,7 @@ fn learn(bed: &Bed, nodes: Range<usize>, what: &str, knows: impl Fn(&Value) -> b
     Ok(())
 }
 
-/// Waits until all nodes reach each other, and then for six seconds: that long a node's budget for probing faults takes to refill.
+/// Waits until all nodes reach each other, and then for six seconds, in which a node's budget for probing faults refills.
 fn at_rest(bed: &Bed) -> Result<()> {
     let others = usize::from(NODES - 1);
     let (_, last) = learnt(bed, 0..others + 1, "all reach each other", |mesh| {
@@ -270,7 +270,7 @@ fn tunnel_blocked(bed: &Bed) -> Result<()> {
     at_rest(bed)
 }
 
-/// All cases share one lab, because most of the time is waiting. Only the measurement at rest needs the machine to itself.
+/// All cases share one lab, because most of the time is waiting. Only the measurement at rest needs a machine without other load.
 #[test]
 fn twenty_nodes_probe_rarely_and_detect_each_fault() {
     let turn = lab::load_turn();

@@ -1,4 +1,4 @@
-//! An operator: a shell whose kubectl and helm talk to a cluster, and the commands of the documentation.
+//! An operator: a shell whose kubectl and helm use a cluster, and the commands of the documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lab::{ApiServer, Lab, User, binaries, eventually_ok, outcome, succeeded, texts};
 
-/// How long a command is repeated while it prints nothing.
+/// The time for which a command is repeated while it prints nothing.
 const READ: Duration = Duration::from_secs(300);
 
 /// Shell of an operator on the API server's host.
@@ -39,7 +39,7 @@ impl Operator {
         &self.folder
     }
 
-    /// Runs a command in bash, and returns its output whatever its exit code.
+    /// Runs a command in bash, and returns its output regardless of the exit code.
     pub(crate) fn types(&self, command: &str) -> Result<Output> {
         let path = format!(
             "{}:{}",

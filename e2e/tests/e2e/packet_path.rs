@@ -1,4 +1,4 @@
-//! The outputs on `docs/packet-path.md` are those of a lab. `FLANNEL_WRITE_DOCS=1` writes them anew.
+//! The outputs in `docs/packet-path.md` come from a lab. `FLANNEL_WRITE_DOCS=1` writes them again.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -75,7 +75,7 @@ impl Pair {
     }
 }
 
-/// Replaces what differs between two labs: MACs, ports, numbers of devices and of packets.
+/// Replaces the values that differ between two labs: MACs, ports, numbers of devices and of packets.
 fn comparable(text: &str) -> String {
     [
         (r"([0-9a-f]{2}:){5}[0-9a-f]{2}", "MAC"),

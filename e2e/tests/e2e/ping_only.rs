@@ -1,4 +1,4 @@
-//! Verdicts on Go flannel's nodes, which do not reply to probes: they are well by ping only, and no finding is about them.
+//! Verdicts on Go flannel's nodes, which do not reply to probes: they are healthy by ping only, and no finding is about them.
 
 use std::time::Duration;
 

@@ -317,7 +317,7 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
     .unwrap();
 }
 
-/// Checks that the command fails soon where no answer is possible: one line, and exit code 1.
+/// Checks that the command fails soon if no answer is possible: it prints one line and exits with code 1.
 fn refuses_at_once(host: &Host, part: &str) -> Result<()> {
     let begun = Instant::now();
     let output = flannelctl(host, &["routes"])?;

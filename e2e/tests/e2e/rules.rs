@@ -1,5 +1,5 @@
-//! Traffic rules equal Go flannel's to the letter, work on packets, and follow a change of mode without a gap. The daemon repairs them when
-//! somebody changes them, writes nothing otherwise, and reports once what prevents them.
+//! Traffic rules equal Go flannel's exactly, work on packets, and follow a change of mode without a gap. The daemon repairs changed rules, writes
+//! nothing otherwise, and reports obstacles once.
 
 mod content;
 mod guard;

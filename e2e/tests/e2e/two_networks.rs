@@ -439,7 +439,7 @@ impl GuardBed {
 
     /// Waits until the guards admit each packet of both networks, and returns their counters.
     ///
-    /// Until the rules are written anew, a counter contains packets of node 3 from before its lease was known.
+    /// Until the daemon writes the rules again, a counter includes packets that node 3 sent before its lease was known.
     fn wait_settled(&self, nftables: bool) -> Result<(f64, f64)> {
         let mut before = self.counted();
         eventually(DEADLINE, "the rules stay as they are", || {

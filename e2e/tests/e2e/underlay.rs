@@ -1,4 +1,4 @@
-//! Readiness follows events of the underlay: the interface is deleted, down, without carrier or without its address, and comes back.
+//! Readiness follows events of the underlay: the interface is deleted, down, without carrier or without its address, and later returns.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The doctor is right. Healthy hosts have no findings, however odd they are. A fault is reported by its cause, on the node that has it and on
-//! the others. The commands of the first finding fix it.
+//! The doctor's findings are correct. Healthy hosts have no findings, even if they are unusual. A fault is reported by its cause, on the node that
+//! has it and on the others. The commands of the first finding fix it.
 
 mod bench;
 mod cluster;

@@ -1,6 +1,6 @@
 //! Tests that need a kernel with tunnels of all kinds. Few machines have one, so these tests run in a virtual machine: `make test-vm`.
 //!
-//! Everything takes six to ten times as long there. Deadlines wait for events, so they hold.
+//! Tests take six to ten times as long there. They wait for events, so their deadlines are still long enough.
 
 mod clear;
 mod ipip;

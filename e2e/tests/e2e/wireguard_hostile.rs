@@ -46,7 +46,7 @@ struct Lie {
     key: String,
     public_key: String,
     reported: [String; 2],
-    /// What `flannelctl leases` prints about it.
+    /// The text that `flannelctl leases` prints about the lease.
     listed: &'static str,
     /// An address in its subnet.
     wants: Ipv4Addr,
@@ -62,7 +62,7 @@ fn weak_points() -> [String; 4] {
     ]
 }
 
-/// Returns what the node `reader` reports about a subnet whose value has the key of the node `owner`.
+/// Returns the report of the node `reader` about a subnet whose value has the key of the node `owner`.
 fn key_in_use(subnet: &str, keys: &[String; 2], owner: usize, reader: usize) -> String {
     let key = &keys[owner];
     if owner == reader {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file, published, replace};
 
-/// Somewhat more than ten times the five seconds after which the daemon reads a file.
+/// Slightly more than ten times the five seconds after which the daemon reads a file.
 const SOON: Duration = Duration::from_secs(60);
 const CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
@@ -33,7 +33,7 @@ fn is_logged(daemon: &Flanneld, text: &str) -> Result<()> {
         .with_context(|| daemon.log_tail(20))
 }
 
-/// Waits until a file that was garbled or removed has the present key again, and only its owner can read it.
+/// Waits until a file that was garbled or removed has the current key again, and only its owner can read it.
 fn is_written_again(daemon: &Flanneld, file: &Path, key: &[u8]) -> Result<()> {
     eventually_ok(SOON, "the present key is in the file again", || {
         ensure!(

@@ -4,7 +4,7 @@
 //! One load is a flood of small packets. The priority is not meant for floods: without that limit, a program got half of its share here.
 //! The other load is streams with messages among them. For these the threads do use their priority, within their budgets.
 //!
-//! The default run is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`). From one minute on,
+//! The default run is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`). From one minute,
 //! the test also compares a program's share with its share next to threads without priority, in turns.
 
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ const CHUNK: usize = 64 << 10;
 /// Number of message flows among the streams in each direction. Each sends a message every `MESSAGES_PAUSE`, which is below a flood.
 const MESSAGES: usize = 4;
 const MESSAGES_PAUSE: Duration = Duration::from_millis(1);
-/// Minimum processor time of a program, as a ratio of what it gets next to threads without priority.
+/// Minimum processor time of a program, as a ratio of its processor time next to threads without priority.
 const SHARE: f64 = 0.5;
 /// Interval between requests to `/livez`.
 const ASKED: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// Lifetime of a lease in etcd.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What fills the processors.
+/// The load that fills the processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     SmallPackets,
@@ -51,9 +51,9 @@ struct Left {
     computed: f64,
     /// Longest response time of a daemon.
     longest: Duration,
-    /// Packets that arrived, in thousands a second.
+    /// Packets that arrived, in thousands per second.
     came: f64,
-    /// Bytes of streams that arrived, in millions a second.
+    /// Bytes of streams that arrived, in millions per second.
     streamed: f64,
 }
 
@@ -136,7 +136,7 @@ fn compute(stop: &AtomicBool) -> Duration {
     ran().saturating_sub(before)
 }
 
-/// Fills the machine in both directions for `time`, and measures what other programs get.
+/// Fills the machine in both directions for `time`, and measures the share of other programs.
 fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Result<Left> {
     let sockets = pods
         .iter()

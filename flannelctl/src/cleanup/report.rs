@@ -7,16 +7,16 @@ use terminal::out;
 
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// Whether objects are only listed.
+    /// Whether the cleanup only lists objects.
     pub dry_run: bool,
-    /// Number of objects that were removed, or would be.
+    /// Number of objects that the cleanup removed, or would remove.
     pub removed: usize,
-    /// Number of objects that could not be removed.
+    /// Number of failed removals.
     pub complaints: usize,
 }
 
 impl Report {
-    /// Reports an object that was removed, or would be removed without `--dry-run`.
+    /// Reports an object that the cleanup removed, or would remove without `--dry-run`.
     pub(super) fn removed(&mut self, what: &str) {
         self.removed += 1;
         out::print(format!(
@@ -30,18 +30,18 @@ impl Report {
         ));
     }
 
-    /// Reports an object that is kept although it may be flannel's.
+    /// Reports an object that the cleanup keeps although it may be flannel's.
     pub(super) fn kept(&mut self, what: &str) {
         out::print(format!("kept {}", printable::line(what)));
     }
 
-    /// Reports an object that could not be removed.
+    /// Reports a failed removal of an object.
     pub(super) fn complaint(&mut self, why: impl std::fmt::Display) {
         self.complaints += 1;
         out::complain(why);
     }
 
-    /// Prints the outcome. Returns an error if an object could not be removed.
+    /// Prints the outcome. Returns an error if the removal of an object failed.
     pub(super) fn end(&self) -> Result<()> {
         ensure!(
             self.complaints == 0,

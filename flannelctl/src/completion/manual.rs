@@ -1,11 +1,11 @@
-//! The sections EXAMPLES and FILES of the manual pages.
+//! Writes the sections EXAMPLES and FILES of the manual pages.
 
 use std::path::Path;
 
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-/// The section of the manual: system administration.
+/// The section of the manual for system administration.
 const SECTION: &str = "8";
 
 /// Commands and their descriptions.
@@ -201,7 +201,7 @@ fn examples(page: &str) -> Lines {
     found.map_or(&[], |(_, lines)| *lines)
 }
 
-/// Files of flanneld. Every command of flannelctl also deals with them.
+/// Files of flanneld, which every command of flannelctl also uses.
 const FILES: Lines = &[
     (
         "/etc/default/flanneld",
@@ -256,7 +256,7 @@ pub(super) fn write(command: &clap::Command, dir: &Path) -> std::io::Result<()> 
     std::fs::write(dir.join(man.get_filename()), page)
 }
 
-/// A section of lines, each with an explanation below it.
+/// A section of lines, each with an explanation below the line.
 fn section(title: &str, lines: Lines) -> Roff {
     let mut roff = Roff::new();
     if !lines.is_empty() {

@@ -32,7 +32,7 @@ pub(super) struct ClusterArgs {
 }
 
 impl ClusterArgs {
-    /// Runs the doctor in a pod if a node is named. Returns `None` if the doctor has to run on this node or on all nodes.
+    /// Runs the doctor in a pod if the flags name a node. Returns `None` if the doctor has to run on this node or on all nodes.
     ///
     /// # Errors
     /// Returns an error if the pod does not respond.

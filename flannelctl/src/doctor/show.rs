@@ -85,7 +85,7 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
     }
 }
 
-/// Writes what is wrong, and the check that found it.
+/// Writes the description of the problem, and the check that found it.
 pub(super) fn headline(finding: &Finding, screen: Screen, out: &mut String) {
     let (what, check) = (&finding.what, &finding.check);
     let sign = sign(finding.severity, screen);

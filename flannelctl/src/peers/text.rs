@@ -13,7 +13,7 @@ use terminal::screen::{Screen, Style};
 const HEADINGS: [&str; 9] = [
     "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
 ];
-/// Columns that a narrow terminal omits, in this order. The node and the state of its path are always shown.
+/// Columns that a narrow terminal omits, in this order. The table always shows the node and the state of its path.
 const SPARE: [&str; 7] = [
     "ASKED", "HEARS US", "CARRIES", "ADDRESS", "LOST", "RTT", "SUBNET",
 ];
@@ -25,7 +25,7 @@ const OPINION_HEADINGS: [&str; 7] = [
 const OPINION_SPARE: [&str; 4] = ["RTT", "SAID", "SUBNET", "PEERS"];
 const NOTHING: &str = "-";
 
-/// Renders the document. `all` adds what other nodes report, and `wide` adds all columns.
+/// Renders the document. `all` adds the reports of other nodes, and `wide` adds all columns.
 pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> String {
     if peers.peers.is_empty() {
         return "no other node has a lease that is active here".to_owned();
@@ -86,7 +86,7 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
     out
 }
 
-/// Returns the number of nodes that reply to probes and can therefore report what they see.
+/// Returns the number of nodes that reply to probes and can therefore send reports.
 pub(super) fn wanted(peers: &Peers) -> usize {
     let can_say = |probed: &&Probed| {
         probed
@@ -103,8 +103,8 @@ pub(super) fn missing(peers: &Peers) -> usize {
     wanted(peers).saturating_sub(said)
 }
 
-/// Whether a row is recent, not left over from an earlier request. While clients request rows, the daemon asks the nodes every five seconds, at a rate
-/// of a hundred nodes a second.
+/// Whether a row is recent, not left over from an earlier request. While clients request rows, the daemon asks the nodes every five seconds, at a
+/// rate of a hundred nodes per second.
 pub(crate) fn is_fresh(row: &Row, peers: &Peers) -> bool {
     let nodes = u64::try_from(peers.peers.len()).unwrap_or(u64::MAX);
     let most = nodes.saturating_mul(20).saturating_add(12_000);
@@ -190,7 +190,7 @@ fn row(name: &str, peer: &view::PeerView, wide: bool) -> Vec<Cell> {
     cells
 }
 
-/// Returns text about how many of the other nodes that reported reach the peer.
+/// Returns text with the number of reporting nodes that reach the peer.
 fn others(peer: &view::PeerView) -> String {
     let reach = peer.others.iter().filter(|other| other.state.passes());
     match peer.others.len() {
@@ -199,7 +199,7 @@ fn others(peer: &view::PeerView) -> String {
     }
 }
 
-/// Returns the duration of a problem, and details without a column of their own.
+/// Returns the duration of a problem, and details without a separate column.
 fn note(peer: &view::PeerView) -> String {
     let mut parts = Vec::new();
     if peer.state.impact() > Impact::None {
@@ -237,7 +237,7 @@ fn state(state: State) -> Cell {
     (state.name().to_owned(), style)
 }
 
-/// Returns the cells for what another node reports of itself and of its peers.
+/// Returns the cells for the report of another node about itself and its peers.
 fn opinion(row: &Row) -> Vec<Cell> {
     let name = row
         .name

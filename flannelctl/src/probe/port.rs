@@ -1,4 +1,4 @@
-//! `flannelctl probe HOST:PORT`: whether a port accepts TCP connections from this node, and from the address of its pods' bridge.
+//! `flannelctl probe HOST:PORT`: tests whether a port accepts TCP connections from this node and from the address of its pods' bridge.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -112,7 +112,7 @@ fn step(name: StepName, outcome: Outcome, text: impl Into<String>) -> Step {
     }
 }
 
-/// Returns the address of the host: the first one if it has several, because most programs use that.
+/// Returns the address of the host: the first address if the host has several, because most programs use the first address.
 fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
     if let Ok(address) = port.host.parse::<IpAddr>() {
         return Some(SocketAddr::new(address, port.port));
@@ -205,7 +205,7 @@ fn bridge(subnet_file: &Path, to: IpAddr) -> Option<IpAddr> {
     subnet.hosts().next()
 }
 
-/// Connects from the address of the bridge. Packets that leave the network are masqueraded, as those of pods are.
+/// Connects from the address of the bridge. The host masquerades packets that leave the network, like packets of pods.
 fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     let Some(bridge) = bridge else {
         return step(
@@ -236,7 +236,7 @@ fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     }
 }
 
-/// Returns a sentence about where the path ends, and the commands to run next.
+/// Returns a sentence about the end of the path, and the commands to run next.
 fn end(port: &Port, address: Option<SocketAddr>, at: Option<StepName>) -> (String, Vec<Next>) {
     let here = |command: String| Next { on: None, command };
     let kubectl = |command: &str| Next {

@@ -27,7 +27,7 @@ pub(super) fn early(step: &Step, screen: Screen) -> String {
     line(step, words.max().unwrap_or(0), screen)
 }
 
-/// Renders where the path ends, and the commands to run next.
+/// Renders the end of the path, and the commands to run next.
 pub(super) fn end(probe: &Probe, screen: Screen) -> String {
     let mut lines = vec![screen.styled(
         if probe.ends_at.is_some() {

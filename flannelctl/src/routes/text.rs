@@ -11,7 +11,7 @@ use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
 const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
-/// Maximum number of listed objects that are in sync. If there are more, they are only counted.
+/// Maximum number of listed objects that are in sync. If there are more such objects, the text contains only their number.
 const MAX_LISTED: usize = 30;
 /// Maximum number of listed reasons for refusals by the kernel.
 const MAX_REASONS: usize = 5;
@@ -77,7 +77,7 @@ fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     ]
 }
 
-/// Returns the reasons why the kernel refused objects. They are too long for the table, and often the same for many objects.
+/// Returns the reasons why the kernel refused objects. The reasons are too long for the table, and are often the same for many objects.
 fn reasons(wrong: &[&Object]) -> Option<String> {
     let all: BTreeSet<&str> = wrong
         .iter()
@@ -116,7 +116,7 @@ fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
         .collect()
 }
 
-/// Renders objects that are not flannel's. Routes to this node's own pods are only counted, unless `all` is set.
+/// Renders objects that are not flannel's. Renders only the number of routes to this node's own pods, unless `all` is set.
 fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
     let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = objects
         .iter()
@@ -173,7 +173,7 @@ fn rules_text(rules: &Rules) -> String {
     format!("{}: {what}; {state}", rules.with)
 }
 
-/// Returns the last line: how many objects are in sync, and what is not.
+/// Returns the last line: the number of objects in sync, and the objects that are not in sync.
 fn summary(routes: &Routes, screen: Screen) -> String {
     let count = |state: ObjectState| {
         routes

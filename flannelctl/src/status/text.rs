@@ -41,7 +41,7 @@ fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
         .filter(|finding| finding.explained_by.is_none())
 }
 
-/// Returns the peers that packets do not reach; none as soon as the doctor's findings name them.
+/// Returns the peers that packets do not reach; an empty list if the doctor's findings name them.
 fn cut(node: &Node) -> Vec<&probing::view::PeerView> {
     let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
     all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All)
@@ -262,7 +262,7 @@ fn finding_text(finding: &Finding, now: Timestamp) -> String {
     format!("{}{}", finding.what, since.unwrap_or_default())
 }
 
-/// Returns the URL of the status page, and how to reach it from another machine.
+/// Returns the URL of the status API, and the command that makes it reachable from another machine.
 fn page(url: &str, node: &str) -> String {
     let port = url.trim_end_matches('/').rsplit(':').next();
     match url.contains("127.0.0.1") || url.contains("[::1]") {

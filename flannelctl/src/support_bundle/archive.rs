@@ -10,7 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-/// Maximum size of the contents, in bytes before compression. The file stays smaller than 20 MB even if nothing compresses.
+/// Maximum size of the contents, in bytes before compression. The file stays smaller than 20 MB even if the contents do not compress.
 const LIMIT: u64 = 19 * 1000 * 1000;
 
 pub(super) struct Archive {
@@ -64,7 +64,7 @@ impl Archive {
         }
     }
 
-    /// Adds a file. Truncates it to the space that is left.
+    /// Adds a file, truncated to the remaining space.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be written.

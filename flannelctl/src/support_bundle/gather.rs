@@ -18,7 +18,7 @@ use crate::ask::{self, AskError};
 
 /// Time limit for a program.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of one item, in bytes. For a pod's log, the last bytes are kept. journalctl limits its output by lines.
+/// Maximum size of one item, in bytes. Of a pod's log, the bundle keeps the last bytes. journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Folder of Docker's container logs.
@@ -36,12 +36,12 @@ pub(super) enum Missing {
         /// The system's error.
         cause: io::Error,
     },
-    /// There is no log of a flannel pod.
+    /// The node has no log of a flannel pod.
     PodLog {
         /// The folder with the logs of pods.
         folder: PathBuf,
     },
-    /// A program cannot be run.
+    /// The system cannot run a program.
     Run {
         /// The command.
         command: String,
@@ -53,13 +53,13 @@ pub(super) enum Missing {
         /// The command.
         command: String,
     },
-    /// A program fails and prints nothing.
+    /// A program fails without output.
     Fails {
         /// The command.
         command: String,
-        /// Its exit status.
+        /// The program's exit status.
         status: ExitStatus,
-        /// Its output on standard error.
+        /// The program's output on standard error.
         stderr: String,
     },
 }
@@ -122,7 +122,7 @@ fn file(path: &Path) -> Result<String, Missing> {
         })
 }
 
-/// Returns the end of the daemon's log if it runs in a pod. `before` selects the log of an earlier container: 0 is the newest one.
+/// Returns the end of the log of a daemon that runs in a pod. `before` selects the log of an earlier container; 0 is the newest container.
 fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
     let path = daemon_logs(places).into_iter().nth(before);
     let path = path.ok_or_else(|| Missing::PodLog {
@@ -142,7 +142,7 @@ fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
     })
 }
 
-/// Returns the target of kubelet's link if it is one of Docker's logs, or else the path itself.
+/// Returns the target of kubelet's link if the target is a log of Docker, or otherwise the path itself.
 fn behind(path: &Path) -> PathBuf {
     let target = std::fs::canonicalize(path).ok();
     target

@@ -13,7 +13,7 @@ use super::scrub::scrub;
 use crate::kubernetes::{self, ClusterFlags, PodError};
 use crate::store;
 
-/// Time limit for the pod. Programs that hang have their own time limit there.
+/// Time limit for the command in the pod. In the pod, programs that hang have their own time limit.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a log from the API.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 const LINES: i64 = 5000;
 /// Maximum size of one file, in bytes.
 const LIMIT: u64 = 4 << 20;
-/// The logs: the daemon's, and that of the previous container.
+/// The logs of the daemon's current and previous containers.
 const LOGS: [(&str, bool); 2] = [
     ("flanneld/pod.log", false),
     ("flanneld/pod-previous.log", true),
@@ -30,7 +30,7 @@ const LOGS: [(&str, bool); 2] = [
 /// The files of the bundle, by name.
 pub(super) type Files = Vec<(String, String)>;
 
-/// Gathers the bundle of a node.
+/// Collects the support bundle of a node.
 ///
 /// # Errors
 /// Returns an error if the API does not respond, if the node has no pod of flannel, or if the pod has no `flannelctl`.

@@ -19,7 +19,7 @@ const NAMES: &[&str] = &[
 /// Name of the header whose whole value is a secret.
 const HEADER: &str = "authorization";
 
-/// Replaces values that look like secrets by `***`.
+/// Replaces values that look like secrets with `***`.
 pub(super) fn scrub(text: &str) -> String {
     text.split_inclusive('\n').map(line).collect()
 }
@@ -50,7 +50,7 @@ fn line(line: &str) -> String {
     user(&out)
 }
 
-/// Returns the start and end of all names, in bytes. Makes one pass for each name, because a line may be a document of megabytes.
+/// Returns the start and end of all names as byte offsets. Makes one pass for each name, because a line may be a document of megabytes.
 fn names(lower: &str) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = NAMES
         .iter()
@@ -64,7 +64,7 @@ fn names(lower: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// Returns the start and end of the value after a name, in bytes; `None` if no value is assigned.
+/// Returns the byte offsets of the start and end of the value after a name, or `None` if the text assigns no value to the name.
 fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     let rest = line.get(from..)?;
     let sign = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;

@@ -15,11 +15,11 @@ pub(super) struct Item {
 pub(super) enum Source {
     /// The daemon's response to a request on its socket.
     Daemon(&'static str),
-    /// The path of subnet.env with this suffix; empty for subnet.env itself.
+    /// The file at the path of subnet.env with this suffix; the suffix is empty for subnet.env itself.
     Suffixed(&'static str),
     /// A file that contains no secret.
     File(&'static str),
-    /// The end of a daemon's log in a pod of this node. 0 is the newest log, and higher numbers are earlier ones.
+    /// The end of a daemon's log in a pod of this node. 0 is the newest log, and higher numbers are earlier logs.
     PodLog(usize),
     /// The output of a program that prints no keys.
     Program(&'static [&'static str]),

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, bail};
 use types::printable;
 
-/// The error that ended writing to standard output.
+/// The error that ended output to standard output.
 static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
 /// Prints lines on standard output.
@@ -23,7 +23,7 @@ pub fn print_styled(text: impl Display) {
     write_text(&format!("{}\n", printable::styled_lines(&text.to_string())));
 }
 
-/// Prints a question or the start of a line, which may contain colours. The cursor stays after it.
+/// Prints a question or the start of a line, which may contain colours. The cursor stays after the text.
 pub fn begin(text: impl Display) {
     write_text(&printable::styled_line(&text.to_string()));
 }
@@ -38,7 +38,7 @@ pub fn clear() {
     write_text("\x1b[H\x1b[2J");
 }
 
-/// Whether writing to standard output has failed, as after `| head`.
+/// Whether a write to standard output has failed, as after `| head`.
 pub fn is_closed() -> bool {
     FAILED
         .lock()
@@ -51,7 +51,7 @@ pub fn document(text: &str) {
     write_text(&format!("{}\n", printable::json(text)));
 }
 
-/// Prints a generated script unchanged: it contains no untrusted text.
+/// Prints a generated script unchanged, because it contains no untrusted text.
 pub fn generated(script: &[u8]) {
     write(script);
 }
@@ -84,7 +84,7 @@ pub fn complain_at_length(text: impl Display) {
     note(format!("{}: {text:#}", program()));
 }
 
-/// Returns an error if output was lost, unless the reader closed the pipe (`| head`).
+/// Returns an error if output got lost, unless the reader closed the pipe (`| head`).
 pub fn end() -> Result<()> {
     match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {

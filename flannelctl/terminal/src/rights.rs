@@ -1,4 +1,4 @@
-//! Checks of permissions before a command begins. They fail with a message of one line.
+//! Checks of permissions before a command begins. A failed check prints a message of one line.
 
 use anyhow::{Result, bail};
 
@@ -19,7 +19,7 @@ pub fn root(what: &str) -> Result<()> {
 /// Requires root or CAP_NET_ADMIN. `what` completes the sentence "only root may …".
 ///
 /// # Errors
-/// Returns an error if this process has neither.
+/// Returns an error if this process has neither root rights nor CAP_NET_ADMIN.
 pub fn network(what: &str) -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_root() && !may(&status) {

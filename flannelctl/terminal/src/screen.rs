@@ -12,7 +12,7 @@ use crate::out;
 /// Minimum width of wrapped text, in columns.
 const MIN_ROOM: usize = 20;
 
-/// Whether the locale uses UTF-8 or is not set. The first variable that is set applies (locale(7)).
+/// Whether the locale uses UTF-8 or is unset. The first set variable applies (locale(7)).
 fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -88,7 +88,7 @@ impl Screen {
         self.width
     }
 
-    /// Splits a text between words into lines that fit into the terminal after an indent. A longer word gets a line of its own.
+    /// Splits a text between words into lines that fit into the terminal after an indent. A longer word gets a separate line.
     ///
     /// Returns a single line if the output is not a terminal.
     pub fn wrap(self, text: &str, indent: usize) -> Vec<String> {
@@ -113,7 +113,7 @@ impl Screen {
         lines
     }
 
-    /// Whether symbols may replace words: on a terminal whose locale has them.
+    /// Whether symbols may replace words, on a terminal whose locale supports them.
     pub fn has_signs(self) -> bool {
         self.terminal && self.unicode
     }

@@ -9,15 +9,15 @@ use crate::need::Need;
 pub struct Check {
     /// Name of the check in metrics, JSON and documentation.
     pub id: &'static str,
-    /// Usual severity of the check's findings, as listed in the documentation. A finding may have another severity.
+    /// Usual severity of the check's findings, which the documentation lists. A finding may have another severity.
     pub severity: Severity,
-    /// Heading of its section: its subject in a few words.
+    /// Heading of the check's section: the subject in a few words.
     pub title: &'static str,
-    /// Facts that the check needs. If one is unavailable, the result of the check is unknown.
+    /// Facts that the check needs. If a fact is unavailable, the result of the check is unknown.
     pub needs: &'static [Need],
     /// Ids of checks whose findings are consequences of a finding of this check.
     pub explains: &'static [&'static str],
-    /// Whether the check is skipped in the first seconds of a daemon, when peers and probes are not settled yet.
+    /// Whether the doctor skips the check in the first seconds of a daemon, when peers and probes are not settled yet.
     pub waits: bool,
     /// Returns the findings from the facts.
     pub judge: fn(&Facts) -> Vec<Finding>,

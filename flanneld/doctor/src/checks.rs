@@ -1,4 +1,4 @@
-//! The checks, with one file for each group.
+//! The checks, in one file for each group.
 
 pub mod daemon;
 pub(crate) mod daemon_set;

@@ -3,7 +3,7 @@
 use crate::shell::word;
 use std::fmt;
 
-/// Objects that a command acts on, which decide where the command can run.
+/// Objects that a command changes or reads, which decide where the command can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActsOn {
     /// The host on which the command runs.
@@ -19,7 +19,7 @@ pub enum ActsOn {
 pub struct Command {
     /// The command line, as the operator types it.
     pub text: String,
-    /// The objects that the command acts on.
+    /// The objects that the command changes or reads.
     pub acts_on: ActsOn,
 }
 

@@ -4,14 +4,14 @@ use crate::facts::Network;
 use crate::facts::host::Sysctls;
 use std::path::PathBuf;
 
-/// A sysctl that has to be changed.
+/// A sysctl that flanneld has to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
-    /// Its name, as in sysctl(8).
+    /// The sysctl's name, as in sysctl(8).
     pub name: String,
-    /// Its file below /proc/sys, as an absolute path.
+    /// The sysctl's file below /proc/sys, as an absolute path.
     pub path: PathBuf,
-    /// The present value.
+    /// The current value.
     pub old: i64,
     /// The required value.
     pub new: i64,

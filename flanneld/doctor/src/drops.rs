@@ -1,4 +1,4 @@
-//! Finds rules that drop flannel's packets at hooks without a check of their own: `raw`, `mangle`, bridges, devices, and the output of this host.
+//! Finds rules that drop flannel's packets at hooks without a separate check: `raw`, `mangle`, bridges, devices, and the output of this host.
 //! Reads listed rules only and has no side effects.
 
 use crate::facts::Network;
@@ -19,10 +19,10 @@ use types::Family;
 /// Names of the iptables commands, by family and variant.
 pub(crate) type Commands = Vec<(Family, Variant, String)>;
 
-/// Maximum number of peers whose tunnel packets are traced through the rules, because rules may have sets of thousands of addresses.
+/// Maximum number of peers whose tunnel packets the doctor traces through the rules. Rules may contain sets of thousands of addresses.
 const MAX_PEERS: usize = 64;
 
-/// Whether this module judges a base chain. Excludes NAT chains, flannel's own tables, and chains with a check of their own.
+/// Whether this module judges a base chain. Excludes NAT chains, flannel's own tables, and chains with a separate check.
 fn is_looked_at(carried: Carried, table: &Table, base: &Base) -> bool {
     if base.nat || table.name.starts_with("flannel") {
         return false;
@@ -77,7 +77,7 @@ fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Pa
     all
 }
 
-/// Returns the rules and policies that certainly drop flannel's packets: the first one for each kind of packet.
+/// Returns the rules and policies that certainly drop flannel's packets: the first rule or policy for each kind of packet.
 pub(crate) fn drops(
     rules: &Rules,
     commands: &Commands,

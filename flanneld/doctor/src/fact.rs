@@ -5,9 +5,9 @@
 pub enum Fact<T> {
     /// The value is known.
     Known(T),
-    /// It is known that there is no value.
+    /// The value is known to be absent.
     Absent,
-    /// The value could not be determined, for this reason. A check that needs the value is unknown: neither passed nor failed.
+    /// The doctor could not determine the value, for this reason. A check that needs the value is unknown: neither passed nor failed.
     Unavailable(String),
 }
 
@@ -18,7 +18,7 @@ impl<T> Default for Fact<T> {
 }
 
 impl<T> Fact<T> {
-    /// Returns a fact that could not be determined, with the reason.
+    /// Returns an unavailable fact with the reason.
     pub fn unavailable(why: impl std::fmt::Display) -> Self {
         Self::Unavailable(why.to_string())
     }
@@ -42,7 +42,7 @@ impl<T> Fact<T> {
         }
     }
 
-    /// Returns the reason why the value could not be determined; `None` if it is known or absent.
+    /// Returns the reason why the value is unavailable; `None` if the value is known or absent.
     pub fn why(&self) -> Option<&str> {
         if let Self::Unavailable(why) = self {
             Some(why)

@@ -1,4 +1,4 @@
-//! Facts about a node. The daemon provides its own state, [`crate::look`] the state of the host.
+//! Facts about a node. The daemon provides its own state, and [`crate::look`] provides the state of the host.
 
 pub mod argument;
 pub mod daemon;
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use types::Subnets;
 use types::{Encapsulation, Family, Profile};
 
-/// All facts that the checks depend on. By default every fact is unavailable.
+/// All facts on which the checks depend. By default, every fact is unavailable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The profiles of all backends.
@@ -28,13 +28,13 @@ pub struct Facts {
     pub daemon: daemon::Daemon,
     /// The store of the leases.
     pub store: store::Store,
-    /// This node's lease and those of its peers.
+    /// The leases of this node and of its peers.
     pub leases: leases::Leases,
     /// Results of this node's probes of its peers.
     pub mesh: Fact<mesh::Mesh>,
     /// The WireGuard peers; absent with other backends.
     pub wireguard: Fact<wireguard::Wireguard>,
-    /// Facts that pods depend on in addition to the network.
+    /// Facts on which pods depend in addition to the network.
     pub pods: pods::Pods,
     /// This node's Node object; absent without Kubernetes.
     pub kubernetes: Fact<kubernetes::Kubernetes>,
@@ -62,7 +62,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns the encapsulation of pod packets between nodes; `None` if there is no tunnel or if the encapsulation is unknown.
+    /// Returns the encapsulation of pod packets between nodes; `None` without a tunnel, or if the encapsulation is unknown.
     pub fn tunnel(&self) -> Option<Encapsulation> {
         self.encapsulation
             .filter(|encapsulation| !encapsulation.is_none())
@@ -85,7 +85,7 @@ impl Network {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Returns whether packets between nodes are encrypted. In that case the probes over the underlay are only pings.
+    /// Returns whether the backend encrypts packets between nodes. If so, the probes over the underlay are only pings.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.backend.is_some_and(|backend| backend.encrypts)
     }
@@ -100,7 +100,7 @@ impl Network {
         self.networks.v6().is_some()
     }
 
-    /// Returns the device that sends pod packets to other nodes; `None` if the backend has none or if the device is unknown.
+    /// Returns the device that sends pod packets to other nodes; `None` if the backend has no device or if the device is unknown.
     pub fn device(&self, family: Family) -> Option<String> {
         // If the configuration of the backend is unknown, the IPv4 device is assumed to serve both families.
         let assumed = self.encapsulation.is_none() && self.v4();

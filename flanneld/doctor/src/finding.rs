@@ -21,16 +21,16 @@ pub(crate) const SEVERAL: &str = "several peers";
 const MAX_PEERS: usize = 256;
 /// Place of a remedy that all nodes need.
 pub(crate) const EVERYWHERE: &str = "every node";
-/// Place of kubectl commands, which have to run only once because they act on the cluster.
+/// Place of kubectl commands, which have to run only once because they change the cluster.
 pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Packets of pods are lost, or the node cannot do its work.
+    /// The node loses packets of pods, or cannot do its work.
     Broken,
-    /// The node works, but a fault will cost packets or repairs.
+    /// The node works, but a fault will cause packet loss or repairs.
     Degraded,
     /// The node works, but may fail later.
     Risk,
@@ -81,12 +81,12 @@ pub struct Finding {
     /// The names of the affected peers, at most 256; empty if the finding is about this node.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// The affected address family; `None` if the finding is about both.
+    /// The affected address family; `None` if the finding is about both families.
     #[serde(skip)]
     pub family: Option<Family>,
     /// The severity of a finding.
     pub severity: Severity,
-    /// What is wrong, in one sentence.
+    /// Description of the problem in one sentence.
     pub what: String,
     /// The cause or the consequence of the problem.
     pub why: String,
@@ -94,16 +94,16 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// The commands that fix the problem.
     pub remedy: Remedy,
-    /// The objects that each command of the remedy acts on. [`Remedy::on`] is derived from them later.
+    /// The objects that each command of the remedy changes or reads, from which a later step derives [`Remedy::on`].
     #[serde(skip)]
     pub acts_on: Vec<ActsOn>,
     /// Time of the first report that contained the finding; `None` unless a daemon repeats the checks.
     pub since: Option<Timestamp>,
-    /// The check whose finding explains this one. An explained finding needs no remedy of its own.
+    /// The check whose finding explains this finding. An explained finding needs no separate remedy.
     pub explained_by: Option<String>,
 }
 
-/// Keeps the `most` most severe findings of one kind. The last one reports how many more there are.
+/// Keeps the `most` most severe findings of one kind. The last finding reports the number of the omitted findings.
 pub(crate) fn capped(mut findings: Vec<Finding>, most: usize) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.severity);
     let more = findings.len().saturating_sub(most);
@@ -188,7 +188,7 @@ impl Finding {
         commands.into_iter().fold(self, Self::run)
     }
 
-    /// Adds a note on the commands as a shell comment. Call it after the commands are added: notes come last.
+    /// Adds a note on the commands as a shell comment. The caller must first add the commands, because notes come last.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         self.remedy.commands.push(format!("# {text}"));
@@ -287,7 +287,7 @@ pub struct Report {
     pub daemon: DaemonState,
     /// Number of checks in the table.
     pub checks: usize,
-    /// The findings: the most severe ones first, and causes before their consequences.
+    /// The findings: the most severe findings first, and causes before their consequences.
     pub findings: Vec<Finding>,
     /// Checks with an unknown result.
     pub unknown: Vec<Unknown>,

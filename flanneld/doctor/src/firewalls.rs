@@ -16,9 +16,9 @@ pub struct Firewalld {
 /// The firewalls of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalls {
-    /// iptables and ip6tables in each variant that could be listed. Packets traverse all of them.
+    /// iptables and ip6tables in each variant that the doctor could list. Packets traverse all of them.
     pub tables: Vec<Table>,
-    /// firewalld; `None` if it is not active.
+    /// firewalld; `None` if firewalld is not active.
     pub firewalld: Option<Firewalld>,
     /// nftables chains that block pods' packets.
     pub(crate) barriers: Vec<Barrier>,
@@ -50,7 +50,7 @@ pub struct Drop {
     pub hook: Hook,
     /// The iptables command for the table; `None` for an nftables table.
     pub command: Option<String>,
-    /// Whether chains of network policies follow in the same base chain. In that case an accept rule before this rule would bypass the policies.
+    /// Whether chains of network policies follow in the same base chain. If so, an accept rule before this rule would bypass the policies.
     pub before_policies: bool,
 }
 
@@ -70,13 +70,13 @@ pub struct Table {
     pub network: IpNet,
     /// The name of the iptables command, as an operator types it.
     pub command: String,
-    /// Whether flannel's jump to FLANNEL-FWD is present.
+    /// Whether flannel's jump to FLANNEL-FWD exists.
     pub jump: bool,
     /// The rules and the policy that drop pod packets in FORWARD, in order.
     pub forward: Vec<Block>,
     /// The number of the last rule of FORWARD that jumps to a chain of network policies.
     pub policies: Option<usize>,
-    /// Whether Docker's chains are present.
+    /// Whether Docker's chains exist.
     pub docker: bool,
     /// Whether ufw is active.
     pub ufw: bool,
@@ -114,7 +114,7 @@ impl Table {
         self.input.as_ref().is_some_and(|block| !block.doubt)
     }
 
-    /// Returns the rule of INPUT that drops tunnel packets, unless it is one of ufw's.
+    /// Returns the rule of INPUT that drops tunnel packets, unless ufw added it.
     pub(crate) fn input_refusal(&self) -> Option<&Stop> {
         self.input
             .as_ref()

@@ -1,4 +1,4 @@
-//! Findings of earlier rounds: the time since which each exists, and which ones are new or gone.
+//! Findings of earlier rounds: the age of each finding, and which findings are new or gone.
 
 use crate::finding::{Finding, Report};
 use jiff::Timestamp;
@@ -13,14 +13,14 @@ pub struct Ledger {
 /// Changes between two reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Findings that were not reported before, or that another finding no longer explains.
+    /// Findings that are new, or that another finding no longer explains.
     pub came: Vec<Finding>,
     /// Findings that are gone.
     pub went: Vec<Finding>,
 }
 
 impl Ledger {
-    /// Adds a report: sets the times of its findings, and returns which ones are new and which are gone.
+    /// Adds a report: sets the times of its findings, and returns the new findings and the findings that are gone.
     pub fn enter(&mut self, report: &mut Report) -> News {
         let mut news = News::default();
         let mut now = BTreeMap::new();

@@ -12,12 +12,12 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Maximum number of prefixes in a command. If there are more, `few` widens them.
+/// Maximum number of prefixes in a command. If there are more prefixes, `few` widens them.
 const MAX_PREFIXES: usize = 32;
-/// Maximum number of separate commands for one program. If there are more, one shell loop replaces them.
+/// Maximum number of separate commands for one program. If more are necessary, one shell loop replaces them.
 const MAX_COMMANDS: usize = 4;
 
-/// Command that makes firewalld apply what `--permanent` has stored.
+/// Command that makes firewalld apply the permanent configuration.
 pub(crate) const RELOAD: &str = "firewall-cmd --reload";
 
 /// The program that manages a host's firewall.
@@ -27,7 +27,7 @@ pub(crate) enum Program {
     Ufw,
     /// firewalld, through its own commands.
     Firewalld,
-    /// No such program: plain iptables rules.
+    /// No such program, only plain iptables rules.
     Iptables,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
 /// Senders of packets from other nodes, in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The incoming interface; `None` for commands that run on every node, because its name may differ there.
+    /// The incoming interface; `None` for commands that run on every node, because the name may differ between nodes.
     pub interface: Option<String>,
     /// The networks that contain the addresses of other nodes.
     pub sources: Vec<IpNet>,
@@ -54,7 +54,7 @@ pub(crate) struct Origin {
 impl Origin {
     /// Returns the addresses of the other nodes: the underlay's networks that contain nodes, and separate prefixes for nodes outside of these.
     ///
-    /// The sources are empty if neither the underlay's addresses nor the other nodes are known: no command would be right.
+    /// The sources are empty if both the underlay's addresses and the other nodes are unknown, because no command would be right.
     pub(crate) fn of(facts: &Facts, family: Family) -> Self {
         let choice = facts.daemon.choice.known();
         let interface = choice.map(|choice| choice.interface.clone());
@@ -149,7 +149,7 @@ impl Origin {
     }
 }
 
-/// Returns the networks of the underlay interface's addresses, without link-local ones and single addresses.
+/// Returns the networks of the underlay interface's addresses, without link-local networks and single addresses.
 pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Vec<IpNet> {
     let interface = choice.and_then(|choice| facts.host.named(&choice.interface));
     let of_hosts = |net: &IpNet| match net.addr() {
@@ -187,7 +187,7 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
 
 /// Returns the commands that accept these packets now and after a reboot.
 ///
-/// `before` has the iptables commands to use, each with the number of the INPUT rule that the new rule has to precede. `unit` names a systemd unit.
+/// `before` contains the iptables commands, each with the number of the INPUT rule that the new rule has to precede. `unit` names a systemd unit.
 pub(crate) fn commands(
     program: Program,
     kinds: &[Encapsulation],

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use tally::Tally;
 use types::Family;
 
-/// Maximum number of hardware addresses that are remembered.
+/// Maximum number of remembered hardware addresses.
 const MAX_MACS: usize = 4096;
 
 /// Reads facts from the host repeatedly.
@@ -57,7 +57,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Reads all facts about the host except its firewalls. Listing the firewalls starts processes, so the caller lists them less often.
+    /// Reads all facts about the host except its firewalls. The caller lists the firewalls less often, because a listing starts processes.
     ///
     /// Looks up routes to `targets` and to the pods of `peers`.
     pub async fn host(
@@ -133,7 +133,7 @@ impl Look {
         }
     }
 
-    /// Reads the facts that pods depend on in addition to the network.
+    /// Reads the facts on which pods depend in addition to the network.
     pub fn pods(&self, daemon: &Daemon, network: Option<&Network>, host: &Host) -> Pods {
         Pods {
             env: env(&daemon.subnet_file),
@@ -156,7 +156,7 @@ impl Look {
     }
 }
 
-/// Time to wait for an ARP reply of another host.
+/// Time to wait for an ARP reply from another host.
 const ARP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Returns the hardware address of another host on the underlay that answers ARP requests for this node's address.

@@ -1,17 +1,17 @@
-//! Names of the facts that checks need. If one is unavailable, the check is unknown.
+//! Names of the facts that checks need. If such a fact is unavailable, the result of the check is unknown.
 
 use crate::facts::Facts;
 
 macro_rules! needs {
     ($($(#[$doc:meta])* $need:ident => $($field:ident).+,)+) => {
-        /// A fact that a check cannot do without.
+        /// A fact that a check needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Need {
             $($(#[$doc])* $need,)+
         }
 
         impl Need {
-            /// Returns the reason why the fact is unavailable; `None` if it is known or absent.
+            /// Returns the reason why the fact is unavailable; `None` if the fact is known or absent.
             pub fn missing(self, facts: &Facts) -> Option<&str> {
                 match self {
                     $(Self::$need => facts.$($field).+.why(),)+
@@ -58,7 +58,7 @@ needs! {
     Conntrack => host.conntrack,
     /// The limits on neighbour entries.
     Neighbours => host.neighbours,
-    /// The kernel modules that are missing.
+    /// The missing kernel modules.
     Modules => host.modules,
     /// The counters of checksum errors.
     Checksums => host.checksums,
@@ -92,7 +92,7 @@ needs! {
     Vtep => leases.vtep,
     /// The peers' leases.
     Peers => leases.peers,
-    /// The leases that are not used.
+    /// The leases that this node does not use.
     Refused => leases.refused,
     /// Results of the probes.
     Mesh => mesh,

@@ -1,6 +1,6 @@
-//! Judges what firewall rules do with pod packets and tunnel packets. Reads listed rules only and has no side effects.
+//! Judges the effect of firewall rules on pod packets and tunnel packets. Reads only listed rules and has no side effects.
 //!
-//! A rule that the doctor does not understand is assumed to let packets pass.
+//! The doctor assumes that a rule that it does not understand lets packets pass.
 
 use crate::facts::Network;
 use crate::firewalls::{Barrier, Block, Firewalld, Table};
@@ -27,7 +27,7 @@ const TCP: u32 = 6;
 const UDP: u32 = 17;
 /// Shortest and longest first packet of a connection, in bytes.
 const FIRST: (u32, u32) = (40, 100);
-/// Length of a large packet, in bytes. Inside a tunnel it still fits a link with an MTU of 1500 bytes.
+/// Length of a large packet, in bytes. Inside a tunnel, such a packet still fits a link with an MTU of 1500 bytes.
 const LARGE: u32 = 1280;
 /// Name of firewalld's nftables table.
 pub(crate) const FIREWALLD: &str = "firewalld";
@@ -82,7 +82,7 @@ fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a
         .flat_map(|(number, rule)| onward(rule).map(move |to| (number, to)))
 }
 
-/// Returns the chains that a rule jumps or goes to, without those in verdict maps.
+/// Returns the target chains of a rule's jumps and gotos, without the chains in verdict maps.
 pub(crate) fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     rule.steps.iter().filter_map(|step| match step {
         Step::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) => Some(to.as_str()),
@@ -90,7 +90,7 @@ pub(crate) fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns packets between pods of this node and pods of other nodes, in both directions. `kinds` has protocols, connection states and lengths.
+/// Returns packets between pods of this node and pods of other nodes, in both directions. `kinds` contains protocols, connection states and lengths.
 fn between_pods(
     net: &IpNet,
     network: &Network,
@@ -227,7 +227,7 @@ pub(crate) fn of_tunnel(
 /// Returns the rules and policies that drop pod packets.
 ///
 /// Ignores a drop of first packets if another rule names such packets and accepts some of them, because that rule's author has considered pods.
-/// Always returns a rule that names the packets and drops them. Returns drops of later packets only if the rule names these packets.
+/// Rules that name these packets and drop them are always returned. Returns drops of later packets only if the rule names these packets.
 fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Block> {
     let first = of_pods(net, network, around);
     let found = first_refused(walk, &first);
@@ -319,7 +319,7 @@ pub(crate) fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
         && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
 }
 
-/// Returns how a base chain blocks packets of a network; `None` if it does not.
+/// Returns how a base chain blocks packets of a network; `None` if it does not block them.
 pub fn barrier(
     rules: &Rules,
     gate: &Gate,
@@ -351,7 +351,7 @@ pub fn barrier(
     })
 }
 
-/// Returns which pod and tunnel packets firewalld's table accepts.
+/// Returns the pod and tunnel packets that firewalld's table accepts.
 pub fn firewalld(rules: &Rules, network: &Network, around: &Surroundings) -> Firewalld {
     let only = |table: &Listed, _: &str, _: &Base| {
         table.program == Program::Nft && table.name == FIREWALLD

@@ -8,8 +8,8 @@ const SYSCTLS: &str = "/etc/sysctl.d/99-zz-flannel.conf";
 /// The folder of systemd units from the administrator.
 const UNITS: &str = "/etc/systemd/system";
 
-/// Returns the commands that set a sysctl now and at each boot. A name that contains a device has to be written with slashes, because a device
-/// name such as `flannel.1` may contain a dot.
+/// Returns the commands that set a sysctl now and at each boot. If the name contains a device, the caller must write it with slashes, because a
+/// device name such as `flannel.1` may contain a dot.
 pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     [
         format!("sysctl -w {name}={value}"),
@@ -24,8 +24,8 @@ pub fn module(name: &str) -> String {
 
 /// Returns the commands that insert iptables rules now and at each boot.
 ///
-/// Each rule has its program and its arguments, such as `-I FORWARD 3 -s …`. Rule numbers are valid only in `now`: at boot the rules go to the
-/// top of the chain. Do not use `later` for a chain with network policies: at boot, an agent may append its jump after the rules.
+/// Each rule has its program and its arguments, such as `-I FORWARD 3 -s …`. Rule numbers are valid only in `now`. At boot, the command inserts the
+/// rules at the top of the chain. Do not use `later` for a chain with network policies: at boot, an agent may append its jump after the rules.
 ///
 /// The commands install a systemd unit. `netfilter-persistent save` is not suitable, because it would restore rules of agents before the agents start.
 pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {

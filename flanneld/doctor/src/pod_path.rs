@@ -1,4 +1,5 @@
-//! Selects packets between pods of this node and pods of other nodes for route lookups, and the interfaces that they have to use. Has no side effects.
+//! Selects packets between pods of this node and pods of other nodes for route lookups, and the interfaces that these packets have to use. Has no
+//! side effects.
 
 use crate::facts::Network;
 use crate::facts::host::{Forwarded, Interface, PodPacket, PodPeer};
@@ -6,11 +7,11 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// Offset of the pod address within its subnet. It differs from the gateway's offset, which is 1, and exists in every usable subnet.
+/// Offset of the pod address within its subnet. This offset differs from the gateway's offset, which is 1, and exists in every usable subnet.
 const POD: u128 = 2;
 
-/// Returns the bridge of this node's pods. This is a bridge with an address of this node's subnet, possibly Docker's. Otherwise it is `cni0`, if
-/// `cni0` has only link-local addresses.
+/// Returns the bridge of this node's pods: a bridge with an address of this node's subnet (possibly Docker's), otherwise `cni0` if it has only
+/// link-local addresses.
 pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a Interface> {
     let is_in_own = |interface: &&Interface| {
         interface.kind == "bridge"
@@ -30,7 +31,7 @@ pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a 
         .or_else(|| interfaces.iter().find(is_bare))
 }
 
-/// Whether interfaces of pods are on a bridge.
+/// Whether a bridge has ports that belong to pods.
 pub fn has_ports(interfaces: &[Interface], bridge: &Interface) -> bool {
     interfaces
         .iter()

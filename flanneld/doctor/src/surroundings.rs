@@ -3,15 +3,15 @@
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Senders and interfaces of flannel's packets, as far as they are known.
+/// The known senders and interfaces of flannel's packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
     /// The interface for packets between nodes.
     pub underlay: Option<String>,
-    /// The bridge of this node's pods; `None` as long as there is none.
+    /// The bridge of this node's pods; `None` while the bridge does not exist.
     pub bridge: Option<String>,
     /// The addresses of the other nodes.
     pub peers: Vec<IpAddr>,
-    /// The networks of the underlay's addresses. The peers are assumed to be there while no peer is known.
+    /// The networks of the underlay's addresses. While no peer is known, the doctor assumes that the peers are in these networks.
     pub near: Vec<IpNet>,
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use types::printable;
 
-/// Reason for which a check is not made yet.
+/// Reason why the doctor does not run a check yet.
 const YOUNG: &str = "flanneld started a moment ago, and its objects may still be missing";
 
 /// Returns all checks. A cause comes before the checks that it may explain.
@@ -79,7 +79,7 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
     }
 }
 
-/// Marks the findings that another one explains. An explained finding explains no others, so every explanation names a root cause.
+/// Marks the findings that another finding explains. An explained finding explains no other findings, so every explanation names a root cause.
 fn fold(findings: &mut [Finding]) {
     let mut causes: Vec<(&'static Check, Vec<Finding>)> = Vec::new();
     let found: BTreeSet<String> = findings

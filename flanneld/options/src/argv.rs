@@ -9,28 +9,28 @@ use crate::mistake::Mistake;
 use crate::value::Value;
 use types::renamed;
 
-/// Name of the flag whose value must never be shown.
+/// Name of the flag whose value flanneld must never print.
 const SECRET: &str = "etcd-password";
 
-/// Which flags help lists.
+/// The selection of flags that help lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelpKind {
-    /// Those that most clusters need.
+    /// The flags that most clusters need.
     Common,
     /// All.
     All,
 }
 
-/// A command line for clap, and its parts that clap could not report.
+/// A command line for clap, and the parts that clap could not report.
 #[derive(Debug, Default)]
 pub(crate) struct Argv {
     /// Names of known flags with their values, in order.
     pub(crate) given: Vec<(String, String)>,
-    /// The help that was requested last.
+    /// The last requested help.
     pub(crate) help: Option<HelpKind>,
-    /// The first argument that is not a flag. It and all later arguments are ignored.
+    /// The first argument that is not a flag. flanneld ignores this and all later arguments.
     pub(crate) ignored: Option<String>,
-    /// Former names of flags that were used, each with the current name.
+    /// Former names of flags on the command line, each with the current name.
     pub(crate) renamed: Vec<(String, String)>,
     pub(crate) mistakes: Vec<Mistake>,
 }
@@ -47,13 +47,13 @@ impl Argv {
             .collect()
     }
 
-    /// Whether the flag for the secret is present, even with an empty value.
+    /// Whether the command line contains the flag for the secret, even with an empty value.
     pub(crate) fn gives_a_secret(&self) -> bool {
         self.given.iter().any(|(name, _)| name == SECRET)
     }
 }
 
-/// Whether a flag is a switch: true without a value, and a value is possible only with `=`.
+/// Whether a flag is a switch, which is true without a value and accepts a value only with `=`.
 pub(crate) fn is_switch(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<Value<bool>>()
 }
@@ -143,7 +143,7 @@ pub(crate) fn value_name(arg: &Arg) -> &str {
         .map_or("", |name| name.as_str())
 }
 
-/// Returns the known flag that is most similar to an unknown name; `None` if none is within two edits.
+/// Returns the known flag that is most similar to an unknown name; `None` if no flag is within two edits.
 fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
     let known = command.get_arguments().filter_map(Arg::get_long);
     known

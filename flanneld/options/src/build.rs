@@ -1,4 +1,4 @@
-//! Converts flags to settings. Each group of flags reads its own values. Reading continues after a mistake, so that one run finds all mistakes.
+//! Converts flags to settings. Each group of flags reads its own values. The readers continue after a mistake, so that one run finds all mistakes.
 
 mod interface;
 mod listen;
@@ -80,7 +80,7 @@ impl Flags {
     }
 }
 
-/// Adds the identity of this Node to a Kubernetes store. It is needed only to start: help and version work without a Node.
+/// Adds the identity of this Node to a Kubernetes store. Only a start needs this identity: help and version work without a Node.
 fn with_node(store: Store, reader: &mut Reader) -> Store {
     let Store::Kube(mut kube) = store else {
         return store;

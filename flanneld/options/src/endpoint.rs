@@ -22,7 +22,7 @@ pub enum Target {
     Unix(String),
 }
 
-/// Error for an address that contains a user. It quotes no part of the address, which may contain a password in any form.
+/// Error for an address that contains a user. The error quotes no part of the address, which may contain a password in any form.
 pub(super) const USER: &str = "a user is given with --etcd-username and --etcd-password (better FLANNELD_ETCD_USERNAME and FLANNELD_ETCD_PASSWORD), \
      not in the address of an etcd endpoint; it should look like http://10.0.0.1:2379";
 
@@ -48,21 +48,21 @@ pub enum EndpointError {
 /// Fault of a text that is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointFault {
-    /// TLS over a unix socket.
+    /// The text requests TLS over a unix socket.
     UnixTls,
-    /// A unix socket without a path.
+    /// The text names a unix socket without a path.
     NoSocket,
     /// An unknown scheme.
     Scheme(String),
-    /// More than a host and a port.
+    /// The text contains more than a host and a port.
     TooMuch,
     /// The closing bracket after an IPv6 address is missing.
     NoBracket,
     /// The brackets contain no IPv6 address.
     NoIpv6,
-    /// Something other than a port follows the brackets.
+    /// The text after the brackets is not a port.
     NoPort,
-    /// An IPv6 address without brackets.
+    /// The IPv6 address has no brackets.
     BareIpv6,
     /// The host before the port is missing.
     NoHost,
@@ -224,7 +224,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Cleans a path as Go's `path.Clean` does: removes doubled slashes, `.`, `..` and a trailing slash.
+/// Cleans a path as Go's `path.Clean` does: removes double slashes, `.`, `..` and a trailing slash.
 pub(crate) fn clean(path: &str) -> String {
     let rooted = path.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();

@@ -7,10 +7,10 @@ use types::printable;
 
 /// Column at which descriptions begin.
 const COLUMN: usize = 30;
-/// Column at which descriptions are wrapped.
+/// Column at which help wraps descriptions.
 const WIDTH: usize = 80;
 
-/// Text about what flanneld does and how it reads its flags.
+/// Text about the purpose of flanneld and the syntax of its flags.
 pub(crate) const ABOUT: &str = "\
 flanneld gives this node a subnet of the cluster's network and carries packets
 between the nodes' subnets.
@@ -29,7 +29,7 @@ this host; 5 the lease is lost for good (start again: a new one is acquired).
 Start with: flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto
 ";
 
-/// The flags of `--help`: those that most clusters need.
+/// The flags of `--help`, which most clusters need.
 const COMMON: &[&str] = &[
     "etcd-endpoints",
     "subnet-dir",

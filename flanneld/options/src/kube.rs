@@ -1,4 +1,4 @@
-//! Options of the Kubernetes store: how to reach the API, and which Node this is.
+//! Options of the Kubernetes store: access to the API, and the name of this node's Node.
 
 use crate::flags::KubernetesFlags;
 use crate::mistake::{Fault, Mistake};
@@ -8,7 +8,7 @@ use subnet_lease::kube::{Identity, KubeOptions, server_url};
 use subnet_lease::manager::boot_time;
 
 impl KubernetesFlags {
-    /// Returns how to reach the Nodes of Kubernetes; `None` unless `--kube-subnet-mgr` is on. The switches are checked in any case.
+    /// Returns the options for access to the Nodes of Kubernetes; `None` unless `--kube-subnet-mgr` is on. Checks the switches in any case.
     pub(crate) fn read(&self, reader: &mut Reader) -> Option<KubeOptions> {
         let Self {
             kube_subnet_mgr,
@@ -64,10 +64,10 @@ impl KubernetesFlags {
     }
 }
 
-/// Checks variables of Go flannel that have no effect in flannel-rs: its event queue cannot overflow.
+/// Checks variables of Go flannel that have no effect in flannel-rs, which has no event queue that could overflow.
 ///
 /// # Errors
-/// Returns an error if EVENT_QUEUE_DEPTH is not an integer. Go flannel also ends in this case.
+/// Returns an error if EVENT_QUEUE_DEPTH is not an integer. Go flannel also ends because of such a value.
 pub(crate) fn check_variables() -> Result<(), Mistake> {
     match std::env::var("EVENT_QUEUE_DEPTH") {
         Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => {
@@ -91,8 +91,8 @@ pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     }
 }
 
-/// Returns the name in a variable. Checks the name because it becomes part of a URL's path. A difference in case is reported later, when the Nodes
-/// are known.
+/// Returns the name in a variable. Checks the name because it becomes part of a URL's path. The store reports a difference in case later, when the
+/// Nodes are known.
 fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
     let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else {
         return Ok(None);

@@ -1,7 +1,7 @@
-//! Options from the command line and the environment: those of Go flannel, and some that only flannel-rs has.
+//! Options from the command line and the environment: the options of Go flannel, and some that only flannel-rs has.
 //!
 //! [`read`] converts Go's command-line syntax (`argv`), and lets clap fill the structs of `flags` from the result and from the
-//! environment. It then converts these to validated [`Settings`] in one pass that finds every mistake (`build`).
+//! environment. [`read`] then converts the structs to validated [`Settings`] in one pass that finds every mistake (`build`).
 
 #![deny(
     clippy::print_stdout,
@@ -130,7 +130,8 @@ pub fn manual() -> Command {
     })
 }
 
-/// Returns flanneld's command line for shell completion. Switches take no value there, because a word after a switch would end the flags.
+/// Returns flanneld's command line for shell completion. In this definition, switches take no value, because a word after a switch would end the
+/// flags.
 pub fn completion() -> Command {
     Flags::command().mut_args(|arg| {
         let arg = hinted(arg);
@@ -154,10 +155,10 @@ pub fn hinted(arg: Arg) -> Arg {
 }
 
 impl Invocation {
-    /// Returns the settings to run with. In all other cases, prints the help, the version or the mistakes.
+    /// Returns the settings for a run. In all other cases, prints the help, the version or the mistakes.
     ///
     /// # Errors
-    /// Returns the exit code if there is nothing to run: 0 after help or version, 1 after mistakes.
+    /// Returns the exit code if the daemon should not run: 0 after help or version, 1 after mistakes.
     #[allow(
         clippy::print_stderr,
         reason = "there is no log yet; what was typed is made printable by `help::mistakes`"

@@ -54,11 +54,11 @@ pub enum Mistake {
         /// Whether the other store is Kubernetes. Otherwise it is etcd.
         kubernetes: bool,
     },
-    /// A flag requires another one, which is missing.
+    /// A flag requires another flag, which is missing.
     Alone {
-        /// The flag or variable that is present.
+        /// The flag or variable that the operator set.
         from: String,
-        /// The flag that is missing.
+        /// The missing flag.
         missing: Partner,
     },
     /// The variable EVENT_QUEUE_DEPTH is not an integer.
@@ -75,7 +75,7 @@ pub enum Mistake {
         /// The value of the variable.
         name: String,
     },
-    /// A warning that is listed with the mistakes, because logging has not started yet.
+    /// A warning that flanneld prints with the mistakes, because logging has not started yet.
     Also(Warning),
 }
 
@@ -97,17 +97,17 @@ pub enum Partner {
 pub enum Fault {
     /// Not a boolean.
     Truth(String),
-    /// Not an integer in Go's syntax.
+    /// The value is not an integer in Go's syntax.
     Integer(String),
-    /// Not a decimal integer.
+    /// The value is not a decimal integer.
     Decimal(String),
-    /// Not a log format.
+    /// The value is not a log format.
     LogFormat(String),
-    /// Not a mode of `--encap-peers`.
+    /// The value is not a mode of `--encap-peers`.
     UnknownSenders(String),
-    /// Not a mode of `--datapath`.
+    /// The value is not a mode of `--datapath`.
     Datapath(String),
-    /// A number out of range.
+    /// The number is out of range.
     Range {
         /// The number.
         value: i64,
@@ -118,41 +118,41 @@ pub enum Fault {
         /// The unit, and the meaning of special values.
         note: &'static str,
     },
-    /// A number that is not a port.
+    /// The number is not a port.
     Port(i64),
-    /// Not an IP address of the required family.
+    /// The value is not an IP address of the required family.
     PublicAddress {
         /// The value.
         text: String,
         /// The required family.
         family: types::Family,
     },
-    /// Not an IP address.
+    /// The value is not an IP address.
     Address(String),
-    /// Not a network in CIDR notation, for `--iface-cidr`.
+    /// The value of `--iface-cidr` is not a network in CIDR notation.
     InterfaceNetwork(String),
-    /// Not a network in CIDR notation.
+    /// The value is not a network in CIDR notation.
     Network(String),
-    /// Not a regular expression.
+    /// The value is not a regular expression.
     Pattern(PatternError),
-    /// An unusable etcd endpoint.
+    /// The etcd endpoint is unusable.
     Endpoint(EndpointError),
-    /// An etcd endpoint that contains a user.
+    /// The etcd endpoint contains a user.
     EndpointUser,
     /// No etcd endpoint.
     NoEndpoint,
-    /// Not a valid root for keys.
+    /// The value is not a valid root for keys.
     Root(String),
-    /// Not the address of an API server.
+    /// The value is not the address of an API server.
     Server {
         /// The address; `None` if it may contain a password.
         named: Option<String>,
         /// The fault of the address.
         why: UrlError,
     },
-    /// Not a valid identity of a node.
+    /// The value is not a valid identity of a node.
     NodeId(String),
-    /// No name of a backend.
+    /// The value is not the name of a backend.
     NoBackend(String),
     /// An unknown backend.
     Backend {
@@ -161,17 +161,17 @@ pub enum Fault {
         /// The names of all backends.
         known: Vec<String>,
     },
-    /// Not the path of a file.
+    /// The value is not the path of a file.
     File(String),
-    /// Not the paths of two files.
+    /// The value does not contain the paths of two files.
     TwoFiles(String),
-    /// Not of the form `pattern=N`.
+    /// The value does not have the form `pattern=N`.
     Vmodule(String),
-    /// Not of the form `file.go:N`.
+    /// The value does not have the form `file.go:N`.
     Backtrace(String),
 }
 
-/// Error for a regular expression that cannot be compiled.
+/// Error for an invalid regular expression.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PatternError {
     /// The regular expression.
@@ -183,7 +183,7 @@ pub struct PatternError {
 /// A questionable option that does not keep the daemon from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// The rest of the command line is ignored.
+    /// flanneld ignores the rest of the command line.
     Ignored {
         /// The first ignored argument; `None` if it may be a secret.
         from: Option<String>,
@@ -192,7 +192,7 @@ pub enum Warning {
     Auto,
     /// TLS options are set, but this endpoint does not use TLS.
     TlsUnused(Endpoint),
-    /// The route protocol belongs to a routing daemon.
+    /// The route protocol number belongs to a routing daemon.
     RouteProtocol {
         /// The flag or variable with the number.
         from: String,

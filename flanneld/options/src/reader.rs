@@ -11,7 +11,7 @@ use types::Family;
 /// Collects mistakes and warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Mistakes that Go's `flag` package reports, which reads the whole command line before anything else happens.
+    /// Mistakes that Go's `flag` package reports, which reads the whole command line first.
     pub(crate) argv: Vec<Mistake>,
     mistakes: Vec<Mistake>,
     pub(crate) warnings: Vec<Warning>,
@@ -40,7 +40,7 @@ impl Reader {
         }
     }
 
-    /// Returns the warnings, or all mistakes if there are any.
+    /// Returns the warnings, or all mistakes if the reader found any.
     pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<Mistake>> {
         if self.argv.is_empty() && self.mistakes.is_empty() {
             Ok(self.warnings)
@@ -53,8 +53,8 @@ impl Reader {
         self.mistakes.push(mistake);
     }
 
-    /// Returns the last value of a flag with its parsed form; `None` if the flag has no value or the last one is invalid. Every value has to be valid, as
-    /// with Go's `flag` package.
+    /// Returns the last value of a flag with its parsed form; `None` if the flag has no value or the last value is invalid. Every value has to be
+    /// valid, as with Go's `flag` package.
     pub(crate) fn last<'a, T: Parse>(
         &mut self,
         values: &'a [Value<T>],
@@ -115,7 +115,7 @@ impl Reader {
         }
     }
 
-    /// Returns the public address of a family, if it is set.
+    /// Returns the public address of a family, if set.
     pub(crate) fn address<A: std::str::FromStr>(
         &mut self,
         values: &[Value<String>],

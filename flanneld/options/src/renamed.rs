@@ -3,7 +3,7 @@
 use clap::Arg;
 use types::renamed::{FLAGS, RenamedFlag};
 
-/// Returns whether the former variable applies: it is set, and the current one is not.
+/// Returns whether the former variable applies, because it is set and the current variable is not.
 fn is_in_use(flag: &RenamedFlag) -> bool {
     let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     is_set(flag.former_variable) && !is_set(flag.present_variable)

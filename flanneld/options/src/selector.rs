@@ -38,7 +38,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A compiled `--iface-regex`. Two patterns are equal if their texts are.
+/// A compiled `--iface-regex`. Two patterns are equal if their texts are equal.
 #[derive(Clone, Debug)]
 pub struct Pattern(regex::Regex);
 

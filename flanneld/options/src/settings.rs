@@ -36,7 +36,7 @@ pub struct Settings {
 /// Selection of the underlay interface, and the addresses to advertise.
 #[derive(Clone, Debug)]
 pub struct InterfaceSettings {
-    /// `--iface` and the other `--iface-…` selectors, in the order in which they are tried; empty if none is set.
+    /// `--iface` and the other `--iface-…` selectors, in the order in which flanneld tries them; empty if no selector is set.
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`: addresses to advertise to other nodes.
     pub public: Option<Addresses>,
@@ -68,7 +68,7 @@ pub struct NodeSettings {
 /// Settings of the traffic rules.
 #[derive(Clone, Debug)]
 pub struct RuleSettings {
-    /// The rules that flanneld keeps.
+    /// The rules that flanneld maintains.
     pub options: RuleOptions,
     /// `--iptables-resync`: time between two comparisons of the iptables rules.
     pub resync: Duration,
@@ -94,7 +94,7 @@ pub struct ListenSettings {
 /// A CNI configuration and its destination in the container runtime's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniConf {
-    /// The file to install. On Kubernetes it is a key of the ConfigMap.
+    /// The file to install. On Kubernetes, this file is a key of the ConfigMap.
     pub source: PathBuf,
     /// The file in the runtime's folder.
     pub destination: PathBuf,

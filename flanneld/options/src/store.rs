@@ -1,5 +1,5 @@
-//! The stores that flags can select: how to reach, open and describe each of them. Apart from the modules of `build`, which read the flags, only this
-//! module distinguishes the stores.
+//! The stores that flags can select, with the code that opens and describes each store. Apart from the modules of `build`, which read the flags, only
+//! this module distinguishes the stores.
 
 use crate::endpoint::Endpoint;
 use std::fmt;
@@ -58,7 +58,7 @@ impl Store {
         }
     }
 
-    /// Returns how commands of remedies reach the store, without the password.
+    /// Returns the options with which commands of remedies reach the store, without the password.
     pub fn access(&self) -> Access {
         match self {
             Store::Etcd(etcd) => Access::Etcd(access::Etcd {
@@ -86,7 +86,8 @@ impl Store {
 
     /// Opens the store for a daemon.
     ///
-    /// For etcd and a directory this does nothing yet: requests wait until the store is available. For Kubernetes it finds out which Node this is.
+    /// For etcd and a directory, this function sends no request: requests wait until the store is available. For Kubernetes, it determines this
+    /// node's Node.
     ///
     /// # Errors
     /// Returns `Unavailable` if the store cannot be opened yet, and `Refused` if it never can.
@@ -137,14 +138,14 @@ impl fmt::Display for Store {
     }
 }
 
-/// How to reach and authenticate to etcd.
+/// Options for the connection and the authentication to etcd.
 #[derive(Clone, Debug)]
 pub struct Etcd {
-    /// Its client addresses, at least one.
+    /// The client addresses of etcd, at least one.
     pub endpoints: Vec<Endpoint>,
     /// Root of the keys, cleaned, so that `{prefix}/config` is a key. Empty if the root is `/`.
     pub prefix: String,
-    /// TLS options; `None` if none are set or no endpoint uses TLS.
+    /// TLS options; `None` without TLS options, or if no endpoint uses TLS.
     pub tls: Option<Tls>,
     /// User name and password, if given.
     pub user: Option<(String, Secret)>,
@@ -169,13 +170,13 @@ impl Etcd {
 /// Files for TLS. The client reads them again when they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The certificate authority; `None` for the system's.
+    /// The certificate authority; `None` selects the authorities of the system.
     pub ca: Option<PathBuf>,
     /// The client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// A text that is never printed.
+/// A text that never appears in output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -1,4 +1,4 @@
-//! Values of flags with their origins. Parsing does not stop at the first mistake.
+//! Values of flags with their origins. The parser does not stop at the first mistake.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::settings::LogFormat;
 
 /// Type of a flag's value.
 pub(crate) trait Parse: Clone + Send + Sync + 'static {
-    /// All valid words; empty if they cannot be listed.
+    /// All valid words; empty if their number is unlimited.
     const WORDS: &'static [&'static str] = &[];
 
     /// Parses a text.
@@ -121,7 +121,7 @@ impl<T> fmt::Debug for Value<T> {
     }
 }
 
-/// Creates a [`Value`] from a text. It never fails, because clap would stop at the first mistake.
+/// Creates a [`Value`] from a text. This function never fails, because clap would stop at the first mistake.
 #[derive(Clone)]
 pub(crate) struct ValueParser<T>(PhantomData<fn() -> T>);
 

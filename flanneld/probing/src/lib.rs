@@ -1,7 +1,7 @@
 //! Probing between nodes: each node probes its peers over the overlay and over the underlay, and compares the results to locate a fault.
 //!
-//! All decisions are pure code without a runtime; the sockets are behind the feature `prober`. `flannelctl` uses only the data types of [`view`] and
-//! [`pods`] and links no sockets.
+//! All decisions are pure code without a runtime; the sockets require the feature `prober`. `flannelctl` uses only the data types of [`view`] and
+//! [`pods`], without sockets.
 
 pub mod limits;
 pub mod mtu;

@@ -34,27 +34,28 @@ pub const ROWS: Rate = Rate {
     per_second: 50.0,
     burst: 50.0,
 };
-/// Limit of follow-up probes, which find out why a probe got no reply.
+/// Limit of follow-up probes, which investigate why a probe got no reply.
 pub(crate) const RETRIES: Rate = Rate {
     per_second: 4.0,
     burst: 24.0,
 };
-/// Limit of probes in the search for a common fault. The burst covers the rounds of eight peers at once. Twelve seconds later it covers eight others.
+/// Limit of probes in the search for a common fault. The burst covers the rounds of eight peers at once, and twelve seconds later the rounds of eight
+/// other peers.
 pub(crate) const SEARCHES: Rate = Rate {
     per_second: 2.0,
     burst: 24.0,
 };
-/// Limit of probes to peers that other nodes report as unreachable. False hints cause no more probes than this.
+/// Limit of probes to peers that other nodes report as unreachable. The limit also bounds the probes that false reports cause.
 pub(crate) const HINTS: Rate = Rate {
     per_second: 1.5,
     burst: 6.0,
 };
-/// Limit of probes that check whether peers known to be broken have changed.
+/// Limit of probes that check whether the state of peers with confirmed faults has changed.
 pub(crate) const BROKEN_PEERS: Rate = Rate {
     per_second: 1.0,
     burst: 6.0,
 };
-/// Limit of row requests to other nodes while their rows are viewed.
+/// Limit of row requests to other nodes while a client views their rows.
 pub(crate) const ROW_QUESTIONS: Rate = Rate {
     per_second: 100.0,
     burst: 10.0,
@@ -83,7 +84,7 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// Takes `count` tokens. Returns false and takes none if there are fewer.
+    /// Takes `count` tokens. If the bucket has fewer tokens, returns false and takes none.
     pub(crate) fn take(&mut self, now: Duration, count: u32) -> bool {
         self.take_above(now, count, 0.0)
     }
@@ -102,7 +103,7 @@ impl Bucket {
         enough
     }
 
-    /// Returns when the bucket will hold `count` tokens, or its whole burst if `count` is larger.
+    /// Returns the time at which the bucket will hold `count` tokens, or its whole burst if `count` is larger.
     pub(crate) fn ready_at(&mut self, now: Duration, count: u32) -> Duration {
         self.refill(now);
         let missing = (f64::from(count).min(self.rate.burst) - self.tokens).max(0.0);
@@ -115,7 +116,7 @@ impl Bucket {
     }
 }
 
-/// Token buckets by key. Full buckets are dropped, so that only keys in use take memory.
+/// Token buckets by key. The map drops full buckets, so that only keys in use take memory.
 #[derive(Clone, Debug)]
 pub struct Buckets<K> {
     rate: Rate,
@@ -123,11 +124,11 @@ pub struct Buckets<K> {
     swept: Duration,
 }
 
-/// Interval at which full buckets are dropped.
+/// Interval at which the map drops full buckets.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<K: Eq + Hash + Copy> Buckets<K> {
-    /// Creates buckets of this rate. Each one starts full.
+    /// Creates buckets of this rate. Each bucket starts full.
     pub fn new(rate: Rate) -> Self {
         Self {
             rate,

@@ -11,15 +11,16 @@ pub const fn least(family: Family) -> u16 {
     }
 }
 
-/// Number of lost probes of one size after which that size is taken to be too large.
+/// Number of lost probes of one size after which the search treats that size as too large.
 const MAX_TRIES: u8 = 2;
 /// Shortest and longest time to wait for a reply.
 const ANSWER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
-/// A search for the MTU of a path. The path carries a size if one probe of that size got a reply. It does not carry a size if two probes got none.
+/// A search for the MTU of a path. The path carries a size if one probe of that size got a reply. The path does not carry a size if two probes of
+/// that size got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// The largest size known to be carried.
+    /// The largest size that the path is known to carry.
     carried: u16,
     /// The smallest size known to be too large.
     too_large: u16,
@@ -27,7 +28,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Starts a search between a size that is carried, or assumed to be, and one that is too large.
+    /// Starts a search between a size that the path carries or is assumed to carry, and a size that is too large.
     pub fn new(carried: u16, too_large: u16) -> Self {
         Self {
             carried: carried.min(too_large.saturating_sub(1)),
@@ -36,13 +37,13 @@ impl Search {
         }
     }
 
-    /// Returns the size of the next probe, or `None` once the MTU is found.
+    /// Returns the size of the next probe, or `None` when the search has found the MTU.
     pub fn next(&self) -> Option<u16> {
         let apart = self.too_large.saturating_sub(self.carried);
         (apart > 1).then(|| self.carried + apart / 2)
     }
 
-    /// Returns the MTU in bytes, once it is found.
+    /// Returns the MTU in bytes, or `None` before the search has found it.
     pub fn found(&self) -> Option<u16> {
         self.next().is_none().then_some(self.carried)
     }
@@ -69,7 +70,7 @@ impl Search {
         }
     }
 
-    /// Returns how long to wait for a reply, given the round trip so far.
+    /// Returns the time to wait for a reply, given the round trip so far.
     pub fn wait(rtt: Option<Duration>) -> Duration {
         rtt.map_or(ANSWER_TIMEOUT.1, |rtt| {
             (rtt * 20).clamp(ANSWER_TIMEOUT.0, ANSWER_TIMEOUT.1)

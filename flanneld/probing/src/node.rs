@@ -1,5 +1,5 @@
-//! A node that probes its peers and replies to their probes, as a pure state machine. Datagrams and the time go in; datagrams and verdicts come out.
-//! The prober connects it to sockets, the simulation to other nodes.
+//! A node that probes its peers and replies to their probes, as a pure state machine. The inputs are datagrams and the time; the outputs are
+//! datagrams and verdicts. The prober connects the state machine to sockets, and the simulation connects it to other nodes.
 
 mod answers;
 mod asks;

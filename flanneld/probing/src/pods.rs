@@ -1,8 +1,8 @@
-//! Pod probes: probes on the path of pods' packets. They start at an address of this node's subnet and pass the pods' bridge and forwarding to other
-//! nodes. This module encodes the probes and evaluates the replies. It is pure.
+//! Pod probes: probes on the path of pods' packets. Pod probes start at an address of this node's subnet and pass the pods' bridge and forwarding to
+//! other nodes. This module encodes the probes and evaluates the replies, as pure functions.
 //!
 //! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The call is the first packet of a new connection to the
-//! address that sent the probe. So a loss on pods' own connections is distinguished from a loss on connections to pods.
+//! address that sent the probe. The two responses distinguish a loss on pods' own connections from a loss on connections to pods.
 
 use crate::wire::{Echo, Header, MessageKind, POD_QUESTION, echo};
 use ipnet::IpNet;
@@ -15,7 +15,7 @@ use types::Family;
 pub const ASKED: usize = 8;
 /// Maximum number of peers without a reply that the host itself also probes in one round.
 pub const CONFIRMED: usize = 2;
-/// Number of failed rounds after which a peer is reported as lost.
+/// Number of failed rounds after which the report lists a peer as lost.
 const ROUNDS: u8 = 2;
 /// Minimum number of host bits of a subnet. Probes take no address from smaller subnets.
 const MIN_HOST_BITS: u8 = 4;
@@ -50,7 +50,7 @@ pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     }
 }
 
-/// Returns the UDP port that sends a pod probe and receives its reply. It differs for each probe, so that no earlier tracked connection lets the
+/// Returns the UDP port that sends a pod probe and receives its reply. Each probe has another port, so that no earlier tracked connection lets the
 /// probe pass.
 pub fn port(nonce: u64) -> u16 {
     const DYNAMIC: u16 = 0xc000;
@@ -58,7 +58,7 @@ pub fn port(nonce: u64) -> u16 {
     u16::from_be_bytes([high, low]) | DYNAMIC
 }
 
-/// Returns the UDP port that receives the pod call. It is not the port of the probe, whose tracked connection would let the call pass.
+/// Returns the UDP port that receives the pod call. The call does not use the port of the probe, whose tracked connection would let the call pass.
 pub fn call_port(nonce: u64) -> u16 {
     port(nonce) ^ 1
 }
@@ -83,9 +83,9 @@ pub enum Lost {
     Address,
     /// The peer sends no reply and no pod call.
     Everything,
-    /// Pod calls arrive, replies do not.
+    /// Pod calls arrive, but replies do not.
     Answers,
-    /// Replies arrive, pod calls do not: packets of connections to pods are lost.
+    /// Replies arrive, but pod calls do not: packets of connections to pods get lost.
     Calls,
 }
 
@@ -100,7 +100,7 @@ pub struct PodPath {
     pub asked: usize,
     /// Number of these peers that sent a reply and a pod call.
     pub answered: usize,
-    /// Subnets of the peers to or from which packets of pods are lost while the host's own packets pass, with the kind of loss.
+    /// Subnets of the peers to or from which packets of pods get lost while the host's own packets pass, with the kind of loss.
     pub lost: BTreeMap<IpNet, Lost>,
 }
 
@@ -112,9 +112,9 @@ pub enum PodState {
     Unknown,
     /// Packets of pods pass in both directions.
     Well,
-    /// Packets from or to some peers are lost.
+    /// Packets from or to some peers get lost.
     Some,
-    /// Packets from or to all probed peers are lost.
+    /// Packets from or to all probed peers get lost.
     All,
 }
 
@@ -157,7 +157,7 @@ pub enum Obstacle {
     NoBridge,
     /// The subnet has too few addresses.
     SmallSubnet,
-    /// Another device on the bridge has the address; the value is its hardware address.
+    /// Another device on the bridge has the address. Contains the hardware address of that device.
     Taken(String),
     /// The kernel refuses the device or the socket with this error.
     Refused(String),
@@ -184,7 +184,7 @@ struct Asked {
 #[derive(Debug, Default)]
 pub struct PodProbes {
     asked: BTreeMap<u64, Asked>,
-    /// Peers that were lost in their last rounds, with the number of these rounds.
+    /// Peers with a loss in their last rounds, with the number of these rounds.
     doubted: BTreeMap<IpNet, (u8, Lost)>,
     last: Option<IpNet>,
     counts: (usize, usize),
@@ -237,7 +237,7 @@ impl PodProbes {
         questions
     }
 
-    /// Returns up to [`ASKED`] peers that failed in their last round, to be probed again in the next one.
+    /// Returns up to [`ASKED`] peers that failed in their last round, which the next round probes again.
     pub fn doubted(&self) -> Vec<IpNet> {
         self.doubted.keys().copied().take(ASKED).collect()
     }
@@ -306,7 +306,7 @@ impl PodProbes {
         self.doubted.retain(|subnet, _| is_peer(subnet));
     }
 
-    /// Drops all results, because no peer is probed any more.
+    /// Drops all results, because this node no longer probes any peer.
     pub fn reset(&mut self) {
         *self = Self::default();
     }

@@ -30,21 +30,21 @@ use types::{Durations, Family, Subnets};
 
 /// Pause after an update of all peers, as a multiple of the time that the update took. The pause bounds the cost of any number of changes.
 const PAUSE_FACTOR: u32 = 40;
-/// Maximum length of the pause after an update, because a busy machine may have prolonged the update.
+/// Maximum length of the pause after an update. Without a maximum, an update on a busy machine could cause an overlong pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 /// Interval at which the prober retries to open a socket.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
-/// A wake-up that is late by at least this much shows that the program was stopped.
+/// Minimum delay of a wake-up that shows that the program was stopped.
 const MIN_STALL: Duration = Duration::from_millis(400);
 /// Pause between reads during a flood, so that the flood does not take the whole processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
-/// Reads wait for the next probe if it is due within this time. The kernel timestamps packets, so this saves wake-ups and costs no accuracy.
+/// Maximum time for which reads wait for the next probe. The kernel timestamps packets, so the wait saves wake-ups and costs no accuracy.
 const MAX_READ_DELAY: Duration = Duration::from_millis(300);
 /// Number of packets per read above which the prober drains the socket without a pause. Otherwise the socket's buffer overflows.
 const MAX_BATCH: usize = 16;
-/// Time after a flood during which the prober still drains without a pause, because a flood comes in waves.
+/// Time after a flood during which the prober still drains without a pause, because a flood comes in bursts.
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
-/// Longest sleep. Clocks may be changed meanwhile.
+/// Maximum length of a sleep, because clocks may change meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Timeout of [`Prober::ask`].
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ pub struct ProberSettings {
     pub port: u16,
     /// The node id that this node's lease publishes.
     pub id: String,
-    /// This node's subnets. Their leases are not peers.
+    /// This node's subnets. The leases of these subnets are not peers.
     pub own: Subnets,
     /// The backends whose leases are peers.
     pub kinds: Kinds,
@@ -64,7 +64,7 @@ pub struct ProberSettings {
     pub device: bool,
     /// The family of the tunnels, if all families share one.
     pub outer: Option<Family>,
-    /// Whether probes may go over the underlay, in the clear.
+    /// Whether probes may travel over the underlay, unencrypted.
     pub clear: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct UnderlayState {
     pub local: Vec<IpNet>,
     /// The MTU of the overlay for IPv4 and for IPv6, in bytes.
     pub mtu: (u16, u16),
-    /// The tunnel on this host that uses the probe port, if there is one. It keeps the port, because packets of pods take precedence.
+    /// The tunnel on this host that uses the probe port, if any. The tunnel keeps the port, because packets of pods take precedence.
     pub yields_to: Option<String>,
 }
 
@@ -100,14 +100,14 @@ struct Inner {
     problems: Vec<Problem>,
 }
 
-/// The figures of a prober, without any peer's own.
+/// The figures of a prober, without figures of single peers.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// The counters.
     pub traffic: Traffic,
     /// Number of peers, one for each address family, in each state.
     pub states: BTreeMap<State, u32>,
-    /// Number of these peers that reply or not, by path.
+    /// Numbers of these peers that reply and that do not, by path.
     pub paths: BTreeMap<(Path, PathState), u32>,
     /// Round trips over the overlay since the start.
     pub round_trips: Durations,
@@ -119,13 +119,13 @@ pub struct Figures {
 struct LoopState {
     sockets: Sockets,
     log: Log,
-    /// When opening the missing sockets is tried again.
+    /// Time of the next attempt to open the missing sockets.
     reopen_at: Duration,
-    /// Until then a flood is expected, and reads are not delayed.
+    /// Time until which the prober expects a flood and does not delay reads.
     calm_at: Duration,
-    /// Whether leases or addresses have changed since they were last applied.
+    /// Whether leases or addresses have changed since the last update.
     changed: bool,
-    /// When changes may be applied.
+    /// Earliest time of the next update.
     follow_at: Duration,
     /// The bits that distinguish the addresses of nodes from the addresses of pods, from [`host_bits`].
     hosts: (u32, u32),
@@ -210,7 +210,7 @@ impl Prober {
         self.inner().node.peers(now, of)
     }
 
-    /// Returns the sockets that could not be opened.
+    /// Returns the sockets that the prober could not open.
     pub fn problems(&self) -> Vec<Problem> {
         self.inner().problems.clone()
     }
@@ -285,15 +285,15 @@ impl Prober {
         self.shared.wake.notify_one();
     }
 
-    /// Sets what this node reports about itself to other nodes.
+    /// Sets this node's report about itself for other nodes.
     pub fn set_own(&self, own: Own) {
         self.inner().node.set_own(own);
     }
 
-    /// Probes the peer of this subnet on demand, several times. Returns `None` if no peer has the subnet, or if too many peers are being probed. Also
-    /// returns `None` if the result takes longer than five seconds.
+    /// Probes the peer of this subnet on demand, several times. Returns `None` if no peer has the subnet, if too many such sessions are open, or if
+    /// the result takes longer than five seconds.
     pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
-        /// Ends the session even if its future is dropped.
+        /// Guard that ends the session even if the caller's future is dropped.
         struct Asking<'a>(&'a Prober, u64);
         impl Drop for Asking<'_> {
             fn drop(&mut self) {
@@ -314,7 +314,7 @@ impl Prober {
         None
     }
 
-    /// Returns the address from which this node probes over the overlay, if it has one now.
+    /// Returns the address from which this node probes over the overlay, if it currently has such an address.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.inner().node.source(family)
     }
@@ -410,8 +410,8 @@ impl Prober {
         }
     }
 
-    /// Notifies subscribers of changes that affect packets. Omits the first verdict on a peer that is well: in a large cluster, such verdicts occur for
-    /// minutes.
+    /// Notifies subscribers of changes that affect packets. Omits the first verdict on a `well` peer, because such verdicts occur for minutes in a
+    /// large cluster.
     fn publish(&self, notices: &[Notice], common: &[CommonNotice]) {
         let is_news = |notice: &Notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some;
         if !common.is_empty() || notices.iter().any(is_news) {
@@ -421,7 +421,7 @@ impl Prober {
         }
     }
 
-    /// Waits until work is due. `next` is when the node wants to be woken. Breaks once `stop` is cancelled.
+    /// Waits until work is due. `next` is the time at which the node needs a wake-up. Breaks when `stop` is cancelled.
     async fn wait(
         &self,
         state: &mut LoopState,
@@ -539,13 +539,13 @@ impl Prober {
 
 /// The result of a step of the node.
 struct Step {
-    /// When the next step is due.
+    /// Time of the next step.
     next: Duration,
     notices: Vec<Notice>,
     common: Vec<CommonNotice>,
 }
 
-/// Returns the pause after an update of all peers that took this long.
+/// Returns the pause after an update of all peers with this duration.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(PAUSE_FACTOR).min(PAUSE_LIMIT)
 }

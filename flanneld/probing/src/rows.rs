@@ -5,7 +5,7 @@ use crate::wire::{HEADER, ROW, Reader};
 use std::collections::BTreeMap;
 use types::reachability::State;
 
-/// Space for the check's name of the most severe finding, in bytes.
+/// Space in bytes for the name of the check with the most severe finding.
 const NAME_LENGTH: usize = 24;
 /// Maximum number of checks in a row.
 const MAX_CHECKS: usize = 16;
@@ -25,18 +25,18 @@ pub struct Body {
     pub counts: BTreeMap<State, u32>,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// The peers. If the row has no room for all peers, only the worst.
+    /// The peers, or only the worst peers if the row has no room for all of them.
     pub cells: Vec<Wire>,
 }
 
 /// A peer in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
-    /// The number of its subnet, as [`crate::who::short`] computes it.
+    /// The number of the peer's subnet, as [`crate::who::short`] computes it.
     pub subnet: u32,
     /// The node's verdict on this peer.
     pub state: State,
-    /// Whether it replies only to ping.
+    /// Whether the peer replies only to ping.
     pub ping_only: bool,
     /// Approximate round trip in microseconds.
     pub rtt_us: Option<u32>,
@@ -46,17 +46,18 @@ pub struct Wire {
     pub asked_age_ms: Option<u64>,
 }
 
-/// Returns whether a row has room for this many peers. If it has not, sort `cells` by [`Wire::rank`], so that the worst peers are kept.
+/// Returns whether a row has room for this number of peers. If not, the caller must sort `cells` by [`Wire::rank`], so that the row keeps the worst
+/// peers.
 pub fn fit(own: &Own, peers: usize) -> bool {
     peers <= room(own)
 }
 
-/// Returns how many peers a row has room for.
+/// Returns the maximum number of peers in a row.
 pub fn room(own: &Own) -> usize {
     (ROW - HEADER - fixed() - checks(own).len()) / CELL_LENGTH
 }
 
-/// Encodes the checks. They follow the peers, because versions that do not know checks stop reading after the peers.
+/// Encodes the checks. The checks follow the peers, because versions without checks stop reading after the peers.
 fn checks(own: &Own) -> Vec<u8> {
     let mut out = Vec::new();
     let named = own.checks.iter().take(MAX_CHECKS);
@@ -84,7 +85,7 @@ impl Wire {
     }
 }
 
-/// Encodes a row. Leaves out peers that have no room.
+/// Encodes a row. Omits peers for which the row has no room.
 pub fn write(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(ROW - HEADER);
     out.push(u8::from(body.own.ready));
@@ -115,7 +116,7 @@ pub fn write(body: &Body) -> Vec<u8> {
     out
 }
 
-/// Decodes a row. Returns `None` if it is truncated. Its content may be false, but numbers are in range and names are printable ASCII.
+/// Decodes a row. Returns `None` if the row is truncated. The content may be false, but numbers are in range and names are printable ASCII.
 pub fn read(bytes: &[u8]) -> Option<Body> {
     let mut read = Reader(bytes);
     let ready = read.u8()? & 1 == 1;
@@ -162,7 +163,7 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     })
 }
 
-/// Decodes the checks that follow the peers. Stops at a name that is truncated or too long, and skips illegible names.
+/// Decodes the checks that follow the peers. Stops at a name that is truncated or too long, and skips invalid names.
 fn named_checks(read: &mut Reader<'_>) -> Vec<String> {
     let count = usize::from(read.u8().unwrap_or(0)).min(MAX_CHECKS);
     let mut name = || {
@@ -181,7 +182,7 @@ fn legible(bytes: &[u8]) -> Option<String> {
         .then(|| bytes.iter().copied().map(char::from).collect())
 }
 
-/// Encodes a number as a byte: its logarithm, in `steps` steps per doubling.
+/// Encodes a number as its logarithm in one byte, with `steps` steps per doubling.
 fn rough(number: u64, steps: u32) -> u8 {
     #[expect(
         clippy::cast_precision_loss,

@@ -1,36 +1,36 @@
-//! Schedule of the probes. Its cost for a node does not depend on the size of the cluster.
+//! Schedule of the probes. The cost of the schedule for a node does not depend on the size of the cluster.
 //!
-//! In small clusters, a walk probes all peers in turn. In large ones, half of the turns go to a fixed sample. So a node knows a few peers well, and a
-//! few other nodes watch it. The other half of the turns continues the walk.
+//! In small clusters, a walk probes all peers in turn. In large clusters, half of the turns go to a fixed sample, so a node knows a few peers well,
+//! and a few other nodes watch it. The other half of the turns continues the walk.
 
 use crate::who::mix;
 use std::time::Duration;
 
-/// Interval at which each peer is probed in small clusters. Larger clusters take longer, because of [`PER_SECOND`].
+/// Interval between two probes of a peer in small clusters. Larger clusters take longer, because of [`PER_SECOND`].
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
 /// Turns per second in large clusters.
 const PER_SECOND: u32 = 4;
-/// Above this number of paths, half of the turns go to a sample.
+/// Number of paths above which half of the turns go to a sample.
 pub const MAX_UNSAMPLED: usize = 200;
 /// Number of paths in the sample.
 pub const SAMPLE_SIZE: usize = 16;
-/// Number of rings that make the sample. A node has two neighbours on each ring.
+/// Number of rings that form the sample. A node has two neighbours on each ring.
 const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
-/// Interval at which each path of the sample is probed.
+/// Interval between two probes of a path in the sample.
 pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
-/// Minimum time between two turns of the walk if there is a sample.
+/// Minimum time between two turns of the walk if a sample exists.
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
-/// Maximum turns per second of the walks of all nodes on a link together. If a node has more neighbours than its kernel keeps, each turn costs a
+/// Maximum turns per second of the walks of all nodes on a link together. If a node has more neighbours than its kernel caches, each turn costs a
 /// broadcast (ARP, neighbour discovery) that every host on the link receives.
 const WALKS_A_LINK: u32 = 500;
-/// Minimum time between two probes of the MTU's length.
+/// Minimum time between two probes as long as the MTU.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
-/// Up to this many peers, a turn over the underlay also probes the overlay.
+/// Maximum number of peers with which a turn over the underlay also probes the overlay.
 const MAX_BOTH_PATHS: usize = 16;
-/// One in this many turns of a peer probes the underlay.
+/// Number of turns of a peer of which one turn probes the underlay.
 const UNDERLAY_INTERVAL: u32 = 4;
 
-/// Returns how long it takes to probe each of `peers` once. `on_link` of them share a link with this node.
+/// Returns the time in which this node probes each of `peers` once. `on_link` is the number of peers that share a link with this node.
 pub fn cycle(peers: usize, on_link: usize) -> Duration {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     if peers <= MAX_UNSAMPLED {
@@ -43,13 +43,13 @@ pub fn cycle(peers: usize, on_link: usize) -> Duration {
 /// The paths that a turn probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnPaths {
-    /// Whether it probes the overlay.
+    /// Whether the turn probes the overlay.
     pub overlay: bool,
-    /// Whether it probes the underlay.
+    /// Whether the turn probes the underlay.
     pub underlay: bool,
 }
 
-/// Returns the paths of a peer's turn. Every fourth turn of a peer probes the underlay; which one it is differs between peers.
+/// Returns the paths of a peer's turn. Every fourth turn of a peer probes the underlay, at an offset that differs between peers.
 pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
     let underlay = mix([who, 0, 0])
         .wrapping_add(u64::from(turn))
@@ -86,12 +86,12 @@ impl<K: Copy> Walk<K> {
         }
     }
 
-    /// Sets how many of the peers are on a link with this node, from the next cycle on.
+    /// Sets the number of peers on a link with this node, from the next cycle on.
     pub fn set_on_link(&mut self, on_link: usize) {
         self.on_link = on_link;
     }
 
-    /// Returns when the next turn is due.
+    /// Returns the time of the next turn.
     pub fn next(&self) -> Duration {
         self.next
     }
@@ -127,7 +127,7 @@ impl<K: Copy> Walk<K> {
         self.rest.insert(at.min(self.rest.len()), key);
     }
 
-    /// Drops peers that are gone.
+    /// Drops peers that no longer exist.
     pub fn retain(&mut self, stays: impl FnMut(&K) -> bool) {
         self.rest.retain(stays);
     }
@@ -147,10 +147,10 @@ impl<K: Copy> Walk<K> {
     }
 }
 
-/// The paths that are probed every [`SAMPLE_CYCLE`], regardless of the size of the cluster. The sample is empty if the walk probes all paths often
-/// enough.
+/// The paths that this node probes every [`SAMPLE_CYCLE`], regardless of the size of the cluster. The sample is empty if the walk probes all paths
+/// often enough.
 ///
-/// All nodes are on several rings, each ordered by a hash of its own. A node probes its neighbours on each ring. So each node probes as many nodes as
+/// All nodes are on several rings, each ordered by another hash. A node probes its neighbours on each ring, so each node probes as many nodes as
 /// probe it. A node that joins or leaves changes only the samples of its neighbours.
 #[derive(Clone, Debug)]
 pub struct Sample<K> {
@@ -217,7 +217,7 @@ impl<K: Copy + Ord> Sample<K> {
         self.members.is_empty() || self.members.contains(key)
     }
 
-    /// Returns when the next turn is due, if there is one.
+    /// Returns the time of the next turn, if any.
     pub fn next(&self) -> Option<Duration> {
         (!self.members.is_empty()).then_some(self.next)
     }
@@ -227,7 +227,7 @@ impl<K: Copy + Ord> Sample<K> {
         self.next += by;
     }
 
-    /// Returns the next path, if one is due.
+    /// Returns the next path, if a turn is due.
     pub fn turn(&mut self, now: Duration) -> Option<K> {
         if now < self.next {
             return None;
@@ -266,7 +266,7 @@ impl<K: Copy + Ord> Default for Sample<K> {
     }
 }
 
-/// Decides which probes have the MTU's length: one every two seconds, to each peer in turn.
+/// Decides which probes are as long as the MTU: one every two seconds, to each peer in turn.
 #[derive(Clone, Debug)]
 pub(crate) struct FullSize {
     last: Option<Duration>,
@@ -283,8 +283,8 @@ impl Default for FullSize {
 }
 
 impl FullSize {
-    /// Returns whether this probe is a long one. `done` is the round in which the peer got its last long probe. `waits` returns whether another peer
-    /// still waits for its long probe in a round.
+    /// Returns whether this probe is a long probe. `done` is the round in which the peer got its last long probe. `waits` returns whether another
+    /// peer still waits for its long probe in a round.
     pub(crate) fn turn(
         &mut self,
         now: Duration,

@@ -11,42 +11,42 @@ use types::Subnets;
 /// A path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// Over the overlay, as packets of pods.
+    /// The path over the overlay, as for packets of pods.
     Overlay,
-    /// Directly from node to node, over the underlay.
+    /// The path directly from node to node, over the underlay.
     Underlay,
 }
 
 /// One peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The node's id, if it publishes one. Go flannel publishes none.
+    /// The node's id, if the node publishes an id. Go flannel publishes no id.
     pub id: Option<Arc<str>>,
-    /// Its hostname, if it publishes one.
+    /// The node's hostname, if the node publishes a hostname.
     pub name: Option<Arc<str>>,
-    /// Its subnet of this family.
+    /// The node's subnet of this family.
     pub subnet: IpNet,
-    /// The address at which nodes reach it.
+    /// The address at which other nodes reach the node.
     pub address: IpAddr,
-    /// Whether its row is requested in this family. One family is enough.
+    /// Whether row requests to the node use this family. One family is enough.
     pub primary: bool,
     /// Whether the peer's address is on a link with this host, so that this host needs a neighbour entry to reach the peer.
     pub on_link: bool,
 }
 
 impl Target {
-    /// Returns its number on the wire, if it has an id.
+    /// Returns the node's number on the wire, if the node has an id.
     pub fn who(&self) -> Option<u64> {
         self.id.as_ref().map(|id| who(id, &self.subnet))
     }
 
-    /// Returns the addresses at which the peer can be probed over the overlay: the address of its device and the address of its bridge.
+    /// Returns the addresses for probes of the peer over the overlay: the address of its device and the address of its bridge.
     pub fn overlay_addresses(&self) -> [IpAddr; 2] {
         overlay_addresses(&self.subnet)
     }
 }
 
-/// Returns the first two addresses of a subnet: the overlay device has the first, the bridge of pods the second.
+/// Returns the first two addresses of a subnet: the overlay device has the first address, and the bridge of pods has the second address.
 pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     match subnet.network() {
         IpAddr::V4(first) => [

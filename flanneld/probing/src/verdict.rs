@@ -2,17 +2,17 @@
 
 use types::reachability::{State, Verdict};
 
-/// If a peer received a probe over the overlay at most this many milliseconds ago, that direction works. Rounds are a second apart.
+/// Maximum age in milliseconds of a probe that a peer received over the overlay, for which that direction works. Rounds are a second apart.
 const JUST_NOW_MS: u32 = 2_500;
-/// From this many losses among the last sixteen probes on, a verdict takes more rounds, because more probes may be lost by chance.
+/// Number of losses among the last sixteen probes from which a verdict takes more rounds, because more probes may get lost by chance.
 pub(crate) const MIN_LOSSES: u32 = 2;
-/// A peer is slow if its round trip exceeds this many microseconds ...
+/// Minimum round trip of a slow peer in microseconds.
 const SLOW_US: u32 = 5_000;
-/// ... and this many times the usual round trip of the pair.
+/// Minimum ratio of a slow peer's round trip to the usual round trip of the pair.
 const SLOW_TIMES: u32 = 5;
-/// A node loses packets everywhere if at least one in this many probes is lost ...
+/// Largest number of probes per loss at which a node loses packets to all peers.
 const NODE_LOSS: u32 = 100;
-/// ... and if at least this many peers did not reply to some of them.
+/// Minimum number of peers that did not reply to some of these probes.
 const NODE_LOSERS: u32 = 5;
 
 /// Result of one kind of probe.
@@ -54,7 +54,7 @@ impl Evidence {
         [self.full, self.small, self.ping, self.full_ping].contains(&ProbeResult::Answered)
     }
 
-    /// Returns whether any probe or ping was sent over the overlay.
+    /// Returns whether this node sent any probe or ping over the overlay.
     pub fn asked_through(&self) -> bool {
         [self.full, self.small, self.ping, self.full_ping]
             .iter()
@@ -174,7 +174,7 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     }
 }
 
-/// Returns the grade of a peer whose packets arrive.
+/// Returns the state of a peer whose packets arrive: `well`, `slow` or `loses-some`.
 pub fn grade(lossy: bool, slow: bool) -> State {
     match (lossy, slow) {
         (true, _) => State::LosesSome,
@@ -188,7 +188,7 @@ pub(crate) fn is_slow(rtt_us: u32, usual_us: u32) -> bool {
     rtt_us > SLOW_US && rtt_us > usual_us.saturating_mul(SLOW_TIMES)
 }
 
-/// Returns whether a node loses packets to and from all peers. One bad peer is not a fault of the node.
+/// Returns whether a node loses packets to and from all peers. A single bad peer is not a fault of the node.
 ///
 /// The counts cover the probes to all peers in the last minutes. `asked` probes were sent, and `lost` of them got no reply. `losers` peers did not
 /// reply to at least one probe.
@@ -196,10 +196,10 @@ pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
     losers >= NODE_LOSERS && lost.saturating_mul(NODE_LOSS) >= asked
 }
 
-/// A verdict that changes only after several rounds in a row agree on another one.
+/// A verdict that changes only after several rounds in a row agree on another verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DebouncedVerdict {
-    /// The verdict that is shown.
+    /// The verdict in force.
     pub present: Verdict,
     next: Option<(Verdict, u8)>,
 }
@@ -208,11 +208,11 @@ pub(crate) struct DebouncedVerdict {
 const AGREE: u8 = 2;
 /// Number of rounds that have to agree if some replies arrived. Chance may explain the missing replies.
 const AGREE_PARTLY: u8 = 3;
-/// Number of rounds that have to agree on anything worse while probes are lost by chance.
+/// Number of rounds that have to agree on a worse verdict while probes get lost by chance.
 const AGREE_LOSSY: u8 = 4;
 
 impl DebouncedVerdict {
-    /// Takes the verdict of one round. Returns whether the current verdict changed.
+    /// Handles the verdict of one round. Returns whether the current verdict changed.
     pub(crate) fn take(&mut self, verdict: Verdict, lossy: bool) -> bool {
         if verdict == self.present.ungraded() {
             self.next = None;

@@ -1,4 +1,4 @@
-//! Results of a node's probes, as the API carries them. Names come from the store and may be hostile. Programs that print names must escape them.
+//! Results of a node's probes, as data of the API. Names come from the store and may be hostile, so programs that print names must escape them.
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use types::Family;
 use types::reachability::{State, Verdict};
 
-/// Results of this node's probes of its peers, and reports of other nodes on theirs.
+/// Results of this node's probes of its peers, and reports of other nodes about their peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mesh {
-    /// When this snapshot was taken, in milliseconds since 1970 by this node's clock.
+    /// Time of this snapshot, in milliseconds since 1970 by this node's clock.
     pub at_ms: u64,
     /// Time since the prober started, in milliseconds. Until the first cycle is over, states are still unknown.
     pub running_ms: u64,
     /// The UDP port of probes and replies.
     pub port: u16,
-    /// Interval at which each peer is probed, in milliseconds.
+    /// Interval in milliseconds at which this node probes each peer.
     pub cycle_ms: u64,
     /// Counters since the prober started.
     pub traffic: Traffic,
@@ -34,32 +34,32 @@ pub struct Mesh {
     pub losses: Losses,
     /// This node's peers, one entry per address family, in the order of their subnets.
     pub peers: Vec<PeerView>,
-    /// The rows of other nodes, in the order of their subnets. Empty unless they were viewed in the last minutes.
+    /// The rows of other nodes, in the order of their subnets. Empty unless a client viewed them in the last minutes.
     pub rows: Vec<Row>,
 }
 
 /// Counters of the prober since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Probes and row requests that were sent, without pings and replies.
+    /// Number of sent probes and row requests, without pings and replies.
     pub sent: u64,
-    /// ICMP echo requests that were sent.
+    /// Number of sent ICMP echo requests.
     pub pings: u64,
-    /// Probes, row requests and pings that got a reply from the right node.
+    /// Number of probes, row requests and pings that got a reply from the right node.
     pub answered: u64,
-    /// Probes, row requests and pings that got no reply in time.
+    /// Number of probes, row requests and pings that got no reply in time.
     #[serde(default)]
     pub lost: u64,
-    /// Probes that a host refused by an ICMP error.
+    /// Number of probes that a host refused by an ICMP error.
     #[serde(default)]
     pub refused: u64,
-    /// Probes and row requests of other nodes that got a reply.
+    /// Number of probes and row requests of other nodes that got a reply.
     pub questions: u64,
-    /// Packets that were dropped: malformed ones, and replies to no outstanding probe.
+    /// Number of dropped packets: malformed packets, and replies to no outstanding probe.
     pub junk: u64,
-    /// Probes from addresses without a lease.
+    /// Number of probes from addresses without a lease.
     pub strangers: u64,
-    /// Probes that got no reply because of a rate limit.
+    /// Number of probes that got no reply because of a rate limit.
     pub limited: u64,
 }
 
@@ -70,11 +70,11 @@ pub enum PathState {
     Replies,
     /// The peer does not reply, or another node replies.
     Silent,
-    /// This node has not probed the peer over this path yet, or cannot.
+    /// This node has not probed the peer over this path yet, or cannot probe it.
     Unknown,
 }
 
-/// A fault that all peers of a family have in common, except those that reply. It is inferred from the peers that were probed.
+/// A fault that all peers of a family have in common, except for peers that reply. flanneld infers the fault from the probed peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommonFault {
     /// The address family.
@@ -85,13 +85,13 @@ pub struct CommonFault {
     pub age_ms: u64,
     /// Number of peers probed since then.
     pub asked: usize,
-    /// Number of probed peers that fail.
+    /// Number of probed peers with the fault.
     pub failed: usize,
     /// Number of peers in the family.
     pub peers: usize,
 }
 
-/// Probes over the overlay in the last five minutes, to peers that are not broken.
+/// Probes over the overlay in the last five minutes, to peers without a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     /// Number of probes sent.
@@ -109,33 +109,33 @@ pub struct Problem {
     pub address: Option<SocketAddr>,
     /// Whether another program has the port.
     pub taken: bool,
-    /// The error: what failed, on what, and why.
+    /// The error: the failed operation, its object and the cause.
     pub what: String,
 }
 
 /// One peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// The peer's node id. Go flannel publishes none.
+    /// The peer's node id. Go flannel publishes no id.
     pub id: Option<Arc<str>>,
-    /// The hostname in its lease, or the name of its Node on Kubernetes. Without Kubernetes, Go flannel publishes none.
+    /// The hostname in the peer's lease, or the name of its Node on Kubernetes. Without Kubernetes, Go flannel publishes no name.
     pub name: Option<Arc<str>>,
-    /// Its subnet of this family.
+    /// The peer's subnet of this family.
     pub subnet: IpNet,
-    /// The address at which nodes reach it.
+    /// The address at which nodes reach the peer.
     pub address: IpAddr,
-    /// The address that is probed over the overlay. `None` while there is none (host-gw before the first pod).
+    /// The overlay address that this node probes. `None` while the peer has no such address (host-gw before the first pod).
     pub overlay: Option<IpAddr>,
     /// The verdict of this node's probes, after several rounds agreed.
     pub state: State,
     /// Time since the peer entered this state, in milliseconds.
     pub state_age_ms: u64,
-    /// Whether the peer replies only to ping: it runs Go flannel, a filter blocks the probe port, or its daemon is silent.
+    /// Whether the peer replies only to ping, because it runs Go flannel, a filter blocks the probe port, or its daemon is silent.
     pub ping_only: bool,
-    /// Whether the state is inferred from other peers that fail alike. This node has not probed the peer since they failed.
+    /// Whether flanneld inferred the state from other peers with the same fault. This node has not probed the peer since these peers failed.
     #[serde(default)]
     pub inferred: bool,
-    /// Whether the peer's host refuses probes: the daemon does not listen, or a firewall rejects them.
+    /// Whether the peer's host refuses probes, because the daemon does not listen or a firewall rejects them.
     #[serde(default)]
     pub refuses: bool,
     /// Round trip in microseconds: the median of the last replies over the overlay.
@@ -144,34 +144,34 @@ pub struct PeerView {
     pub lost: u8,
     /// Number of recent probes over the overlay that [`Self::lost`] covers, at most 16.
     pub asked: u8,
-    /// The largest packet that arrives there, in bytes. `None` until it is known.
+    /// The size in bytes of the largest packet that reaches the peer. `None` until it is known.
     pub carries: Option<u16>,
-    /// The largest packet that should arrive there, in bytes: the MTU of the overlay.
+    /// The size in bytes of the largest packet that should reach the peer: the MTU of the overlay.
     pub mtu: u16,
-    /// Ages of the last packets exchanged with it.
+    /// Ages of the last packets exchanged with the peer.
     #[serde(flatten)]
     pub ages: Ages,
-    /// How far its clock is ahead of this node's clock, in milliseconds.
+    /// Offset in milliseconds by which the peer's clock is ahead of this node's clock.
     pub clock_offset_ms: Option<i64>,
     /// The node that replied in place of the peer: its name, or its number if the name is unknown.
     pub answered_by: Option<String>,
-    /// The verdicts of other nodes on it, at most 16.
+    /// The verdicts of other nodes on the peer, at most 16.
     pub others: Vec<PeerOpinion>,
 }
 
-/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. `None` if no packet of the kind was exchanged.
+/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. `None` without a packet of the kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ages {
-    /// Age of the last probe that this node sent to it.
+    /// Age of the last probe that this node sent to the peer.
     pub asked_age_ms: Option<u64>,
     /// Age of the peer's last reply over the overlay: a probe reply, a ping reply or a refusal.
     pub answered_age_ms: Option<u64>,
     /// Age of the peer's last reply over the underlay: a probe reply, a ping reply or a refusal.
     #[serde(rename = "beside_age_ms")]
     pub underlay_age_ms: Option<u64>,
-    /// Age of this node's last probe that the peer received over the overlay, as it reports.
+    /// Age of this node's last probe that the peer received over the overlay, as the peer reports.
     pub hears_us_age_ms: Option<u64>,
-    /// Age of this node's last probe that the peer received over the underlay, as it reports.
+    /// Age of this node's last probe that the peer received over the underlay, as the peer reports.
     #[serde(rename = "hears_us_beside_age_ms")]
     pub hears_us_underlay_age_ms: Option<u64>,
     /// Age of the peer's last probe that this node received over the overlay.
@@ -202,9 +202,9 @@ impl PeerView {
 /// Another node's verdict on a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerOpinion {
-    /// The hostname of that node, else its subnet.
+    /// The hostname of the reporting node, or its subnet without a hostname.
     pub by: String,
-    /// The verdict in the last row of that node.
+    /// The verdict in the last row of the reporting node.
     pub state: State,
     /// Time since that row arrived, in milliseconds.
     pub age_ms: u64,
@@ -213,32 +213,32 @@ pub struct PeerOpinion {
 /// The report of another node about itself and its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// The node's id, if it publishes one.
+    /// The node's id, if the node publishes an id.
     pub id: Option<Arc<str>>,
-    /// The hostname in its lease; Go flannel publishes none.
+    /// The hostname in the node's lease; Go flannel publishes no hostname.
     pub name: Option<Arc<str>>,
-    /// Its subnet of the family in which its row was requested.
+    /// The node's subnet of the family in which this node requested the row.
     pub subnet: IpNet,
-    /// Age of the last request for its row, in milliseconds.
+    /// Age of the last request for the node's row, in milliseconds.
     pub asked_age_ms: u64,
-    /// Age of its last reply, in milliseconds. `None` if it has not replied.
+    /// Age of the node's last reply, in milliseconds. `None` without a reply.
     #[serde(rename = "said_age_ms")]
     pub answered_age_ms: Option<u64>,
-    /// Its report about itself.
+    /// The node's report about itself.
     #[serde(rename = "said")]
     pub own: Option<Own>,
-    /// Number of its peers in each state, all peers included.
+    /// Number of the node's peers in each state, including peers that the row omits.
     pub counts: BTreeMap<State, u32>,
-    /// Median of its round trips in microseconds.
+    /// Median of the node's round trips in microseconds.
     pub rtt_us: Option<u32>,
-    /// The node's peers, the worst first. If the reply has no room for all peers, it contains only the worst.
+    /// The node's peers, the worst first. If the reply has no room for all peers, it contains only the worst peers.
     pub peers: Vec<Cell>,
 }
 
 /// A node's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {
-    /// Whether pods on it have a network.
+    /// Whether pods on the node have a network.
     pub ready: bool,
     /// Number of findings of severity `broken`.
     pub broken: u16,
@@ -246,10 +246,10 @@ pub struct Own {
     pub degraded: u16,
     /// Number of findings of severity `risk`.
     pub risks: u16,
-    /// The check of its most severe finding.
+    /// The check of the node's most severe finding.
     pub gravest: Option<String>,
-    /// The checks of its findings that no other finding explains, at most 16. The most severe come first: broken, then degraded, then risks. Versions
-    /// before this field send none.
+    /// The checks of the node's findings that no other finding explains, at most 16. The most severe checks come first: broken, then degraded, then
+    /// risks. Versions without this field send no checks.
     #[serde(default)]
     pub checks: Vec<String>,
 }
@@ -259,19 +259,19 @@ pub struct Own {
 pub struct Cell {
     /// The peer's subnet, as this node knows it.
     pub subnet: IpNet,
-    /// The node's verdict on it.
+    /// The node's verdict on the peer.
     pub state: State,
-    /// Whether it replies only to ping.
+    /// Whether the peer replies only to ping.
     pub ping_only: bool,
     /// Approximate round trip in microseconds.
     pub rtt_us: Option<u32>,
     /// Number of the node's last 16 probes to the peer that got no reply.
     pub lost: u8,
-    /// Approximate age of the node's last probe to it, in milliseconds.
+    /// Approximate age of the node's last probe to the peer, in milliseconds.
     pub asked_age_ms: Option<u64>,
 }
 
-/// Result of probing one peer on demand.
+/// Result of an on-demand probe of one peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     /// Current state of the peer.
@@ -280,7 +280,7 @@ pub struct Probe {
     pub small: Tally,
     /// Probes of the MTU's length, over the overlay.
     pub full: Tally,
-    /// Short probes over the underlay. A backend that encrypts sends none.
+    /// Short probes over the underlay. A backend that encrypts sends no such probes.
     pub underlay: Tally,
     /// Short pings over the overlay.
     pub ping: Tally,
@@ -299,7 +299,7 @@ pub struct Tally {
     pub asked: u8,
     /// Number of probes that got a reply.
     pub answered: u8,
-    /// Number of probes that the host refused. Such a probe reached the host, but the port is closed or the firewall rejects it.
+    /// Number of probes that the host refused. Such a probe reached the host, but the port is closed or the firewall rejects the probe.
     pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
@@ -315,7 +315,7 @@ impl Tally {
         }
     }
 
-    /// Returns how many probes got no reply.
+    /// Returns the number of probes without a reply.
     pub const fn lost(&self) -> u8 {
         self.asked.saturating_sub(self.answered)
     }

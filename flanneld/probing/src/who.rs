@@ -10,7 +10,7 @@ pub fn who(id: &str, subnet: &IpNet) -> u64 {
         | u64::from(short(subnet))
 }
 
-/// Returns whether two numbers belong to one node. Its network or subnet may differ.
+/// Returns whether two numbers belong to the same node, whose network or subnet may differ.
 pub(crate) fn is_same_node(a: u64, b: u64) -> bool {
     a >> 32 == b >> 32
 }
@@ -28,7 +28,7 @@ fn first<const N: usize>(digest: &[u8]) -> [u8; N] {
     out
 }
 
-/// Mixes three numbers into one. The result gives orders that differ between nodes and cycles; it is not for secrets.
+/// Mixes three numbers into one. The result serves orders that differ between nodes and cycles, not secrets.
 pub fn mix(numbers: [u64; 3]) -> u64 {
     numbers
         .into_iter()

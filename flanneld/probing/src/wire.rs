@@ -1,6 +1,7 @@
 //! Wire format of probes and replies, which `docs/probing-format.md` describes. Numbers are big-endian.
 //!
-//! Messages are not trusted. A message that does not fit the format is dropped. So are unknown kinds and versions, which later versions may use.
+//! Messages are not trusted. A node drops messages that do not fit the format, and messages of unknown kinds and versions, which later versions may
+//! use.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -16,7 +17,7 @@ pub const ECHO: usize = 72;
 pub(crate) const POD_QUESTION_KIND: u8 = 5;
 /// Length of a pod probe in bytes: the sum of the lengths of its reply and its pod call.
 pub const POD_QUESTION: usize = 2 * ECHO;
-/// Length of a row request and maximum length of a row reply, in bytes. It fits any IPv6 path.
+/// Length of a row request and maximum length of a row reply, in bytes. This length fits any IPv6 path.
 pub const ROW: usize = 1232;
 /// Encoding of an unknown age or token.
 pub const NONE: u32 = u32::MAX;
@@ -28,11 +29,11 @@ pub enum MessageKind {
     EchoQuestion,
     /// Replies to an [`MessageKind::EchoQuestion`] and repeats its nonce.
     EchoAnswer,
-    /// Requests a [`MessageKind::RowAnswer`]. It is as long as the reply may be.
+    /// Requests a [`MessageKind::RowAnswer`]. The request is as long as the reply may be.
     RowQuestion,
     /// Replies to a [`MessageKind::RowQuestion`] with the node's own row.
     RowAnswer,
-    /// A probe on the path of pods' packets. It requests an [`MessageKind::EchoAnswer`] and a [`MessageKind::PodCall`].
+    /// A probe on the path of pods' packets. The probe requests an [`MessageKind::EchoAnswer`] and a [`MessageKind::PodCall`].
     PodQuestion,
     /// A packet of a new connection to the address that sent the pod probe, with the nonce of that probe.
     PodCall,
@@ -45,7 +46,7 @@ pub struct Header {
     pub kind: MessageKind,
     /// The length of the probe in bytes. A reply repeats the length with which the probe arrived.
     pub length: u16,
-    /// Random for each probe, and repeated in its reply.
+    /// Random number of each probe, which its reply repeats.
     pub nonce: u64,
     /// The number of the sender.
     pub from: u64,
@@ -56,19 +57,19 @@ pub struct Header {
 /// The body of an echo message. A probe carries the tokens; a reply carries the ages and `held_us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Echo {
-    /// The token that the receiver has to repeat in its probes. Repeating it proves that the receiver gets packets at its address.
+    /// The token that the receiver has to repeat in its probes. The repetition proves that the receiver gets packets at its address.
     pub token: Option<u32>,
-    /// A token that the receiver sent before.
+    /// A token from an earlier message of the receiver.
     pub repeats: Option<u32>,
-    /// Milliseconds since the receiver's last probe arrived over the overlay, including the current one.
+    /// Milliseconds since the receiver's last probe, including the current probe, arrived over the overlay.
     pub heard_overlay_ms: Option<u32>,
-    /// Milliseconds since the receiver's last probe arrived over the underlay, including the current one.
+    /// Milliseconds since the receiver's last probe, including the current probe, arrived over the underlay.
     pub heard_underlay_ms: Option<u32>,
     /// Microseconds between the arrival of the probe and its reply.
     pub held_us: u32,
     /// The sender's clock: milliseconds since 1970.
     pub wall_ms: u64,
-    /// The sender's address in the overlay, if it has one.
+    /// The sender's address in the overlay, if any.
     pub answers_at: Option<IpAddr>,
     /// Milliseconds since the sender started to listen.
     pub up_ms: u32,
@@ -147,12 +148,12 @@ pub fn row_question(header: &Header, about: Option<u32>) -> Vec<u8> {
     out
 }
 
-/// Returns the subnet number that a row request is about, from the bytes after its header.
+/// Returns the subnet number in a row request, from the bytes after its header.
 pub fn row_about(rest: &[u8]) -> Option<u32> {
     Reader(rest).u32().filter(|about| *about != 0)
 }
 
-/// Encodes a row reply. Returns `None` if `body` is too long. A body that [`crate::rows::write`] made is never too long.
+/// Encodes a row reply. Returns `None` if `body` is too long. A body from [`crate::rows::write`] is never too long.
 pub fn row_answer(header: &Header, body: &[u8]) -> Option<Vec<u8>> {
     let mut out = head(header);
     out.extend(body);
@@ -170,7 +171,7 @@ fn head(header: &Header) -> Vec<u8> {
     out
 }
 
-/// Parses a message. Returns `None` if it does not fit the format. The length field of a probe has to equal its actual length.
+/// Parses a message. Returns `None` if the message does not fit the format. The length field of a probe has to equal its actual length.
 pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     let mut read = Reader(bytes);
     if read.take::<4>()? != MAGIC || read.u8()? != VERSION {
@@ -217,7 +218,7 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     }
 }
 
-/// Encodes an address as 16 bytes: IPv4 as an IPv4-mapped address, zeros for none.
+/// Encodes an address as 16 bytes: IPv4 as an IPv4-mapped address, zeros for no address.
 fn address_bytes(address: Option<IpAddr>) -> [u8; 16] {
     match address {
         Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),
@@ -231,7 +232,7 @@ fn address(bytes: [u8; 16]) -> Option<IpAddr> {
     (!address.is_unspecified()).then(|| address.to_canonical())
 }
 
-/// Reads numbers from the front of a slice.
+/// Reader of numbers from the front of a slice.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl Reader<'_> {

@@ -1,4 +1,4 @@
-//! Reasons why a network configuration cannot be used.
+//! Reasons why a network configuration is unusable.
 
 use crate::json::{JsonFault, MemberError};
 use ipnet::IpNet;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use types::{Coded, Detail};
 
-/// Reason why a network configuration cannot be used.
+/// Reason why a network configuration is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// The configuration is not valid JSON.

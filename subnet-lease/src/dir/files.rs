@@ -419,7 +419,7 @@ fn mark(value: &[u8]) -> i64 {
     i64::try_from(word >> 1).unwrap_or(i64::MAX)
 }
 
-/// Returns the time in nanoseconds. It orders acquisitions among hosts, as the revision does in other stores.
+/// Returns the time in nanoseconds. The time orders acquisitions among hosts, as the revision does in other stores.
 fn now() -> i64 {
     nanoseconds(SystemTime::now())
 }

@@ -70,7 +70,7 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// Error for a lease file that cannot be read.
+/// Error for an unreadable lease file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseFile(pub FileFault);
 
@@ -130,7 +130,7 @@ pub(super) enum Trouble {
     ConfigNotRegular(PathBuf),
     /// The directory's configuration is gone.
     ConfigGone(PathBuf),
-    /// It is unknown whether the directory has a configuration.
+    /// flanneld cannot determine whether the directory has a configuration.
     ConfigUnknown(PathBuf, FileFault),
     /// The directory's metadata is unreadable.
     Unreadable(PathBuf, FileFault),

@@ -13,7 +13,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Reason why an operation gave no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// The operation timed out. It may still complete once the file system responds.
+    /// The operation timed out. The operation may still complete when the file system responds.
     Late,
     /// The thread ended.
     Stopped,

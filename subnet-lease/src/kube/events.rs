@@ -31,7 +31,7 @@ impl EventReason {
     }
 }
 
-/// Content of an Event. Its `Display` is the message.
+/// Content of an Event. The `Display` of the content is the Event's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeEvent {
     /// The node has no subnet, for this reason.

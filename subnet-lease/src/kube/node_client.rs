@@ -73,7 +73,7 @@ impl NodeClient {
     /// namespace it is.
     ///
     /// # Errors
-    /// Returns an error if the configuration is missing or cannot be used.
+    /// Returns an error if the configuration is missing or unusable.
     pub async fn config(&self) -> Result<NetworkConfig, KubeTrouble> {
         let file = &self.api.options().net_conf;
         let (place, text) = match tokio::fs::read_to_string(file).await {

@@ -40,11 +40,11 @@ struct Known {
 enum Published {
     /// Flannel does not run on the Node, or the Node has no podCIDR.
     Nothing,
-    /// The Node is unreadable, for this reason. Its last readable lease, if any, stays in force.
+    /// The Node is unreadable, for this reason. The Node's last readable lease, if any, stays in force.
     Unreadable(NodeFault, Option<Arc<Lease>>),
     /// A lease with all podCIDRs of the Node.
     Lease(Arc<Lease>),
-    /// The mark disappeared at this time. The lease stays in force for [`WITHDRAWAL`].
+    /// The mark disappeared at this time. The lease stays in force for `WITHDRAWAL`.
     Withdrawn(Arc<Lease>, Duration),
 }
 

@@ -91,9 +91,10 @@ impl RequestStagger {
     }
 }
 
-/// Returns the delay before a node's first list of all Nodes in pages. It is zero, unless the host has just booted, perhaps together with others.
+/// Returns the delay before a node's first list of all Nodes in pages. The delay is zero unless the host has just booted, perhaps together with other
+/// hosts.
 ///
-/// A Node younger than the boot was just added to the cluster, so it does not wait.
+/// A Node younger than the boot is new in the cluster, so its daemon does not wait.
 pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
     let booted = now.saturating_sub(i64::try_from(up.as_secs()).unwrap_or(i64::MAX));
     if up > BOOTED || own.created >= booted {

@@ -103,7 +103,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Reason why the network configuration cannot be read.
+/// Reason why the network configuration is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetConfFault {
     /// The file is unreadable. Contains the system's error.
@@ -238,7 +238,7 @@ pub enum KubeTrouble {
     NoConfigMap,
     /// Several ConfigMaps have different configurations.
     ConfigMapsDiffer(Vec<String>),
-    /// A response cannot be parsed. Contains the parser's error.
+    /// A response is malformed. Contains the parser's error.
     Answer(String),
     /// A listed lease does not name its Node.
     NoNodeNamed(String),

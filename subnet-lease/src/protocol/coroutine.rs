@@ -169,7 +169,7 @@ impl<T> Coroutine<T> {
         self.io.mailbox().notices.push_back(notice);
     }
 
-    /// Takes the log lines added since the last call.
+    /// Returns and removes the log lines that were added since the last call.
     pub fn take_log(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.io.mailbox().log)
     }

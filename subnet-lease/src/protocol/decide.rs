@@ -24,7 +24,7 @@ pub enum Decision {
     Keep(Keep),
     /// This node's key gains or loses a family. The node must move the lease from this key to these subnets.
     Reshape(String, Subnets),
-    /// No key belongs to this node, which must allocate a new subnet. It tries these subnets first.
+    /// No key belongs to this node, which must allocate a new subnet. The node tries these subnets first.
     Allocate(Vec<Subnets>),
     /// Another node holds the lease that this node would keep.
     Refuse(Box<LeaseProblem>),
@@ -35,7 +35,7 @@ pub enum Decision {
 pub struct Keep {
     /// The key.
     pub key: String,
-    /// Whether the key's data (MAC, keys) also belongs to this node. It does not after a takeover from a node that is gone.
+    /// Whether the key's data (MAC, keys) also belongs to this node. The data does not belong to this node after a takeover from a node that is gone.
     pub ours: bool,
     /// Whether another instance had to defend the key. If so, this instance waits to see whether the other instance is alive.
     pub contested: bool,

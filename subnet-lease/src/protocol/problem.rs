@@ -66,7 +66,7 @@ impl Place {
 /// Reason why a node has no lease, or lost its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseProblem {
-    /// The Vagrant trap: this node's address is already the address of another live node.
+    /// This node's address is already the address of another live node, as on Vagrant machines behind NAT.
     AddressInUse {
         /// This node.
         own: Box<Place>,

@@ -60,14 +60,14 @@ pub enum Compare {
     Unchanged {
         /// The key.
         key: String,
-        /// Its modification revision.
+        /// The key's modification revision.
         modified: i64,
     },
     /// The key has this value. In a restored store, another write may have the revision of this node's write.
     Holds {
         /// The key.
         key: String,
-        /// Its value.
+        /// The key's value.
         value: String,
     },
     /// The key is attached to this lease.

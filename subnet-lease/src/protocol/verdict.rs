@@ -1,4 +1,4 @@
-//! Judges changes of this node's own key.
+//! Decides about changes of this node's own key.
 
 use super::tenure::Tenure;
 use super::view::{Item, publishes};

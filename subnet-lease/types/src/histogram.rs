@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Upper bounds of the buckets, in seconds. They span round trips on a link, system calls and slow stores.
+/// Upper bounds of the buckets, in seconds. The bounds span round trips on a link, system calls and slow stores.
 pub const BOUNDS: [f64; 16] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,

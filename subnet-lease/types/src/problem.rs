@@ -1,6 +1,6 @@
 //! Problems as values.
 //!
-//! Each crate has enums of its possible failures. They implement [`Coded`]: a code that never changes, a text with the remedy, and the
+//! Each crate has enums of its possible failures. These enums implement [`Coded`]: a code that never changes, a text with the remedy, and the
 //! [`Detail`] that other components act on. A [`Problem`] is such a value in a form that can be passed to other components, programs and files.
 //! No component recognizes a problem by its text.
 
@@ -13,9 +13,10 @@ use std::path::PathBuf;
 /// Whether problems show their code instead of their text. A build with `--cfg mute` proves that no component depends on texts.
 pub const MUTE: bool = cfg!(mute);
 
-/// A failure in a crate: an enum with the data of each failure. Its `Display` is the text for people, which must be written through [`text`].
+/// A failure in a crate: an enum with the data of each failure. The `Display` of a failure is the text for people, which the implementation must
+/// write through [`text`].
 pub trait Coded: fmt::Display {
-    /// Returns the code in kebab-case. It stays the same between releases, because logs, metrics, files and the status API contain it.
+    /// Returns the code in kebab-case. The code stays the same between releases, because logs, metrics, files and the status API contain it.
     fn code(&self) -> &'static str;
 
     /// Returns the data that other components act on.

@@ -1,6 +1,6 @@
 //! Netlink encoding: builds messages and parses datagrams. Pure. For malformed input, the parser returns no messages and never panics.
 //!
-//! It parses only known attributes, so an attribute of a newer kernel or of another link cannot make a dump unreadable.
+//! The parser reads only known attributes, so an attribute of a newer kernel or of another link cannot make a dump unreadable.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;

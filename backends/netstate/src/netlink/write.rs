@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The number of operations that this module converts to messages at a time. It limits memory use, not the size of the kernel's batches.
+/// The number of operations that this module converts to messages at a time. This number limits memory use, not the size of the kernel's batches.
 const SLICE: usize = 8 * BATCH;
 
 type Indices = BTreeMap<LinkName, u32>;

@@ -21,7 +21,7 @@ impl KernelAudit {
     /// Reads the kernel between two passes, and returns the desired and the actual state.
     ///
     /// # Errors
-    /// Returns an error if the kernel cannot be read or the loop has ended.
+    /// Returns an error if the read of the kernel's state fails or the loop has ended.
     ///
     /// # Cancel safety
     /// The loop does not answer a request whose future was dropped.

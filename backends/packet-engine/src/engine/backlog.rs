@@ -1,8 +1,8 @@
-//! Backlog of packets that were read from the TUN device and wait to be sent. Each flow has a queue. Deficit round robin serves the queues, those of
-//! new flows first, as in RFC 8290, section 4.2.
+//! Backlog of packets that were read from the TUN device and wait to be sent. Each flow has a queue. Deficit round robin serves the queues, starting
+//! with the queues of new flows, as in RFC 8290, section 4.2.
 //!
-//! The device's own queue is in order of arrival. Streams whose packets arrive faster than they are sent keep megabytes in it. A packet that a program
-//! waits for would queue behind all of them.
+//! The device's own queue is in order of arrival. Streams whose packets arrive faster than the engine sends them fill the device's queue with
+//! megabytes. A packet for which a program waits would queue behind all of them.
 
 use crate::flow::SLOTS;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Creates a backlog with this many slots.
+    /// Creates a backlog with this number of slots.
     pub(super) fn new(slots: usize) -> Self {
         Self {
             flows: std::array::from_fn(|_| Flow::default()),
@@ -97,7 +97,7 @@ impl Backlog {
         self.fragments += usize::from(fragment);
     }
 
-    /// Moves packets into `batch` until they have this many bytes, or none is left.
+    /// Moves packets into `batch` until the batch has this number of bytes, or no packet is left.
     pub(super) fn next(&mut self, bytes: usize, batch: &mut Vec<Unit>) {
         let mut gathered = 0;
         while gathered < bytes && self.waiting > 0 {
@@ -116,7 +116,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the packet that arrived first. Its flow keeps its place in the lists.
+    /// Takes the packet that arrived first. The flow of the packet keeps its place in the lists.
     #[cold]
     fn oldest(&mut self) -> Option<Waiting> {
         let first = |flow: &&mut Flow| flow.waiting.front().map_or(u64::MAX, |first| first.number);
@@ -124,7 +124,7 @@ impl Backlog {
         flow.waiting.pop_front()
     }
 
-    /// Takes a packet of the flow whose turn it is. Returns `None` if the turn ends.
+    /// Takes a packet of the flow at the head of the list. Returns `None` if the flow's turn ends.
     fn by_turns(&mut self) -> Option<Waiting> {
         let is_new = !self.new.is_empty();
         let list = if is_new { &mut self.new } else { &mut self.old };

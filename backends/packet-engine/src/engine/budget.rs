@@ -1,18 +1,18 @@
-//! Limits the time for which threads may run ahead of all others, so that they starve no program.
+//! Limits the time for which the packet threads may run ahead of all other threads, so that they starve no program.
 
 use std::time::{Duration, Instant};
 
-/// Share of the time.
+/// The share of the time that the budget grants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     /// Numerator and denominator.
     pub(super) of: (u32, u32),
-    /// Maximum time that is saved up.
+    /// Maximum time that the budget saves.
     pub(super) most: Duration,
 }
 
 impl Part {
-    /// Share of one thread. It leaves a fifth of the processor to threads that cannot run elsewhere, such as ksoftirqd.
+    /// Share of one thread. This share leaves a fifth of the processor to threads that cannot run on other processors, such as ksoftirqd.
     pub(super) const THREAD: Self = Self {
         of: (4, 5),
         most: Duration::from_millis(2),
@@ -33,7 +33,7 @@ impl Part {
 pub(super) struct Budget {
     part: Part,
     left: Duration,
-    /// Time that was used beyond the budget, because a batch is not interrupted.
+    /// Time that the threads used beyond the budget, because the engine does not interrupt a batch.
     debt: Duration,
     looked: Instant,
     /// Whether the budget was spent and is not yet half full again.

@@ -9,13 +9,13 @@ use types::Addresses;
 pub struct EngineConfig {
     /// The name of the TUN device, at most 15 bytes.
     pub device: String,
-    /// The format of datagrams between nodes. All nodes need the same.
+    /// The format of datagrams between nodes, which must be the same on all nodes.
     pub framing: Framing,
     /// The UDP port of this node and of its peers.
     pub port: u16,
     /// Whether flows use different source ports. If not, the source port is `port`.
     pub spread: bool,
-    /// How packets are read and sent.
+    /// How the engine reads and sends packets.
     pub features: Features,
     /// The tunnel's own addresses, the source of ICMP errors to pods.
     pub sources: Option<Addresses>,

@@ -1,4 +1,4 @@
-//! Thread for the handshakes and timers of all WireGuard peers. It sleeps while nothing is due.
+//! Thread for the handshakes and timers of all WireGuard peers. The thread sleeps while no work is due.
 
 use super::io::Port;
 use super::log_limit::LogLimit;
@@ -54,7 +54,7 @@ impl<P: Port> Handshakes<P> {
         next
     }
 
-    /// Sends a datagram. It does not wait for room in the socket: the protocol repeats what is lost.
+    /// Sends a datagram. Does not wait for room in the socket, because the protocol repeats lost messages.
     fn send(
         &self,
         to: Endpoint,

@@ -32,11 +32,11 @@ impl Device for Tun {
 }
 
 pub(super) trait Port: AsFd {
-    /// Whether it is an IPv6 socket.
+    /// Whether the socket is an IPv6 socket.
     fn is_ipv6(&self) -> bool;
     /// Fills at most `most` receive buffers and returns their number. Returns `WouldBlock` if nothing is waiting.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
-    /// Sends messages. Returns how many were sent, and the error of the next one.
+    /// Sends messages. Returns the number of sent messages, and the error of the next message.
     fn send(
         &self,
         sender: &mut Sender,

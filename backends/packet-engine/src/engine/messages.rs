@@ -9,7 +9,7 @@ const BULK: usize = 4096;
 /// Time after a bulk transfer during which the short packets of its flow are not messages, because they are the ends of the flow's bursts. After a
 /// flood, the short packets of all flows are not messages for the same time.
 const LATELY: Duration = Duration::from_secs(1);
-/// Interval in which short packets are counted.
+/// Interval in which the counter counts short packets.
 const COUNTED: Duration = Duration::from_millis(100);
 /// Maximum number of short packets within [`COUNTED`], over all flows. More short packets are a flood, and none of them is a message. A flood keeps the
 /// processors busy. If threads then ran ahead of the programs at both ends, only half of the packets would arrive.
@@ -20,12 +20,12 @@ const FLOWS: usize = 1024;
 
 /// Counter of the messages in a batch. Remembers which flows carried bulk transfers.
 pub(super) struct Messages {
-    /// When each flow last carried a bulk transfer.
+    /// Time of the last bulk transfer of each flow.
     bulk: Vec<Option<Instant>>,
-    /// The start of the interval in which short packets are counted, and their number.
+    /// The start of the interval in which the counter counts short packets, and the number of these packets.
     since: Instant,
     short: u32,
-    /// When the last flood was seen.
+    /// Time of the last flood.
     flood: Option<Instant>,
     now: Instant,
     count: usize,

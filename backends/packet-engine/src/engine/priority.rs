@@ -1,8 +1,8 @@
 //! Scheduling of the packet threads. While such a thread waits for a processor, all of its packets wait.
 //!
-//! While messages arrive (short packets that a program waits for), a thread runs ahead of all ordinary programs. Its [`Budget`] limits this to a part
-//! of the time. Once the budget is spent, and while there is only bulk traffic, the thread shares processors with other threads, at three times the
-//! default weight. It then finds more packets at a time, which is faster.
+//! While messages arrive (short packets that a program waits for), a thread runs ahead of all ordinary programs. The thread's [`Budget`] limits this
+//! priority to a part of the time. When the budget is spent, and while all traffic is bulk traffic, the thread shares processors with other threads,
+//! at three times the default weight. Each read then returns more packets, which increases throughput.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use nix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Nice value with three times the default weight: enough to be scheduled soon, not enough to starve others.
+/// Nice value with three times the default weight: enough to run soon, but not enough to starve other threads.
 const NICE: i32 = -5;
 /// Nice value with the highest weight, used if the kernel refuses real-time scheduling.
 const NICEST: i32 = -20;
@@ -27,14 +27,14 @@ const MESSAGES: usize = 4;
 /// Period within which [`MESSAGES`] must arrive.
 const LATELY: Duration = Duration::from_secs(1);
 
-/// Means by which a thread may run ahead of others.
+/// Method by which a thread has priority over others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Means {
     /// `SCHED_RR`: ahead of every ordinary program.
     RealTime,
     /// The highest weight (nice -20).
     Weight,
-    /// No means: the kernel refuses both, or they are disabled.
+    /// No method, because the kernel refuses both or the options disable them.
     Nothing,
 }
 
@@ -48,7 +48,7 @@ impl Means {
         }
     }
 
-    /// Returns what the kernel grants. Tries it in a thread that ends afterwards.
+    /// Returns the means that the kernel grants. Tests them in a thread that ends afterwards.
     pub(super) fn granted() -> Self {
         let means = [Means::RealTime, Means::Weight];
         std::thread::Builder::new()
@@ -126,7 +126,7 @@ fn ran() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// How the threads of an engine are scheduled, and the budget that they share.
+/// The scheduling of the threads of an engine, and their shared budget.
 #[derive(Clone)]
 pub(super) struct Scheduling {
     means: Means,
@@ -135,7 +135,7 @@ pub(super) struct Scheduling {
 }
 
 impl Scheduling {
-    /// Creates the scheduling of threads on this many processors.
+    /// Creates the scheduling of threads on this number of processors.
     pub(super) fn new(means: Means, processors: usize, counters: Arc<Counters>) -> Self {
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
         let budget = Budget::new(Part::of_all(processors), Instant::now());
@@ -150,14 +150,14 @@ impl Scheduling {
 /// The scheduling of the calling thread.
 pub(super) struct Priority {
     scheduling: Scheduling,
-    /// The thread's own budget, in addition to the one that all threads share.
+    /// The thread's own budget, in addition to the budget that all threads share.
     budget: Budget,
     ahead: bool,
-    /// When the last messages arrived, as a ring.
+    /// The arrival times of the last messages, as a ring.
     messages: [Option<Instant>; MESSAGES],
     /// The index of the oldest message.
     oldest: usize,
-    /// When the budgets were last checked, and the CPU time of the thread at that moment.
+    /// The time of the last check of the budgets, and the CPU time of the thread at that moment.
     looked: Instant,
     ran: Duration,
 }
@@ -178,8 +178,8 @@ impl Priority {
         }
     }
 
-    /// Adjusts the scheduling after a batch with this many messages. A thread that runs ahead yields to other threads that run ahead. It stops running ahead
-    /// once a budget is spent.
+    /// Adjusts the scheduling after a batch with this many messages. A thread that runs ahead yields to other threads that run ahead. The thread
+    /// stops running ahead when a budget is spent.
     #[inline]
     pub(super) fn worked(&mut self, messages: usize) {
         if self.scheduling.means == Means::Nothing {

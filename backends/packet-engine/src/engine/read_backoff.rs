@@ -1,4 +1,4 @@
-//! Waits for something to read, and pauses after errors. A lasting error therefore does not keep a CPU busy.
+//! Waits for data, and pauses after errors, so that a lasting error does not keep a CPU busy.
 
 use super::wake::Wake;
 use nix::errno::Errno;
@@ -13,7 +13,7 @@ const LONGEST: u16 = 1000;
 pub(super) struct ReadBackoff {
     /// Failures since the last success.
     failures: u32,
-    /// Whether the file was ready without anything to read.
+    /// Whether the file was ready although it had no data.
     spurious: bool,
 }
 
@@ -25,7 +25,7 @@ impl ReadBackoff {
         self.spurious = false;
     }
 
-    /// Waits for data or an error, after a read found nothing. Returns false once the wake signal is given.
+    /// Waits for data or an error, after a read without data. Returns false after the wake signal.
     pub(super) fn idle(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
         if self.spurious {
             // poll(2) would return at once again, so pause.
@@ -48,7 +48,7 @@ impl ReadBackoff {
         !wake.called()
     }
 
-    /// Pauses after a failed read: not after the first failure, and longer after each further one. The wake signal ends a pause.
+    /// Pauses after a failed read. The first failure causes no pause, and each further failure causes a longer pause. The wake signal ends a pause.
     pub(super) fn failed(&mut self, wake: &Wake) {
         let pause = pause(self.failures);
         self.failures = self.failures.saturating_add(1);

@@ -1,18 +1,18 @@
-//! Remembers offloads that the kernel refuses: for how long, and for which destinations, they are not tried. While nothing is refused, this costs one
-//! comparison.
+//! Remembers offloads that the kernel refuses, and for how long and for which destinations the engine does not try them. Without a refusal, this
+//! costs one comparison.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Time for which a refusal is remembered. Routes, policies and drivers change.
+/// Time for which the engine remembers a refusal. Routes, policies and drivers change.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
-/// Number of refusals without a success in between after which an offload is considered unsupported.
+/// Number of refusals without a success in between after which the engine treats an offload as unsupported.
 const IN_A_ROW: u8 = 3;
-/// Maximum number of destinations that are remembered. For further destinations, each message is tried and refused once more.
+/// Maximum number of remembered destinations. For further destinations, the engine tries each message, and the kernel refuses it once more.
 const DESTINATIONS: usize = 4096;
 
-/// State of an offload that may be refused.
+/// State of an offload that the kernel may refuse.
 #[derive(Debug, Default)]
 pub(super) struct Offload {
     in_a_row: u8,
@@ -20,19 +20,19 @@ pub(super) struct Offload {
 }
 
 impl Offload {
-    /// Whether the offload is tried.
+    /// Whether the engine tries the offload.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.off_since.is_none()
     }
 
-    /// Ends a run of refusals: only consecutive ones switch the offload off.
+    /// Ends a run of refusals, because only consecutive refusals switch the offload off.
     #[inline]
     pub(super) fn worked(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// Notes a refusal. Returns whether it switches the offload off.
+    /// Records a refusal. Returns whether the refusal switches the offload off.
     pub(super) fn refused(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < IN_A_ROW || !self.is_on() {
@@ -53,7 +53,7 @@ impl Offload {
     }
 }
 
-/// Decides whether datagrams to a destination are sent as segments of one message.
+/// Decides whether the engine sends datagrams to a destination as segments of one message.
 #[derive(Debug)]
 pub(super) struct Segmenting {
     supported: bool,
@@ -74,27 +74,28 @@ impl Segmenting {
         }
     }
 
-    /// Whether no refusal is remembered, neither for one destination nor for all.
+    /// Whether the engine remembers no refusal, neither for one destination nor for all destinations.
     #[inline]
     pub(super) fn is_unrestricted(&self) -> bool {
         self.refused.is_empty() && self.to_all.is_on()
     }
 
-    /// Whether datagrams to this address are sent as segments.
+    /// Whether the engine sends datagrams to this address as segments.
     #[inline]
     pub(super) fn is_on(&self, to: IpAddr) -> bool {
         self.supported
             && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.contains_key(&to))
     }
 
-    /// Notes that segments were sent.
+    /// Records that the engine sent segments.
     #[inline]
     pub(super) fn worked(&mut self) {
         self.to_all.worked();
     }
 
-    /// Notes that the kernel refused segments to this address, and that they were sent one by one. `of_path`: the cause is the path to the address, which
-    /// does not show that the kernel lacks the offload. Returns whether this refusal disables segments to all addresses.
+    /// Records that the kernel refused segments to this address, and that the engine sent the datagrams one by one. `of_path` means that the cause is
+    /// the path to the address, which does not show that the kernel lacks the offload. Returns whether this refusal disables segments to all
+    /// addresses.
     pub(super) fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
         // The kernel may also refuse the rest of a batch, which was gathered before the first refusal.
         if self.refused.contains_key(&to) {

@@ -1,4 +1,5 @@
-//! Receiving side: moves packets from the peers to the TUN device. Receives what is waiting, checks each packet, merges and writes.
+//! Receiving side: moves packets from the peers to the TUN device. Receives the waiting datagrams, checks each packet, merges packets and writes
+//! them.
 
 use super::config::EngineConfig;
 use super::io::{Device, Port};
@@ -32,12 +33,12 @@ use tracing::field::display;
 
 mod opened;
 
-/// Maximum number of receive buffers per call while each holds many datagrams. More would not fit the CPU cache.
+/// Maximum number of receive buffers per call while each buffer holds many datagrams. More buffers would not fit into the CPU cache.
 const GATHERED: usize = 8;
-/// Minimum average size in bytes at which a receive buffer is assumed to hold many datagrams.
+/// Minimum average size in bytes at which the engine assumes that a receive buffer holds many datagrams.
 const LONG: usize = 8192;
 
-/// Counts of written packets, bytes and units.
+/// Numbers of written packets, bytes and units.
 #[derive(Default)]
 struct Written {
     packets: usize,
@@ -56,7 +57,7 @@ impl Written {
 /// The receiving side of one queue, which runs in a thread.
 pub(super) struct Rx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
-    /// All queues of the device. A packet is written into the queue of its flow.
+    /// All queues of the device. The thread writes a packet into the queue of its flow.
     pub queues: Arc<[Arc<D>]>,
     pub socket: Arc<P>,
     pub table: Arc<ArcSwap<Table>>,
@@ -72,12 +73,12 @@ pub(super) struct RxState {
     log: LogLimit,
     /// The offloads that the kernel granted for the device.
     offload: Offload,
-    /// Whether GSO packets of each kind are written, if the device accepts them.
+    /// Whether the engine writes GSO packets of each kind, if the device accepts them.
     tcp: refusals::Offload,
     udp: refusals::Offload,
     /// The messages of the last batch.
     messages: Messages,
-    /// A merged packet in one piece, before it is split again.
+    /// A merged packet in one piece, before the engine splits it again.
     scratch: Vec<u8>,
 }
 
@@ -96,7 +97,7 @@ impl RxState {
         }
     }
 
-    /// Whether packets of all kinds are merged, if the device accepts them.
+    /// Whether the engine merges packets of all kinds, if the device accepts GSO packets.
     #[inline]
     pub(super) fn merges(&self) -> bool {
         self.tcp.is_on() && self.udp.is_on()
@@ -430,8 +431,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Writes a packet that the kernel does not accept as it is. Completes its checksum and splits it into single packets. Returns the number of
-    /// packets lost.
+    /// Writes a packet that the kernel does not accept unchanged: completes its checksum and splits it into single packets. Returns the number of
+    /// lost packets.
     fn one_by_one(
         &self,
         queue: &D,
@@ -496,7 +497,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Returns the packet in a dropped datagram. With WireGuard, the datagram was opened in place before, so the packet is at its beginning.
+    /// Returns the packet in a dropped datagram. With WireGuard, an earlier step opened the datagram in place, so the packet is at its beginning.
     fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
         if self.wireguard.is_some() {
             datagram.get(..told_length(datagram)?)
@@ -505,7 +506,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Counts and logs dropped packets. `datagram` is empty if it was not inspected.
+    /// Counts and logs dropped packets. `datagram` is empty if the caller did not inspect it.
     #[cold]
     fn dropped(
         &self,

@@ -1,4 +1,5 @@
-//! Sending side: moves packets from the TUN device to the peers. Reads what is waiting, splits it, gathers it by peer and size, and sends it.
+//! Sending side: moves packets from the TUN device to the peers. Reads the waiting packets, splits them, gathers the datagrams by peer and size, and
+//! sends them.
 
 use super::backlog::{Backlog, Unit};
 use super::config::EngineConfig;
@@ -34,7 +35,7 @@ mod sealed;
 
 /// Room for one packet in bytes: the longest packet and its virtio header.
 pub(super) const SLOT: usize = 65_536 + 64;
-/// Size of a batch in bytes. Packets that arrive meanwhile wait for its end.
+/// Size of a batch in bytes. Packets that arrive during a batch wait for its end.
 pub(super) const BATCH: usize = 64 << 10;
 /// Maximum number of datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
@@ -53,7 +54,7 @@ const SEND_TIMEOUT: u16 = 100;
 pub(super) struct Tx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     pub tun: Arc<D>,
-    /// The sockets that send. A flow always uses the same one.
+    /// The sockets that send. A flow always uses the same socket.
     pub sockets: Vec<Arc<P>>,
     pub table: Arc<ArcSwap<Table>>,
     /// The WireGuard device, which replaces the table. `None` with other framings.
@@ -89,7 +90,7 @@ pub(super) struct TxState {
     sender: Sender,
     errors: Errors,
     log: LogLimit,
-    /// Decides to which destinations datagrams of one size are sent as segments of one message.
+    /// Decides to which destinations the engine sends datagrams of one size as segments of one message.
     pub(super) segmenting: Segmenting,
     /// A packet before it is sealed.
     plain: Vec<u8>,
@@ -307,7 +308,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Drops a packet, and sends an ICMP error to its sender if there is one to send.
+    /// Drops a packet, and sends an ICMP error to its sender if the reason requires one.
     #[cold]
     fn refuse(
         &self,
@@ -493,7 +494,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Passes messages of one socket to the kernel. Returns how many were sent, and the error of the next one.
+    /// Passes messages of one socket to the kernel. Returns the number of sent messages, and the error of the next message.
     fn send(
         &self,
         messages: &[Message],
@@ -524,7 +525,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         );
     }
 
-    /// Counts and logs a message that was not sent.
+    /// Counts and logs a message after a failed send.
     #[cold]
     fn count_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
         self.counters

@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Signal that stays set once it is given.
+/// Signal that stays set after the first wake.
 pub(super) struct Wake {
     event: nix::sys::eventfd::EventFd,
     called: AtomicBool,
 }
 
 impl Wake {
-    /// Creates a signal that is not given yet.
+    /// Creates an unset signal.
     ///
     /// # Errors
     /// Returns an error if the process has no file descriptors left.
@@ -24,7 +24,7 @@ impl Wake {
         })
     }
 
-    /// Ends all waits on this wake, present and future ones.
+    /// Sets the signal, which ends all current and future waits.
     pub(super) fn wake(&self) {
         self.called.store(true, Ordering::Relaxed);
         let _ = self.event.write(1);
@@ -37,7 +37,7 @@ impl Wake {
         let _ = poll(&mut polled, PollTimeout::from(milliseconds));
     }
 
-    /// Whether the signal was given, for threads that never wait because they always have work.
+    /// Whether the signal is set, for threads that never wait because they always have work.
     #[inline]
     pub(super) fn called(&self) -> bool {
         self.called.load(Ordering::Relaxed)

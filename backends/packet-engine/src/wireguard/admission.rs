@@ -1,5 +1,5 @@
-//! Decides which initiations get curve operations, and in which order. Peers that proved their known address come first, then other senders that proved
-//! their address, then the rest.
+//! Decides for which initiations the node performs curve operations, and in which order. Peers that proved their known address come first, then other
+//! senders that proved their address, then the remaining senders.
 
 use super::allowance::{Allowances, exact, source};
 use super::copies::Copies;
@@ -10,9 +10,9 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Number of waiting initiations from which on the node is under load, as in the kernel. The node stays under load for [`LOADED`] afterwards. Only under
-/// load must senders prove their address. Only the queue length decides: while the processor keeps up, messages from forged addresses cost the peers
-/// nothing.
+/// Number of waiting initiations from which on the node is under load, as in the kernel. The node stays under load for [`LOADED`] afterwards. Only
+/// under load must senders prove their address. The queue length is the only criterion: while the processor keeps up, messages from forged addresses
+/// do not affect the peers.
 const LOAD: usize = INBOX / 8;
 const LOADED: Duration = Duration::from_secs(1);
 /// Maximum number of waiting initiations, by rank. Many peers may start together, each with a proven address.
@@ -20,21 +20,21 @@ const ROOM: [usize; 3] = [INBOX, LOAD, LOAD];
 /// Maximum age of the cached list of peers' endpoints.
 const KNOWN: Duration = Duration::from_secs(1);
 
-/// Reason why an initiation is not queued.
+/// Reason why the node does not queue an initiation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The initiation is dropped.
+    /// The node drops the initiation.
     Drop(Reason),
     /// The sender of the initiation has to prove its address.
     Prove,
 }
 
-/// The initiations that wait, and the state for decisions about further ones.
+/// The waiting initiations, and the state for decisions about further initiations.
 pub(super) struct Admission {
     pub(super) copies: Copies,
     /// Buckets of unknown senders, by address. A flood from many addresses does not affect the buckets of peers.
     strangers: Allowances,
-    /// Buckets of peers at their endpoints, by address and port, so that neighbours behind one NAT have a bucket each.
+    /// Buckets of peers at their endpoints, by address and port, so that each node behind a NAT has its own bucket.
     peers: Allowances,
     known: HashSet<SocketAddr>,
     looked: Option<Instant>,
@@ -83,8 +83,8 @@ impl Admission {
         Ok(())
     }
 
-    /// Returns the rank of a message whose sender proved its address, and takes a token of that sender. Returns `None` without a proof or without a
-    /// token.
+    /// Returns the rank of a message whose sender proved its address, and takes a token from that sender's bucket. Returns `None` without a proof or
+    /// without a token.
     pub(super) fn rank(
         &mut self,
         message: &Message,

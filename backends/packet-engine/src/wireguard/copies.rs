@@ -1,14 +1,15 @@
-//! Remembers the authentic initiations of peers, so that copies are dropped before any curve operation.
+//! Stores the authentic initiations of peers, so that the node drops copies before any curve operation.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The number of initiations that are remembered. An initiation replaces another one with the same place. The next copy of the replaced initiation costs
+/// The number of remembered initiations. An initiation replaces an older initiation in the same place. The next copy of the replaced initiation costs
 /// curve operations once more.
 const PLACES: usize = 4096;
-/// Range of the sender's ephemeral key. An initiation with a changed key is not accepted, and no two initiations of a peer have the same key.
+/// Range of the sender's ephemeral key. The node does not accept an initiation with a changed key, and no two initiations of a peer have the same
+/// key.
 const EPHEMERAL: std::ops::Range<usize> = 8..40;
 
-/// The initiations that were authentic. Only peers can add to them.
+/// The authentic initiations. Only peers can add initiations to this set.
 pub(super) struct Copies {
     keys: RandomState,
     seen: Box<[u64]>,
@@ -29,7 +30,7 @@ impl Copies {
         Some((hash, hash as usize % PLACES))
     }
 
-    /// Whether an initiation has the ephemeral key of an authentic one.
+    /// Whether an initiation has the ephemeral key of an authentic initiation.
     pub(super) fn has(&self, initiation: &[u8]) -> bool {
         self.hash(initiation)
             .is_some_and(|(hash, at)| self.seen.get(at) == Some(&hash))

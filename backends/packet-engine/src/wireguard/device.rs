@@ -1,4 +1,4 @@
-//! WireGuard device: its configuration, which can change while packets flow and is published for the threads.
+//! WireGuard device: its configuration, which can change while packets flow and which the device publishes for the threads.
 
 use super::identity::Identity;
 use super::keypair::{Indices, Keypair};
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use types::wireguard::{PublicKey, Secret};
 
-/// Maximum size in bytes of all packets that wait for sessions. Only the first packet of each peer may exceed it. The limit bounds the memory of a node
-/// whose peers are all down.
+/// Maximum size in bytes of all packets that wait for sessions. Only the first packet of each peer may exceed this limit. The limit bounds the memory
+/// of a node whose peers are all down.
 const PARKED: usize = 16 << 20;
 
 /// A WireGuard device.
@@ -36,7 +36,7 @@ pub struct Device {
     parked: AtomicUsize,
 }
 
-/// The configuration that is not in the snapshot.
+/// The part of the configuration that is not in the snapshot.
 #[derive(Default)]
 struct Control {
     private: Option<Secret>,
@@ -84,7 +84,7 @@ impl Device {
         }
     }
 
-    /// Returns the public key of the device, if it has a private one.
+    /// Returns the public key of the device, if the device has a private key.
     pub fn public_key(&self) -> Option<PublicKey> {
         self.published
             .load()
@@ -137,14 +137,14 @@ impl Device {
         }
     }
 
-    /// Requests a new session with a peer, although there may be one.
+    /// Requests a new session with a peer, even if a session exists.
     pub(super) fn want_session(&self, peer: &Peer, now: Instant) {
         if !peer.traffic.wants_session.swap(true, Ordering::Relaxed) {
             self.visit_by(peer, now, now);
         }
     }
 
-    /// Ends sessions: nothing is sealed or opened in them from now on.
+    /// Ends sessions, so that threads no longer seal or open packets in them.
     pub(super) fn end(&self, over: impl IntoIterator<Item = Arc<Keypair>>) {
         for keypair in over {
             keypair.end();
@@ -159,7 +159,7 @@ impl Device {
         }
     }
 
-    /// Queues a packet until there is a session with its peer. Returns the number of packets dropped for that.
+    /// Queues a packet until a session with its peer exists. Returns the number of packets that were dropped to make room.
     pub(super) fn park(&self, peer: &Peer, plain: &[u8], now: Instant) -> usize {
         let mut link = peer.lock();
         if !link.repeats() {
@@ -178,7 +178,7 @@ impl Device {
         })
     }
 
-    /// Notes that a waiting packet was sent or dropped.
+    /// Records that a waiting packet was sent or dropped.
     pub(super) fn unparked(&self, packet: &[u8]) {
         self.parked.fetch_sub(packet.len(), Ordering::Relaxed);
     }
@@ -192,7 +192,8 @@ impl Device {
             .dropped_many(Reason::NoSession, parked.len());
     }
 
-    /// Handles the peer's first packet in a session of our response. From now on, packets are sealed in it, and waiting packets can be sent.
+    /// Handles the peer's first packet in a session of this node's response. From now on, threads seal packets in this session and send waiting
+    /// packets.
     #[cold]
     pub(super) fn confirmed(&self, peer: &Peer, keypair: &Arc<Keypair>, now: Instant) {
         let mut link = peer.lock();
@@ -269,14 +270,14 @@ impl Change<'_> {
         self.dirty = true;
     }
 
-    /// Sets the MTU of the device in bytes, which inner packets must not exceed.
+    /// Sets the MTU of the device in bytes. Inner packets must not exceed the MTU.
     pub fn set_mtu(&mut self, mtu: u16) {
         self.dirty |= self.next.mtu != mtu;
         self.next.mtu = mtu;
     }
 
-    /// Adds or changes a peer. Without an endpoint, the current one is kept. `keepalive` is in seconds; zero disables keepalives. An existing session
-    /// continues: a new preshared key applies from the next handshake on. A handshake is initiated with a new peer.
+    /// Adds or changes a peer. Without an endpoint, the current endpoint stays. `keepalive` is in seconds; zero disables keepalives. An existing
+    /// session continues: a new preshared key applies from the next handshake on. The device initiates a handshake with a new peer.
     ///
     /// # Errors
     /// Returns an error if no peer can have that key: it is of small order, or the device's own.
@@ -343,7 +344,7 @@ impl Change<'_> {
         }
     }
 
-    /// Removes a peer and its allowed IPs. Returns whether there was one.
+    /// Removes a peer and its allowed IPs. Returns whether the peer existed.
     pub fn remove_peer(&mut self, key: &PublicKey) -> bool {
         if self.next.peers.get(key).is_none() {
             return false;

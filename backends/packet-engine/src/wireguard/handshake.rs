@@ -1,5 +1,5 @@
-//! Handles handshake messages. Copies, and messages that are not for this node, are dropped before any curve operation. Curve operations run without
-//! the peer's lock. The one exception is the static-static secret, which is computed once per peer.
+//! Handles handshake messages. Drops copies, and messages that are not for this node, before any curve operation. Curve operations run without the
+//! peer's lock, except for the static-static secret, which is computed once per peer.
 
 use super::admission::{Admission, Refusal};
 use super::device::Device;
@@ -18,12 +18,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use types::wireguard::PublicKey;
 
-/// The least time between two responses to a peer, as in the kernel: each costs curve operations.
+/// Minimum time between two responses to a peer, as in the kernel. Each response costs curve operations.
 const ANSWERS: Duration = Duration::from_millis(20);
 
 impl Device {
-    /// Decides about an initiation, before any curve operation. `cookies` is the number of cookie replies that unknown senders can still get in this
-    /// round.
+    /// Decides about an initiation, before any curve operation. `cookies` is the number of cookie replies that the device can still send to unknown
+    /// senders in this round.
     pub(super) fn admit(
         &self,
         mut message: Message,
@@ -60,7 +60,7 @@ impl Device {
         }
     }
 
-    /// Handles an initiation whose turn has come.
+    /// Handles the next initiation in the queue.
     pub(super) fn initiated(
         &self,
         message: &Message,
@@ -83,7 +83,7 @@ impl Device {
         }
     }
 
-    /// Handles a response or a cookie reply to one of our messages.
+    /// Handles a response or a cookie reply to one of this node's messages.
     pub(super) fn answered(
         &self,
         mut message: Message,
@@ -129,7 +129,7 @@ impl Device {
         Ok(())
     }
 
-    /// Handles a message. Returns whether it was accepted. If not, its sender has to prove its address first.
+    /// Handles a message. Returns whether the message was accepted. If not, the sender first has to prove its address.
     fn shake(
         &self,
         message: &Message,
@@ -239,7 +239,7 @@ impl Device {
         Ok(())
     }
 
-    /// Completes a handshake that we initiated, and sends the packets that waited for it.
+    /// Completes a handshake that this node initiated, and sends the packets that waited for it.
     #[allow(
         clippy::too_many_arguments,
         reason = "one message, one peer, and the thread's tools"
@@ -289,7 +289,7 @@ impl Device {
         Ok(())
     }
 
-    /// Keeps a cookie for the next initiation, whose time stays the same.
+    /// Stores a cookie for the next initiation, without a change of that initiation's time.
     fn cookie(&self, cookie: &CookieReply, peer: &Peer, now: Instant) -> Result<(), Reason> {
         let mut link = peer.lock();
         let remote = link.draft(&peer.key).ok_or(Reason::NoSession)?.remote;

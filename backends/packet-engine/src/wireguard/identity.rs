@@ -10,7 +10,7 @@ use types::wireguard::Secret;
 /// The device's own key, and its cookies.
 pub(super) struct Identity {
     pub(super) keys: noise::Identity,
-    /// Makes and verifies cookies. The callers decide which senders have to prove their address.
+    /// Creates and verifies cookies. The callers decide which senders have to prove their address.
     baker: Mutex<Option<Baker>>,
 }
 

@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use types::wireguard::PublicKey;
 use zeroize::Zeroizing;
 
-/// Time for which packets are sealed and opened in a session (REJECT_AFTER_TIME).
+/// Time for which this node seals and opens packets in a session (REJECT_AFTER_TIME).
 pub(super) const LASTS: Duration = Duration::from_secs(180);
 /// The age of a session at which its initiator requests the next one when it sends (REKEY_AFTER_TIME).
 const RENEWED: Duration = Duration::from_secs(120);
 /// The age of a session at which its initiator requests the next one when it receives (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
 const RENEWED_BY_RECEIVER: Duration = Duration::from_secs(165);
-/// The number of packets after which either side requests the next session (REKEY_AFTER_MESSAGES). It is smaller in the tests of this crate.
+/// The number of packets after which either side requests the next session (REKEY_AFTER_MESSAGES). The number is smaller in the tests of this crate.
 pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 12 } else { 1 << 60 };
 /// Maximum number of attempts to find an unused index. With a million sessions, one index in 4000 is in use.
 const TRIES: usize = 64;
 /// The number of lists of indices. With ten thousand peers, each list has about seven.
 const BUCKETS: usize = 4096;
 
-/// Returns random bytes from the kernel, or `None` if it has none.
+/// Returns random bytes from the kernel, or `None` if the kernel provides none.
 pub(super) fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     OsRng.try_fill_bytes(&mut bytes).ok()?;
@@ -43,9 +43,9 @@ pub(super) struct Keypair {
     pub(super) slot: u32,
     pub(super) born: Instant,
     initiator: bool,
-    /// Whether the peer is known to have the session. Until then, nothing is sealed in the session.
+    /// Whether the peer is known to have the session. Until then, threads seal no packets in the session.
     confirmed: AtomicBool,
-    /// Whether the session was ended early. Nothing is sealed or opened from then on, even by a thread that still holds the session.
+    /// Whether the session ended early. Afterwards, no thread seals or opens packets in it, even if the thread still holds the session.
     ended: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ impl Keypair {
         }
     }
 
-    /// Whether packets may be sealed and opened in the session.
+    /// Whether threads may seal and open packets in the session.
     #[inline]
     pub(super) fn lasts(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) < LASTS && !self.ended.load(Ordering::Relaxed)
@@ -88,21 +88,21 @@ impl Keypair {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the next session has to be requested when this node sends in the session.
+    /// Whether this node has to request the next session when it sends in this session.
     #[inline]
     pub(super) fn is_worn_by_sending(&self, now: Instant) -> bool {
         self.initiator && now.saturating_duration_since(self.born) >= RENEWED
             || self.session.sealed() > RENEWED_AFTER
     }
 
-    /// Whether the next session has to be requested when this node receives in the session.
+    /// Whether this node has to request the next session when it receives in this session.
     #[inline]
     pub(super) fn is_worn_by_receiving(&self, now: Instant) -> bool {
         self.initiator && now.saturating_duration_since(self.born) >= RENEWED_BY_RECEIVER
     }
 }
 
-/// The object that an index refers to.
+/// The object to which an index refers.
 #[derive(Clone)]
 pub(super) enum Named {
     /// An initiation to the peer in this slot, which waits for its response.
@@ -121,7 +121,7 @@ impl Named {
 
 type Bucket = Vec<(u32, Named)>;
 
-/// The indices that peers know. They are random for each session, so an index does not show which others belong to the same peer. Reading takes no
+/// The indices that peers know. Each session has a random index, so an index does not reveal the other indices of the same peer. Reading takes no
 /// lock.
 pub(super) struct Indices {
     buckets: Box<[ArcSwapOption<Bucket>]>,
@@ -140,7 +140,7 @@ impl Indices {
         self.buckets.get(index as usize % BUCKETS)
     }
 
-    /// Returns the object that an index refers to.
+    /// Returns the object to which an index refers.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<Named> {
         let bucket = self.bucket(index)?.load();
@@ -158,7 +158,7 @@ impl Indices {
         })
     }
 
-    /// Sets the object that an index refers to. `None` frees the index.
+    /// Sets the object to which an index refers. `None` frees the index.
     pub(super) fn set(&self, index: u32, named: Option<&Named>) {
         let Some(bucket) = self.bucket(index) else {
             return;

@@ -1,4 +1,4 @@
-//! The handshakes and sessions of one peer, and the packets that wait for a session. Callers pass the time by which decisions are made.
+//! The handshakes and sessions of one peer, and the packets that wait for a session. Callers pass the time on which decisions are based.
 
 use super::identity::Identity;
 use super::keypair::{Keypair, LASTS};
@@ -11,37 +11,38 @@ use types::wireguard::{PublicKey, Secret};
 
 /// Maximum number of packets that wait for a session with one peer, as in the kernel.
 const PARKED: usize = 128;
-/// The least time between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`] milliseconds is added, so that two nodes do not
-/// stay in step.
+/// Minimum time between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`] milliseconds keeps two nodes from staying in
+/// step.
 const RETRY: Duration = Duration::from_secs(5);
 const JITTER: u64 = 333;
-/// Time after which initiations that lead to no session are given up (REKEY_ATTEMPT_TIME).
+/// Time after which the node gives up initiations that lead to no session (REKEY_ATTEMPT_TIME).
 const GIVE_UP: Duration = Duration::from_secs(90);
 /// Value for "no preshared key".
 const NONE: [u8; noise::KEY] = [0; noise::KEY];
 
-/// State of our attempts to establish a session.
+/// State of this node's attempts to establish a session.
 #[derive(Default)]
 struct Attempts {
-    /// The initiation that waits for its response, whether or not it is repeated.
+    /// The initiation that waits for its response, whether or not the node repeats it.
     initiated: Option<Arc<Initiated>>,
-    /// Whether the initiation is repeated. Our response to the peer's own initiation ends this. Otherwise two nodes with different preshared keys would
-    /// trigger each other endlessly.
+    /// Whether the node repeats the initiation. A response to the peer's own initiation ends the repetition. Otherwise, two nodes with different
+    /// preshared keys would trigger each other endlessly.
     repeats: bool,
-    /// The earliest time of the next initiation, whatever the result of the last one.
+    /// The earliest time of the next initiation, regardless of the result of the last initiation.
     again: Option<Instant>,
-    /// Since when initiations are sent without a resulting session.
+    /// Time since which the node has sent initiations without a resulting session.
     since: Option<Instant>,
 }
 
-/// At most three sessions, as in the kernel. The previous one still opens packets in flight. Nothing is sealed in `next` until the peer has used it.
+/// At most three sessions, as in the kernel. The previous session still opens packets in flight. Threads seal no packets in `next` until the peer has
+/// used that session.
 #[derive(Default)]
 struct Sessions {
     previous: Option<Arc<Keypair>>,
     current: Option<Arc<Keypair>>,
-    /// The session of our response, which the peer has not confirmed yet.
+    /// The session of this node's response, which the peer has not confirmed yet.
     next: Option<Arc<Keypair>>,
-    /// Sessions under our former private key. They still open packets but seal none.
+    /// Sessions under this node's former private key, which still open packets but seal none.
     retired: Vec<Arc<Keypair>>,
 }
 
@@ -64,37 +65,38 @@ impl Sessions {
 
 /// State of a peer's handshakes and timers, behind the peer's lock.
 pub(super) struct Link {
-    /// Our key for handshakes. It takes precedence over the key of a snapshot that a thread still holds.
+    /// This node's key for handshakes, which takes precedence over the key of a snapshot that a thread still holds.
     identity: Option<Arc<Identity>>,
     pub(super) preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub(super) keepalive: u16,
-    /// How often our key or the preshared key was changed. A handshake that was computed with former keys is discarded.
+    /// Number of changes of this node's key or the preshared key. The node discards a handshake that was computed with former keys.
     changes: u64,
-    /// Values derived from our key and the peer's key. They are computed on first use.
+    /// Values derived from this node's key and the peer's key, computed on first use.
     remote: Option<Arc<Remote>>,
     attempts: Attempts,
     sessions: Sessions,
-    /// The timestamps of our last initiation and of the peer's. They outlive keys and sessions, so that an old initiation is recognised as a copy.
+    /// The timestamps of the last initiations of this node and of the peer. The timestamps outlive keys and sessions, so that the node recognises an
+    /// old initiation as a copy.
     stamped: Option<Stamp>,
     seen: Option<Stamp>,
     pub(super) jar: Jar,
     /// Plain packets that wait for a session, oldest first.
     pub(super) parked: VecDeque<Vec<u8>>,
-    /// When the last initiation of the peer was answered.
+    /// Time of the last response to an initiation of the peer.
     pub(super) answered: Option<Instant>,
-    /// When a handshake message in the peer's name was last rejected after curve operations.
+    /// Time of the last rejection, after curve operations, of a handshake message in the peer's name.
     pub(super) refused: Option<Instant>,
-    /// When the last persistent keepalive was due. `None`: one is due at once.
+    /// Time at which the last persistent keepalive was due. `None` means that a keepalive is due at once.
     pub(super) kept: Option<Instant>,
-    /// When the last handshake was completed.
+    /// Time of the last completed handshake.
     pub(super) handshake: Option<SystemTime>,
 }
 
 /// Sessions that are over.
 pub(super) type Over = Vec<Arc<Keypair>>;
 
-/// Input of a handshake, which is then computed without the lock.
+/// Input of a handshake, which the thread then computes without the lock.
 pub(super) struct Draft {
     pub(super) identity: Arc<Identity>,
     pub(super) remote: Arc<Remote>,
@@ -104,7 +106,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Returns the preshared key, or zeros if there is none, as in the paper.
+    /// Returns the preshared key, or zeros without a preshared key, as in the paper.
     pub(super) fn preshared(&self) -> &[u8; noise::KEY] {
         self.preshared.as_ref().map_or(&NONE, Secret::bytes)
     }
@@ -135,7 +137,7 @@ impl Link {
         }
     }
 
-    /// Returns the input of a handshake with the peer, or `None` without a key of ours. The first call takes a curve operation.
+    /// Returns the input of a handshake with the peer, or `None` if this node has no key. The first call takes a curve operation.
     pub(super) fn draft(&mut self, key: &PublicKey) -> Option<Draft> {
         let identity = Arc::clone(self.identity.as_ref()?);
         let remote = match &self.remote {
@@ -159,7 +161,7 @@ impl Link {
     }
 
     /// Sets the identity of a new private key. The current and the previous session open packets until they end, but seal none. Returns the sessions
-    /// that are over, and the index of the waiting initiation, if there is one.
+    /// that are over, and the index of the waiting initiation, if any.
     pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) -> (Over, Option<u32>) {
         self.identity = identity;
         self.remote = None;
@@ -169,7 +171,7 @@ impl Link {
         (over, self.renew())
     }
 
-    /// Restarts handshakes after a change of keys. Returns the index of the waiting initiation, if there is one.
+    /// Restarts handshakes after a change of keys. Returns the index of the waiting initiation, if any.
     pub(super) fn renew(&mut self) -> Option<u32> {
         self.changes += 1;
         let index = self.waits_for();
@@ -177,7 +179,7 @@ impl Link {
         index
     }
 
-    /// Turns a session into the previous one, which only opens packets. Returns the session that had this role before.
+    /// Makes a session the previous session, which only opens packets. Returns the session that had this role before.
     fn supersede(&mut self, former: Option<Arc<Keypair>>) -> Option<Arc<Keypair>> {
         let former = former?;
         self.sessions.previous.replace(former)
@@ -199,18 +201,18 @@ impl Link {
             .filter(|initiated| initiated.index() == index)
     }
 
-    /// Returns the timestamp for the next initiation. It is the time of the clock, but later than any timestamp before, so that no peer takes the
-    /// initiation for a copy.
+    /// Returns the timestamp for the next initiation. The timestamp is the time of the clock, but later than any earlier timestamp, so that no peer
+    /// treats the initiation as a copy.
     pub(super) fn stamp(&mut self, clock: SystemTime) -> Stamp {
         let stamp = Stamp::after(self.stamped, clock);
         self.stamped = Some(stamp);
         stamp
     }
 
-    /// Takes the timestamp of an authentic initiation of the peer.
+    /// Checks and records the timestamp of an authentic initiation of the peer.
     ///
     /// # Errors
-    /// Returns [`Refused::Replayed`] if the timestamp is not later than the last one.
+    /// Returns [`Refused::Replayed`] if the timestamp is not later than the last timestamp.
     pub(super) fn see(&mut self, stamp: Stamp) -> Result<(), Refused> {
         if self.seen.is_some_and(|seen| stamp <= seen) {
             return Err(Refused::Replayed);
@@ -219,7 +221,8 @@ impl Link {
         Ok(())
     }
 
-    /// Notes an initiation, and when the next one may be sent. Returns the index of the previous initiation, whose response is no longer accepted.
+    /// Records an initiation, and the earliest time of the next initiation. Returns the index of the previous initiation, whose response the node no
+    /// longer accepts.
     pub(super) fn begun(&mut self, initiated: Initiated, now: Instant) -> Option<u32> {
         let before = self.waits_for();
         self.attempts.initiated = Some(Arc::new(initiated));
@@ -227,7 +230,7 @@ impl Link {
         before
     }
 
-    /// Notes when the next initiation may be sent.
+    /// Records the earliest time of the next initiation.
     pub(super) fn try_again(&mut self, now: Instant) {
         let jitter = Duration::from_millis(rand::random_range(0..JITTER));
         self.attempts.repeats = true;
@@ -235,27 +238,27 @@ impl Link {
         self.attempts.since.get_or_insert(now);
     }
 
-    /// Whether initiations were sent that have not led to a session so far.
+    /// Whether the node has sent initiations that have not led to a session so far.
     pub(super) fn tries(&self) -> bool {
         self.attempts.since.is_some()
     }
 
-    /// Whether the initiation is repeated until it is answered.
+    /// Whether the node repeats the initiation until the peer responds.
     pub(super) fn repeats(&self) -> bool {
         self.attempts.repeats
     }
 
-    /// Whether an initiation may be sent: the last was long enough ago.
+    /// Whether the node may send an initiation, because the last initiation was long enough ago.
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         self.attempts.again.is_none_or(|again| again <= now)
     }
 
-    /// Returns when the next initiation may be sent.
+    /// Returns the earliest time of the next initiation.
     pub(super) fn again(&self) -> Option<Instant> {
         self.attempts.again
     }
 
-    /// Returns when the attempts are given up.
+    /// Returns the time at which the node gives up its attempts.
     pub(super) fn tired_at(&self) -> Option<Instant> {
         self.attempts.since.map(|since| since + GIVE_UP)
     }
@@ -267,21 +270,21 @@ impl Link {
         self.forget_initiation()
     }
 
-    /// Erases the keys of an initiation whose response is no longer accepted. Returns its index.
+    /// Erases the keys of an initiation whose response the node no longer accepts. Returns its index.
     pub(super) fn forget_initiation(&mut self) -> Option<u32> {
         let index = self.waits_for();
         self.attempts.initiated = None;
         index
     }
 
-    /// Takes the session of our response to the peer's initiation. This session replaces one that the peer has not confirmed, because the peer now has a newer
-    /// session or has restarted. Sessions in use stay. Returns the replaced session.
+    /// Stores the session of this node's response to the peer's initiation. This session replaces a session that the peer has not confirmed, because
+    /// the peer now has a newer session or has restarted. Sessions in use stay. Returns the replaced session.
     pub(super) fn answer_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.repeats = false;
         self.sessions.next.replace(keypair)
     }
 
-    /// Takes the session of the peer's response to our initiation. Returns the session that is over.
+    /// Stores the session of the peer's response to this node's initiation. Returns the session that is over.
     pub(super) fn complete_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.initiated = None;
         self.shaken();
@@ -289,8 +292,8 @@ impl Link {
         self.supersede(former)
     }
 
-    /// Confirms the session of our response, which the peer has used. Returns `None` if it was confirmed before, and otherwise the session that is
-    /// over, if any.
+    /// Confirms the session of this node's response, which the peer has used. Returns `None` if the session was already confirmed, and otherwise the
+    /// session that is over, if any.
     pub(super) fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Option<Arc<Keypair>>> {
         let next = self
             .sessions
@@ -308,7 +311,7 @@ impl Link {
         self.attempts.since = None;
     }
 
-    /// Returns the session that packets are sealed in.
+    /// Returns the session in which threads seal packets.
     pub(super) fn sending(&self, now: Instant) -> Option<Arc<Keypair>> {
         self.sessions
             .current
@@ -334,7 +337,7 @@ impl Link {
         over
     }
 
-    /// Returns when the first session expires.
+    /// Returns the time at which the first session expires.
     pub(super) fn session_ends(&self) -> Option<Instant> {
         let Sessions {
             previous,
@@ -350,7 +353,7 @@ impl Link {
             .min()
     }
 
-    /// Queues a packet until there is a session. Returns the packet that was dropped for it.
+    /// Queues a packet until a session exists. Returns the packet that was dropped to make room.
     pub(super) fn park(&mut self, plain: &[u8]) -> Option<Vec<u8>> {
         if self.parked.is_empty() && !self.attempts.repeats {
             // Attempts before this packet, perhaps long ago, must not shorten the time until it is given up.

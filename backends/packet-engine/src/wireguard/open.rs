@@ -1,5 +1,6 @@
-//! Opens datagrams from peers. The index in a datagram selects the session. The inner source address must belong to the peer of that session. The outer
-//! source address proves nothing and is not checked. The outer source of an authentic datagram becomes the peer's endpoint.
+//! Opens datagrams from peers. The index in a datagram selects the session. The inner source address must belong to the peer of that session. This
+//! module does not check the outer source address, because that address is no proof. The outer source of an authentic datagram becomes the peer's
+//! endpoint.
 
 use super::device::Device;
 use super::keypair::{Keypair, Named};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Opens the datagrams of one batch. It takes the lock of a peer only once per session, when the peer confirms the session.
+/// Opener of the datagrams of one batch. The opener takes the lock of a peer only once per session, when the peer confirms the session.
 pub struct Opener<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -29,7 +30,7 @@ struct Held<'s> {
     keypair: Arc<Keypair>,
     /// The sender of the last authentic datagram in this run.
     from: Option<Endpoint>,
-    /// The number of bytes that were opened, and whether they contain a packet.
+    /// The number of opened bytes, and whether they contain a packet.
     opened: usize,
     carried: bool,
 }
@@ -45,8 +46,8 @@ impl<'s> Opener<'s> {
         }
     }
 
-    /// Opens a datagram in place; afterwards the packet is at its beginning. Returns `None` if the datagram carries no packet. It is then a keepalive,
-    /// or a handshake message, which is queued for the handshake thread.
+    /// Opens a datagram in place; afterwards the packet is at its beginning. Returns `None` if the datagram carries no packet. Such a datagram is a
+    /// keepalive, or a handshake message, which the opener queues for the handshake thread.
     ///
     /// # Errors
     /// Returns the reason to drop the datagram or its packet.
@@ -77,7 +78,7 @@ impl<'s> Opener<'s> {
         }
     }
 
-    /// Queues a response or cookie reply to one of our messages. `at` is the offset of the receiver index, which a forger has to guess.
+    /// Queues a response or cookie reply to one of this node's messages. `at` is the offset of the receiver index, which a forger has to guess.
     #[cold]
     fn response(
         &mut self,

@@ -18,11 +18,11 @@ pub(super) struct Peer {
     /// The peer's index in the list of peers.
     pub(super) slot: u32,
     pub(super) traffic: Traffic,
-    /// The destination of datagrams to the peer, and the address of this host that they leave from: the one that the peer used last.
+    /// The destination of datagrams to the peer, and the address of this host from which they leave, which is the address that the peer last used.
     endpoint: ArcSwapOption<Endpoint>,
-    /// The session that packets are sealed in.
+    /// The session in which threads seal packets.
     sending: ArcSwapOption<Keypair>,
-    /// Whether the peer was removed. Nothing is sealed or opened from then on, even by a thread that still holds an old snapshot.
+    /// Whether the peer was removed. Afterwards, no thread seals or opens packets for the peer, even if the thread still holds an old snapshot.
     removed: AtomicBool,
     link: Mutex<Link>,
 }
@@ -40,7 +40,8 @@ impl Peer {
         }
     }
 
-    /// Locks the handshakes and timers of the peer. A thread that panicked leaves no harmful state: at worst a session has to be established again.
+    /// Locks the handshakes and timers of the peer. A thread that panicked leaves no harmful state: at worst, the node has to establish a session
+    /// again.
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
@@ -87,7 +88,7 @@ impl Peer {
     }
 }
 
-/// Configuration of a peer, as compared with the desired one.
+/// Configuration of a peer, for comparison with the desired configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerState {
     /// The destination of datagrams to the peer: configured, or learned from its last authenticated packet.
@@ -96,18 +97,18 @@ pub struct PeerState {
     pub preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub keepalive: u16,
-    /// Its allowed IPs, sorted.
+    /// The peer's allowed IPs, sorted.
     pub allowed: Vec<IpNet>,
 }
 
 /// Status of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Its public key.
+    /// The peer's public key.
     pub key: PublicKey,
-    /// The peer's configuration, with the endpoint that it roamed to.
+    /// The peer's configuration, with the endpoint to which the peer roamed.
     pub state: PeerState,
-    /// When the last handshake with the peer was completed.
+    /// Time of the last completed handshake with the peer.
     pub handshake: Option<SystemTime>,
     /// Bytes sent to the peer, including all headers of WireGuard.
     pub sent: u64,

@@ -10,14 +10,14 @@ use super::allowance::{exact, source};
 use super::message::LONGEST;
 use crate::endpoint::Endpoint;
 
-/// Maximum number of waiting initiations, and of waiting messages of other kinds. Messages beyond that are dropped before any computation.
+/// Maximum number of waiting initiations, and of waiting messages of other kinds. The device drops further messages before any computation.
 pub(super) const INBOX: usize = 1024;
 /// Number of waiting messages from which on each source has at most a share of the inbox. A flood from a few sources then leaves room for others. One
-/// share is for an address with its port, the other for an address with all of its ports. Neighbours behind one NAT have the same address.
+/// share is for an address with its port, and the other share is for an address with all of its ports. Nodes behind one NAT have the same address.
 const CROWDED: usize = INBOX / 8;
 const SHARE_OF_PORT: u16 = 64;
 const SHARE_OF_SOURCE: u16 = 512;
-/// The number of counters for shares. Sources are assigned to counters by hash, differently each time that the inbox is emptied.
+/// The number of counters for shares. A hash assigns sources to counters, differently after each emptying of the inbox.
 const SHARES: usize = 256;
 
 /// A received handshake message.
@@ -26,12 +26,13 @@ pub(super) struct Message {
     pub(super) from: Endpoint,
     bytes: [u8; LONGEST],
     length: u8,
-    /// Whether the sender proved its address and has a token for curve operations. False while the message waits in the inbox, because it is not known yet.
+    /// Whether the sender proved its address and has a token for curve operations. False while the message waits in the inbox, because the result is
+    /// not known yet.
     pub(super) proven: bool,
 }
 
 impl Message {
-    /// Copies a message. Returns `None` if it is longer than any handshake message.
+    /// Copies a message. Returns `None` if the message is longer than any handshake message.
     pub(super) fn new(from: Endpoint, message: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST];
         bytes.get_mut(..message.len())?.copy_from_slice(message);
@@ -66,7 +67,7 @@ struct Inbox {
     by_port: [u16; SHARES],
     by_source: [u16; SHARES],
     keys: RandomState,
-    /// How often the inbox was emptied.
+    /// Number of times that the thread emptied the inbox.
     turn: u64,
 }
 
@@ -83,7 +84,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Adds a message. Returns false if there is no room for a message of its source.
+    /// Adds a message. Returns false if the inbox has no room for a message from its source.
     fn push(&mut self, message: Message) -> bool {
         let place = |key: u128| self.keys.hash_one((self.turn, key)) as usize % SHARES;
         let (port, source) = (
@@ -107,7 +108,7 @@ impl Inbox {
         true
     }
 
-    /// Swaps the waiting messages with the list `into`, if that is empty.
+    /// Swaps the waiting messages with the list `into`, if that list is empty.
     fn empty(&mut self, into: &mut Vec<Message>) {
         if into.is_empty() && !self.messages.is_empty() {
             std::mem::swap(&mut self.messages, into);
@@ -128,12 +129,13 @@ pub(super) struct Pending {
 #[derive(Default)]
 struct Queues {
     initiations: Inbox,
-    /// Responses and cookie replies to our own messages. Their senders know the index of one of our initiations or sessions.
+    /// Responses and cookie replies to this node's own messages. The senders of such messages know the index of an initiation or session of this
+    /// node.
     answers: Inbox,
     /// Slots of peers by the time of their next visit. An entry is valid only if the peer itself has the same time.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
     greet: VecDeque<u32>,
-    /// Whether there is new work for the thread.
+    /// Whether new work waits for the thread.
     rung: bool,
     waiting: bool,
 }
@@ -203,21 +205,21 @@ impl Pending {
         queues.due.pop().map(|Reverse(entry)| entry)
     }
 
-    /// Schedules a greeting: a handshake is initiated with the peer as soon as the pace allows.
+    /// Schedules a greeting: the thread initiates a handshake with the peer as soon as the pace allows.
     pub(super) fn greet(&self, slot: u32) {
         let mut queues = self.lock();
         queues.greet.push_back(slot);
         self.ring_for(queues);
     }
 
-    /// Takes the next peer to greet. Also returns whether there are more.
+    /// Takes the next peer to greet. Also returns whether more peers wait.
     pub(super) fn greeting(&self) -> Option<(u32, bool)> {
         let mut queues = self.lock();
         let slot = queues.greet.pop_front()?;
         Some((slot, !queues.greet.is_empty()))
     }
 
-    /// Whether there are peers to greet.
+    /// Whether peers wait for a greeting.
     pub(super) fn greets(&self) -> bool {
         !self.lock().greet.is_empty()
     }
@@ -227,7 +229,7 @@ impl Pending {
         self.lock().due.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Waits until there is new work, or until a time.
+    /// Waits until new work arrives, or until a time.
     pub(super) fn wait(&self, until: Option<Instant>) {
         let mut queues = self.lock();
         if !queues.rung

@@ -27,7 +27,7 @@ impl Routes {
         }
     }
 
-    /// Returns the slot of the peer that an address belongs to.
+    /// Returns the slot of the peer to which an address belongs.
     #[inline]
     pub(super) fn lookup(&self, ip: IpAddr) -> Option<u32> {
         let slot = match ip {

@@ -1,4 +1,5 @@
-//! Seals packets of pods for peers. The destination of a packet selects the peer, once per packet. The packet is sealed for that peer or not at all.
+//! Seals packets of pods for peers. The destination of a packet selects the peer, once per packet. The sealer encrypts the packet for that peer or
+//! drops it.
 
 use super::device::Device;
 use super::keypair::Keypair;
@@ -17,16 +18,16 @@ use std::time::Instant;
 /// Length in bytes of the header before the packet in a datagram.
 const HEAD: usize = 16;
 
-/// How packets to a peer are handled.
+/// Handling of packets to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendState {
-    /// Packets are sealed and sent to this endpoint.
+    /// The sealer encrypts packets, and the engine sends them to this endpoint.
     Ready(Endpoint),
-    /// Packets are queued until there is a session.
+    /// Packets wait in a queue until a session exists.
     AwaitingSession,
 }
 
-/// Seals the packets of one batch. It takes the lock of a peer only if packets have to wait for a session.
+/// Sealer of the packets of one batch. The sealer takes the lock of a peer only if packets have to wait for a session.
 pub struct Sealer<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -39,7 +40,7 @@ struct Held<'s> {
     peer: &'s Peer,
     state: SendState,
     keypair: Option<Arc<Keypair>>,
-    /// The number of bytes that were sealed for the peer.
+    /// The number of bytes sealed for the peer.
     sealed: usize,
 }
 
@@ -60,10 +61,10 @@ impl<'s> Sealer<'s> {
         self.snapshot.is_nested(header, packet)
     }
 
-    /// Returns the slot of the peer that a packet is for. `longest` is the length of its longest segment in bytes.
+    /// Returns the slot of the peer that should receive a packet. `longest` is the length of the packet's longest segment in bytes.
     ///
     /// # Errors
-    /// Returns the reason to drop the packet, and the ICMP error for its sender, if there is one.
+    /// Returns the reason to drop the packet, and the ICMP error for its sender, if any.
     #[inline]
     pub fn route(&self, header: &Header, longest: usize) -> Result<u32, (Option<Icmp>, Reason)> {
         if martian(&header.destination) {
@@ -125,7 +126,7 @@ impl<'s> Sealer<'s> {
         Ok(state)
     }
 
-    /// Seals a padded packet for the selected peer. Returns the length of the datagram in bytes, or `None` if it cannot be sealed.
+    /// Seals a padded packet for the selected peer. Returns the length of the datagram in bytes, or `None` if sealing fails.
     #[inline]
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Option<usize> {
         let length = plain.len() + OVERHEAD;
@@ -134,7 +135,7 @@ impl<'s> Sealer<'s> {
         self.seal_in_place(out.get_mut(..length)?)
     }
 
-    /// Seals the padded packet at byte 16 of a datagram. Returns the length of the datagram in bytes, or `None` if it cannot be sealed.
+    /// Seals the padded packet at byte 16 of a datagram. Returns the length of the datagram in bytes, or `None` if sealing fails.
     #[inline]
     pub fn seal_in_place(&mut self, datagram: &mut [u8]) -> Option<usize> {
         let held = self.held.as_mut()?;
@@ -143,7 +144,7 @@ impl<'s> Sealer<'s> {
         Some(datagram.len())
     }
 
-    /// Queues a padded packet until there is a session with the selected peer. Returns the number of packets dropped for that.
+    /// Queues a padded packet until a session with the selected peer exists. Returns the number of packets that were dropped to make room.
     pub fn park(&mut self, plain: &[u8]) -> usize {
         let Some(held) = &self.held else { return 1 };
         self.device.park(held.peer, plain, self.now)

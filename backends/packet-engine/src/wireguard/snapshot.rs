@@ -1,4 +1,4 @@
-//! Snapshot of a device for the threads: identity, peers by slot and by key, and allowed IPs. A change replaces it as a whole.
+//! Snapshot of a device for the threads: identity, peers by slot and by key, and allowed IPs. A change replaces the whole snapshot.
 
 use super::identity::Identity;
 use super::peer::Peer;
@@ -58,10 +58,10 @@ impl Peers {
     }
 }
 
-/// Configured endpoints of the peers. A UDP packet to one of them is a datagram of this tunnel.
+/// Configured endpoints of the peers. A UDP packet to such an endpoint is a datagram of this tunnel.
 #[derive(Default)]
 pub(super) struct Ends {
-    /// Ports of the endpoints, sorted. They are few, and packets of pods seldom have them, so they are compared first.
+    /// Ports of the endpoints, sorted. Checks compare ports first, because the ports are few and packets of pods seldom have them.
     ports: Vec<u16>,
     all: HashSet<SocketAddr>,
 }
@@ -98,7 +98,7 @@ impl Snapshot {
         self.peers.at(slot).map(|peer| &**peer)
     }
 
-    /// Returns the slot of the peer that an inner address belongs to.
+    /// Returns the slot of the peer to which an inner address belongs.
     #[inline]
     pub(super) fn slot_of(&self, ip: IpAddr) -> Option<u32> {
         self.routes.lookup(ip)

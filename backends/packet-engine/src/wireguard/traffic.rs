@@ -1,16 +1,16 @@
-//! State that packets leave for the timers of their peer, without a lock: byte counts, and since when something is unanswered.
+//! State that packets leave for the timers of their peer, without a lock: byte counts, and the times of the first unanswered packets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Time after a received packet within which something has to be sent (KEEPALIVE_TIMEOUT).
+/// Time after a received packet within which this node has to send a packet (KEEPALIVE_TIMEOUT).
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Time after a sent packet within which something has to be received. Otherwise a new session is requested (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
+/// Time after a sent packet within which this node has to receive a packet. Otherwise it requests a new session (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
 /// Delay of an overdue visit after which the visit is scheduled again.
 const OVERDUE: Duration = Duration::from_secs(2);
 
-/// A moment: one plus the nanoseconds since the device was created, or zero for none.
+/// A moment: one plus the nanoseconds since the creation of the device, or zero for no moment.
 #[derive(Default)]
 pub(super) struct Mark(AtomicU64);
 
@@ -34,7 +34,7 @@ impl Clock {
         Self { began }
     }
 
-    /// Returns the value of a mark. It overflows after 584 years.
+    /// Returns the value of a mark. The mark overflows after 584 years.
     fn tick(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began).as_nanos();
         u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1))
@@ -67,27 +67,28 @@ pub(super) struct Traffic {
     /// Bytes of all datagrams sent and received.
     pub(super) sent: AtomicU64,
     pub(super) received: AtomicU64,
-    /// The first packet that was sent since something was received.
+    /// Time of the first packet that this node sent since it last received a packet.
     pub(super) unanswered: Mark,
-    /// The first packet that was received since something was sent.
+    /// Time of the first packet that this node received since it last sent a packet.
     pub(super) unacknowledged: Mark,
-    /// The last datagram of either direction.
+    /// Time of the last datagram in either direction.
     pub(super) passed: Mark,
-    /// When the next visit of the peer is due.
+    /// Time of the peer's next visit.
     due: Mark,
-    /// Whether a new session is requested, although there may be one.
+    /// Whether the peer's timers request a new session, even if a session exists.
     pub(super) wants_session: AtomicBool,
 }
 
 impl Traffic {
-    /// Counts the bytes of a received message, and of a message that was made, if it was sent.
+    /// Counts the bytes of a received message, and of a prepared message if it was sent.
     pub(super) fn count(&self, made: &[u8], sent: bool, came: &[u8]) {
         let made = if sent { made.len() } else { 0 };
         self.sent.fetch_add(made as u64, Relaxed);
         self.received.fetch_add(came.len() as u64, Relaxed);
     }
 
-    /// Notes that a message was sent. `carries`: the message was a packet, not a keepalive. Returns the time of the visit that becomes necessary, if any.
+    /// Records a sent message. `carries` means that the message was a packet, not a keepalive. Returns the time of the visit that becomes necessary,
+    /// if any.
     #[inline]
     pub(super) fn note_sent(&self, clock: &Clock, now: Instant, carries: bool) -> Option<Instant> {
         self.unacknowledged.clear();
@@ -95,8 +96,8 @@ impl Traffic {
         (carries && clock.set_first(&self.unanswered, now)).then(|| now + ANSWER)
     }
 
-    /// Notes that an authentic message was received. `carries`: the message was a packet, not a keepalive. Returns the time of the visit that becomes
-    /// necessary, if any.
+    /// Records a received authentic message. `carries` means that the message was a packet, not a keepalive. Returns the time of the visit that
+    /// becomes necessary, if any.
     #[inline]
     pub(super) fn note_received(
         &self,
@@ -109,8 +110,8 @@ impl Traffic {
         (carries && clock.set_first(&self.unacknowledged, now)).then(|| now + KEEPALIVE)
     }
 
-    /// Schedules a visit unless an earlier one is scheduled. Returns the time of the new visit. A visit that is long overdue was lost: its peer was not
-    /// published yet, or its slot belonged to another peer.
+    /// Schedules a visit unless an earlier visit is scheduled. Returns the time of the new visit. A visit that is long overdue was lost: its peer was
+    /// not published yet, or its slot belonged to another peer.
     #[inline]
     pub(super) fn enter(&self, clock: &Clock, at: Instant, now: Instant) -> Option<Instant> {
         let due = clock.read(&self.due);

@@ -1,4 +1,4 @@
-//! Visits: what is due for a peer. A visit ends sessions, sends keepalives, initiates handshakes, and sends packets that waited for a session.
+//! Visits of peers whose timers are due. A visit ends sessions, sends keepalives, initiates handshakes, and sends packets that waited for a session.
 
 use super::device::Device;
 use super::keypair::random_key;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Length in bytes of the header before the packet in a datagram.
 const HEAD: usize = 16;
-/// The least time from a visit to the next one that it schedules.
+/// Minimum time from a visit to the next visit that it schedules.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Device {
-    /// Does what is due for a peer and schedules its next visit. `greet` requests a session if there is none.
+    /// Does the due work for a peer and schedules the peer's next visit. `greet` requests a session if none exists.
     pub(super) fn visit(
         &self,
         peer: &Peer,
@@ -71,7 +71,7 @@ impl Device {
         self.give_up(link);
     }
 
-    /// Sends a persistent keepalive if it is due. Returns false if there is no session to send it in.
+    /// Sends a persistent keepalive if it is due. Returns false if no session exists for the keepalive.
     fn keep_alive(
         &self,
         peer: &Peer,
@@ -88,7 +88,7 @@ impl Device {
         self.send_keepalive(peer, now, buffer, send)
     }
 
-    /// Returns when the next persistent keepalive is due, or `None` before the first one.
+    /// Returns the time of the next persistent keepalive, or `None` before the first keepalive.
     fn keepalive_due(&self, peer: &Peer, link: &Link) -> Option<Instant> {
         let every = Duration::from_secs(link.keepalive.into());
         // Any datagram in either direction also keeps a NAT mapping alive.
@@ -97,7 +97,7 @@ impl Device {
             .map(|kept| kept.max(passed.unwrap_or(kept)) + every)
     }
 
-    /// Sends a keepalive to acknowledge the peer's packets, if nothing else was sent for [`KEEPALIVE`].
+    /// Sends a keepalive to acknowledge the peer's packets, if this node sent no packet for [`KEEPALIVE`].
     fn acknowledge(&self, peer: &Peer, now: Instant, buffer: &mut [u8], send: Send<'_>) {
         let since = self.clock.read(&peer.traffic.unacknowledged);
         if since.is_some_and(|since| since + KEEPALIVE <= now) {
@@ -176,7 +176,7 @@ impl Device {
         }
     }
 
-    /// Sends the packets that waited for a session, if there is one.
+    /// Sends the packets that waited for a session, if a session exists.
     pub(super) fn unpark(
         &self,
         peer: &Peer,
@@ -224,7 +224,7 @@ impl Device {
         }
     }
 
-    /// Schedules the next visit of a peer. There is none if nothing can become due before packets flow again or the peer sends a message.
+    /// Schedules the next visit of a peer. Schedules no visit if no work can become due before packets flow again or the peer sends a message.
     pub(super) fn enter_next(&self, peer: &Peer, link: &Link, now: Instant) {
         let wants = peer.traffic.wants_session.load(Ordering::Relaxed);
         // Packets that still wait although an initiation is allowed wait for something else, such as a key.
@@ -255,7 +255,7 @@ impl Device {
     }
 }
 
-/// Returns the length and the destination of a padded packet, which was parsed before it was queued.
+/// Returns the length and the destination of a padded packet, which was parsed before the device queued it.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
     let length = told_length(plain)?;
     Header::parse(plain.get(..length)?)

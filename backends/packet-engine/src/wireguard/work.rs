@@ -1,5 +1,5 @@
 //! Work of the handshake thread, off the packet path: handshake messages, visits of peers whose timers are due, and greetings. A greeting initiates a
-//! handshake after a peer was added or our key was changed.
+//! handshake with a new peer, or after a change of this node's key.
 
 use super::admission::Admission;
 use super::device::Device;
@@ -10,25 +10,25 @@ use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use std::time::{Duration, Instant};
 
-/// Maximum numbers of initiations, responses, visits and greetings in one round, so that no kind of work waits for all work of another kind. A round is
-/// short, so that messages that arrive meanwhile find room.
+/// Maximum numbers of initiations, responses, visits and greetings in one round, so that no kind of work waits for all work of another kind. Short
+/// rounds leave room for messages that arrive meanwhile.
 const INITIATIONS: usize = 8;
 const ANSWERS: usize = 16;
-/// Maximum number of cookie replies to unknown senders in one round. Each takes a system call.
+/// Maximum number of cookie replies to unknown senders in one round. Each reply takes a system call.
 pub(super) const COOKIES: usize = 128;
 const VISITS: usize = 64;
-/// Maximum number of greetings within [`PACE`]. Each costs three curve operations on this node and three at the peer.
+/// Maximum number of greetings within [`PACE`]. Each greeting costs three curve operations on this node and three at the peer.
 const GREETINGS: usize = 10;
 const PACE: Duration = Duration::from_millis(10);
 
 /// State that the handshake thread keeps between rounds.
 pub struct Worker {
     pub(super) buffer: Vec<u8>,
-    /// Messages that were taken from the inboxes.
+    /// Messages that the thread has taken from the inboxes.
     answers: Vec<Message>,
     initiations: Vec<Message>,
     admission: Admission,
-    /// When peers may be greeted again.
+    /// Earliest time of further greetings.
     greet: Instant,
 }
 
@@ -45,10 +45,10 @@ impl Default for Worker {
     }
 }
 
-/// Sends a datagram, or returns the reason why it cannot.
+/// Function that sends a datagram, or returns the reason for a failure.
 pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>;
 
-/// Sends a datagram. Returns whether it was sent. A failure is already counted.
+/// Sends a datagram. Returns whether the send succeeded. Also counts a failure.
 pub(super) type Send<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> bool;
 
 impl Device {
@@ -113,7 +113,7 @@ impl Device {
             .min()
     }
 
-    /// Handles some of the messages. Returns whether there are more.
+    /// Handles some of the messages. Returns whether more messages wait.
     pub(super) fn messages(
         &self,
         now: Instant,

@@ -3,11 +3,11 @@
 /// Whether packets fulfil a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fits {
-    /// They do not.
+    /// No packet fulfils the condition.
     No,
-    /// Unknown: the condition is not understood, or only some of the packets fulfil it.
+    /// The result is unknown: the reader does not understand the condition, or only some of the packets fulfil it.
     Perhaps,
-    /// They do.
+    /// All packets fulfil the condition.
     Yes,
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::Family;
 
-/// Match modules whose whole condition is in their options.
+/// Match modules whose options contain the whole condition.
 const PLAIN: [&str; 17] = [
     "tcp",
     "udp",
@@ -171,7 +171,7 @@ struct Given<'a> {
     negated: bool,
 }
 
-/// Returns the options in order. Comments and log prefixes are skipped.
+/// Returns the options in order, without comments and log prefixes.
 fn options(words: &[String]) -> Vec<Given<'_>> {
     let mut all: Vec<Given<'_>> = Vec::new();
     let mut negated = false;
@@ -246,7 +246,7 @@ fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
     vec![Step::Verdict(verdict)]
 }
 
-/// Returns the change of a mark. `--set-xmark value/mask` clears the bits of the mask and inverts those of the value.
+/// Returns the change of a mark. `--set-xmark value/mask` clears the bits of the mask and inverts the bits of the value.
 fn mark(option: &Given<'_>) -> Option<Step> {
     let (value, mask) = with_mask(option.values.first()?)?;
     match option.name {
@@ -370,7 +370,7 @@ fn ports(text: &str) -> Option<Ranges> {
         .map(|all| Ranges::union(&all))
 }
 
-/// Parses states of a connection. Two of them (DNAT and SNAT) mean that the connection's addresses are rewritten.
+/// Parses states of a connection. The states DNAT and SNAT mean that the kernel rewrites the connection's addresses.
 fn states(text: &str, negated: bool) -> Condition {
     let (translated, plain): (Vec<&str>, Vec<&str>) = text
         .split(',')

@@ -5,7 +5,7 @@ use crate::variant::Variant;
 use std::collections::BTreeMap;
 use types::Family;
 
-/// The family of a table, which determines the packets that it sees.
+/// The family of a table, which determines the packets that the table sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// The family `ip`: IPv4 packets.
@@ -28,7 +28,7 @@ impl Layer {
         family.pick(Layer::Ip, Layer::Ip6)
     }
 
-    /// Returns its name in nft commands.
+    /// Returns the layer's name in nft commands.
     pub fn name(self) -> &'static str {
         match self {
             Layer::Ip => "ip",
@@ -62,7 +62,7 @@ impl Layer {
 /// The point in the kernel at which a chain is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
-    /// When a device has received a packet.
+    /// After a device has received a packet.
     Ingress,
     /// Before the routing decision.
     Prerouting,
@@ -90,16 +90,16 @@ impl Hook {
     }
 }
 
-/// The rules of a host, as far as they were listed.
+/// The rules of a host, as far as the listings contain them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The tables, in the order in which they were listed.
+    /// The tables, in the order of the listing.
     pub tables: Vec<Table>,
 }
 
 impl Rules {
-    /// Adds tables of another listing, and merges parts of the same table. For a table that iptables keeps in nftables, the listing of iptables takes
-    /// precedence: nft does not know all conditions in it.
+    /// Adds the tables of another listing, and merges parts of the same table. For a table that iptables keeps in nftables, the listing of iptables
+    /// takes precedence, because nft does not know all conditions of iptables.
     pub fn extend(&mut self, others: Rules) {
         for other in others.tables {
             let same = |table: &Table| (table.layer, &table.name) == (other.layer, &other.name);
@@ -127,7 +127,7 @@ impl Rules {
     }
 }
 
-/// The program that made a table, and lists it.
+/// The program that created a table and lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// nft.
@@ -136,31 +136,31 @@ pub enum Program {
     Iptables(Variant),
 }
 
-/// A table of nftables, or one of iptables.
+/// A table of nftables or iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The family, which determines the packets that it sees.
+    /// The family, which determines the packets that the table sees.
     pub layer: Layer,
     /// The name of the table.
     pub name: String,
-    /// The program that made the table.
+    /// The program that created the table.
     pub program: Program,
     /// The chains by name.
     pub chains: BTreeMap<String, Chain>,
-    /// Its named sets and verdict maps.
+    /// The table's named sets and verdict maps.
     pub sets: BTreeMap<String, Elements>,
 }
 
 /// A chain: its hook, if the kernel calls it, and its rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Where the kernel calls it. `None` if only rules call it.
+    /// The point at which the kernel calls the chain. `None` if only rules call the chain.
     pub base: Option<Base>,
-    /// Its rules, in order. `None` if only the chain's name was listed.
+    /// The chain's rules, in order. `None` if the listing contains only the chain's name.
     pub rules: Option<Vec<Rule>>,
 }
 
-/// Where the kernel calls a chain.
+/// The point at which the kernel calls a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     /// The hook at which the kernel calls the chain.
@@ -169,7 +169,7 @@ pub struct Base {
     pub priority: i32,
     /// Whether the kernel drops packets that no rule decides.
     pub drops: bool,
-    /// Whether it rewrites addresses. Such a chain sees only the first packet of a connection.
+    /// Whether the chain rewrites addresses. Such a chain sees only the first packet of a connection.
     pub nat: bool,
     /// The device of a chain that sees only one device's packets.
     pub device: Option<String>,
@@ -178,13 +178,13 @@ pub struct Base {
 /// A rule of a chain, as a sequence of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its steps, in order. The first condition that is not fulfilled ends the rule.
+    /// The rule's steps, in order. The first condition that a packet does not fulfil ends the rule.
     pub steps: Vec<Step>,
-    /// Its handle, in nftables.
+    /// The rule's handle, in nftables.
     pub handle: Option<u64>,
     /// The rule as iptables saves it. Empty for nftables.
     pub text: String,
-    /// The number of packets that it has counted. `None` if it has no counter.
+    /// The number of packets that the rule has counted. `None` if the rule has no counter.
     pub packets: Option<u64>,
 }
 
@@ -193,7 +193,7 @@ pub struct Rule {
 pub enum Step {
     /// The rule continues only if the packet fulfils this condition.
     When(Condition),
-    /// Keeps only the bits of the mark that are set in the first number, then inverts those that are set in the second.
+    /// Keeps only the bits of the mark that are set in the first number, then inverts the bits that are set in the second number.
     Mark(u32, u32),
     /// Sets the mark to an unknown value.
     MarkUnknown,
@@ -208,9 +208,9 @@ pub enum Step {
 /// A comparison of fields of a packet with values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// The fields that are compared.
+    /// The fields that the condition compares.
     pub keys: Vec<Key>,
-    /// The values to which they are compared.
+    /// The values for the comparison.
     pub source: Source,
     /// Whether the fields must not have these values.
     pub negated: bool,
@@ -226,7 +226,7 @@ impl Condition {
         }
     }
 
-    /// Returns a condition that is not understood.
+    /// Returns a condition that the reader does not understand.
     pub(super) fn unknown() -> Self {
         Self {
             keys: vec![Key::Unknown],
@@ -255,7 +255,7 @@ impl Elements {
         Self(vec![(vec![value], None)])
     }
 
-    /// Merges the numbers of plain elements, so that a field whose possible values are spread over several elements fits for certain.
+    /// Merges the numbers of plain elements. A field whose possible values spread over several elements then certainly fits.
     pub(super) fn of(elements: impl IntoIterator<Item = (Vec<Value>, Option<Verdict>)>) -> Self {
         let (mut numbers, mut others) = (Vec::new(), Vec::new());
         for element in elements {
@@ -279,7 +279,7 @@ pub enum Value {
     Numbers(Ranges),
     /// The name of an interface.
     Name(Name),
-    /// A value that is not understood.
+    /// A value that the reader does not understand.
     Unknown,
 }
 
@@ -339,7 +339,7 @@ pub enum Key {
     Length,
     /// The state of the connection, as a bit.
     State,
-    /// Whether the connection's addresses are rewritten: 0 or 1.
+    /// Whether the kernel rewrites the connection's addresses: 0 or 1.
     Translated,
     /// The type of the destination address: local, unicast, broadcast …
     DestinationKind,
@@ -349,11 +349,11 @@ pub enum Key {
     Incoming,
     /// The outgoing interface.
     Outgoing,
-    /// The bridge port on which it arrives.
+    /// The bridge port on which the packet arrives.
     PortIn,
-    /// The bridge port on which it leaves.
+    /// The bridge port on which the packet leaves.
     PortOut,
-    /// Whether a bridge forwards it: 0 or 1.
+    /// Whether a bridge forwards the packet: 0 or 1.
     Bridged,
     /// A field that this reader does not know.
     Unknown,
@@ -380,10 +380,10 @@ pub enum Verdict {
     Return,
     /// The packet continues with the next rule.
     Continue,
-    /// The packet goes through a chain, and then continues.
+    /// The packet enters another chain, and then continues after this rule.
     Jump(String),
-    /// The packet goes through a chain instead of the rest of this one.
+    /// The packet enters another chain instead of the rest of this chain.
     Goto(String),
-    /// A verdict that is not understood.
+    /// A verdict that the reader does not understand.
     Unknown,
 }

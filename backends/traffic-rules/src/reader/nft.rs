@@ -17,7 +17,7 @@ use types::Family;
 pub enum Extent {
     /// Their rules.
     Rules,
-    /// Their names, hooks and policies.
+    /// The names, hooks and policies of chains.
     Names,
 }
 
@@ -195,7 +195,7 @@ fn mangle(body: &Json) -> Vec<Step> {
     }
 }
 
-/// Returns how a mark changes: the bits that are kept, and those that are then inverted.
+/// Returns the change of a mark: the bits that stay, and the bits that are then inverted.
 fn change(value: &Json) -> Option<(u32, u32)> {
     if let Some(number) = number(&Key::Mark(u32::MAX), value) {
         return Some((0, number));
@@ -290,7 +290,7 @@ fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     }
 }
 
-/// Returns the fields that an expression names, and the conditions under which they exist.
+/// Returns the fields that an expression names, and the conditions for the existence of these fields.
 fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
     if let Some(parts) = left.get("concat").and_then(Json::as_array) {
         let (keys, needs): (Vec<_>, Vec<_>) = parts.iter().map(keys).unzip();
@@ -381,7 +381,7 @@ fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     }
 }
 
-/// Returns the fields of a named set, from its type. `None` if a type is not known.
+/// Returns the fields of a named set, from its type. `None` if the reader does not know a type.
 fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     let one = |name: &str| {
         Some(match name {
@@ -508,7 +508,7 @@ fn addresses(json: &Json) -> Option<Ranges> {
     ))
 }
 
-/// Parses a number, or the name of one.
+/// Parses a number or a name that stands for a number.
 fn number(key: &Key, json: &Json) -> Option<u32> {
     if let Some(parts) = json.get("|").and_then(Json::as_array) {
         return parts

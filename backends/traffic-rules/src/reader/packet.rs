@@ -11,7 +11,7 @@ use types::Family;
 pub enum Device {
     /// One of these interfaces. An empty name means no interface.
     Among(Vec<String>),
-    /// An unknown interface. Its name begins with none of these prefixes.
+    /// An unknown interface. The interface's name begins with none of these prefixes.
     UnknownBut(&'static [&'static str]),
 }
 
@@ -46,17 +46,17 @@ impl Device {
     }
 }
 
-/// A packet mark, as far as it is known.
+/// The known part of a packet mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The bits of the mark. Unknown bits are 0.
     pub value: u32,
-    /// The bits that are known.
+    /// The known bits.
     pub known: u32,
 }
 
 impl Mark {
-    /// Returns the known bits of a mark that is one of these two.
+    /// Returns the known bits of a mark that has one of these two values.
     pub(super) fn or(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.value ^ other.value);
         Self {
@@ -65,7 +65,7 @@ impl Mark {
         }
     }
 
-    /// Returns the mark with only the bits in `kept`, and with those in `inverted` then inverted.
+    /// Returns the mark with only the bits in `kept`, and then with the bits in `inverted` inverted.
     pub(super) fn changed(self, kept: u32, inverted: u32) -> Self {
         let known = self.known | !kept;
         Self {
@@ -78,13 +78,13 @@ impl Mark {
 /// The path of a packet through the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookPath {
-    /// It arrives and is for this host.
+    /// The packet arrives and is for this host.
     Input,
-    /// It arrives and is forwarded.
+    /// The packet arrives, and the host forwards it.
     Forward,
-    /// This host sends it.
+    /// This host sends the packet.
     Output,
-    /// A bridge forwards it from one of its ports to another.
+    /// A bridge forwards the packet from one port to another port.
     Bridge,
 }
 
@@ -99,38 +99,39 @@ pub struct Packet {
     pub incoming: Device,
     /// The outgoing interface.
     pub outgoing: Device,
-    /// The bridge port on which it arrives, if `incoming` is a bridge or a bridge forwards it.
+    /// The bridge port on which the packet arrives, if `incoming` is a bridge or a bridge forwards the packet.
     pub port_in: Option<Device>,
-    /// The bridge port on which it leaves.
+    /// The bridge port on which the packet leaves.
     pub port_out: Option<Device>,
-    /// Whether bridges pass frames to the IP hooks (`bridge-nf-call-iptables`), if that is known.
+    /// Whether bridges pass frames to the IP hooks (`bridge-nf-call-iptables`), if known.
     pub bridge_calls_ip: Option<bool>,
     /// The source addresses.
     pub source: Ranges,
     /// The destination addresses.
     pub destination: Ranges,
-    /// Its protocol above IP.
+    /// The packet's protocol above IP.
     pub protocol: Ranges,
     /// The source port, for protocols with ports.
     pub source_port: Ranges,
     /// The destination port, for protocols with ports.
     pub destination_port: Ranges,
-    /// Its ICMP type.
+    /// The packet's ICMP type.
     pub icmp_type: Ranges,
-    /// Its ICMP code.
+    /// The packet's ICMP code.
     pub icmp_code: Ranges,
-    /// Its length in bytes, including the IP header.
+    /// The packet's length in bytes, including the IP header.
     pub length: Ranges,
     /// The state of its connection, in the kernel's bits.
     pub state: Ranges,
-    /// Whether the kernel rewrites addresses of its connection, if that is known.
+    /// Whether the kernel rewrites addresses of the packet's connection, if known.
     pub translated: Option<bool>,
-    /// Its mark on arrival.
+    /// The packet's mark on arrival.
     pub mark: Mark,
 }
 
 impl Packet {
-    /// Returns the first packet of a TCP connection between any addresses of the family, from an ephemeral port to a port that no service has. It has no mark.
+    /// Returns the first packet of a TCP connection between any addresses of the family, from an ephemeral port to a port that no service has. The
+    /// packet has no mark.
     pub fn new(path: HookPath, family: Family, incoming: Device, outgoing: Device) -> Self {
         let every = Ranges::every_address(family);
         Self {
@@ -173,7 +174,7 @@ impl Packet {
         }
     }
 
-    /// Returns the hooks on its path, with the interfaces that rules see there.
+    /// Returns the hooks on the packet's path, with the interfaces that rules see at each hook.
     pub(super) fn stages(&self) -> Vec<Stage> {
         let bridge = Layer::Bridge;
         let none = Device::none();
@@ -286,7 +287,7 @@ impl Packet {
         }
     }
 
-    /// Returns the numbers that a field may have. `None` if they are not known at all.
+    /// Returns the numbers that a field may have. `None` if all of them are unknown.
     pub(super) fn numbers(&self, key: &Key) -> Option<Ranges> {
         Some(match key {
             Key::Family => Ranges::one(self.family.pick(2_u32, 10)),
@@ -315,7 +316,8 @@ impl Packet {
         })
     }
 
-    /// Returns the packets whose field is among these numbers, and the others. `None` if either is empty, or if the field cannot be divided.
+    /// Returns the packets whose field is among these numbers, and the other packets. `None` if either class is empty, or if the field is not
+    /// divisible.
     pub(super) fn divided(&self, key: &Key, by: &Ranges) -> Option<[Packet; 2]> {
         let mut parts = [self.clone(), self.clone()];
         for (part, by) in parts.iter_mut().zip([by.clone(), by.inverted()]) {
@@ -353,7 +355,7 @@ pub(super) struct Stage {
     pub incoming: Device,
     /// The outgoing interface as rules see it at this hook.
     pub outgoing: Device,
-    /// The incoming bridge port as IP rules see it. `None` if it is not known.
+    /// The incoming bridge port as IP rules see it. `None` if the port is unknown.
     pub port_in: Option<Device>,
     /// The outgoing bridge port as IP rules see it.
     pub port_out: Option<Device>,

@@ -21,7 +21,7 @@ impl Ranges {
         Self(vec![(number, number)])
     }
 
-    /// Returns the numbers from the first to the last one.
+    /// Returns the numbers from the first to the last number.
     pub fn span(first: impl Into<u128>, last: impl Into<u128>) -> Self {
         [(first.into(), last.into())].into_iter().collect()
     }
@@ -36,7 +36,7 @@ impl Ranges {
         Self::addresses(net.network(), net.broadcast())
     }
 
-    /// Returns the addresses from the first to the last one.
+    /// Returns the addresses from the first to the last address.
     pub fn addresses(first: IpAddr, last: IpAddr) -> Self {
         Self::span(number(first), number(last))
     }
@@ -46,7 +46,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// Returns the number if the set has exactly one.
+    /// Returns the number if the set contains exactly one number.
     pub fn single(&self) -> Option<u128> {
         match self.0.as_slice() {
             [(first, last)] if first == last => Some(*first),
@@ -98,7 +98,7 @@ impl Ranges {
     }
 }
 
-/// Collects ranges in any order. Ranges that end before they begin are ignored.
+/// Collects ranges in any order. Ignores ranges that end before they begin.
 impl FromIterator<(u128, u128)> for Ranges {
     fn from_iter<I: IntoIterator<Item = (u128, u128)>>(ranges: I) -> Self {
         let mut all: Vec<(u128, u128)> = ranges

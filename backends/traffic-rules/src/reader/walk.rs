@@ -1,7 +1,7 @@
 //! Follows a packet through the rules.
 //!
-//! The chains of all tables on a hook are called in order of their priority. A drop anywhere is final. An accept ends only the chain that the kernel called. If
-//! it is unknown whether a condition is fulfilled, both possibilities are followed.
+//! The kernel calls the chains of all tables on a hook in order of their priority. A drop anywhere is final. An accept ends only the chain that the
+//! kernel called. If it is unknown whether packets fulfil a condition, the walk follows both possibilities.
 
 use super::fits::Fits;
 use super::model::{
@@ -15,21 +15,21 @@ use std::collections::BTreeSet;
 
 /// The depth to which the kernel follows jumps.
 const DEPTH: usize = 16;
-/// Limit on the rules that are evaluated for one result.
+/// Maximum number of rules that the walk evaluates for one result.
 const RULES: usize = 100_000;
-/// Limit on the parts into which a class of packets is divided.
+/// Maximum number of parts into which the walk divides a class of packets.
 const PARTS: usize = 48;
 /// The reason for an unknown fate if packets of a class have different fates.
 const SOME: &str = "only some of the packets";
-/// The priority at which connections are looked up. Before it, no packet has a state.
+/// The priority at which the kernel looks up connections. Before this priority, no packet has a state.
 const TRACKING: i32 = -200;
 
 /// The rule or policy that drops packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stop {
-    /// The program that made the table.
+    /// The program that created the table.
     pub program: Program,
-    /// Its family, as nft names it.
+    /// The family of the rule's table, as nft names it.
     pub layer: &'static str,
     /// The name of the table.
     pub table: String,
@@ -39,15 +39,15 @@ pub struct Stop {
     pub number: Option<usize>,
     /// The handle of that rule.
     pub handle: Option<u64>,
-    /// The chain with the rule that drops.
+    /// The chain that contains the dropping rule.
     pub chain: String,
-    /// The number of that rule in its chain.
+    /// The number of the dropping rule in its chain.
     pub place: Option<usize>,
     /// The rule as iptables saves it. Empty for other tables, and for a policy.
     pub rule: String,
-    /// The number of packets that the rule has counted. `None` for a policy, and if it has no counter.
+    /// The number of packets that the rule has counted. `None` for a policy, or for a rule without a counter.
     pub packets: Option<u64>,
-    /// Whether the rule, or one that leads to it, selects the packets by interfaces or addresses.
+    /// Whether the rule, or a rule that leads to it, selects the packets by interfaces or addresses.
     pub named: bool,
 }
 
@@ -66,13 +66,13 @@ pub enum Fate {
         /// Whether a rule that accepts the packets selects them by interfaces or addresses.
         named: bool,
     },
-    /// All packets are dropped.
+    /// The host drops all packets of the class.
     No(Stop),
-    /// The fate is unknown, or not the same for all packets.
+    /// The fate is unknown, or differs between packets.
     Perhaps {
         /// The reason why the fate is unknown.
         why: String,
-        /// The rule that drops all packets, unless they fulfil a condition that is not understood.
+        /// The rule that drops all packets, unless the packets fulfil a condition that the reader does not understand.
         unless: Option<Stop>,
     },
 }
@@ -112,7 +112,7 @@ impl Fate {
     }
 }
 
-/// A part of a table that is needed and was not listed.
+/// A part of a table that the walk needs but that the listing lacks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Missing {
     /// The table's family, as nft names it.
@@ -137,7 +137,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns its name in nft commands.
+    /// Returns the part's name in nft commands.
     pub fn name(self) -> &'static str {
         match self {
             Part::Chain => "chain",
@@ -153,7 +153,7 @@ pub struct Walk<'a> {
     rules: &'a Rules,
     /// Selects the chains that the kernel calls. The default is all chains.
     only: &'a dyn Fn(&Table, &str, &Base) -> bool,
-    /// Drops that are ignored.
+    /// Drops that the walk ignores.
     over: &'a [Stop],
 }
 
@@ -178,8 +178,8 @@ impl<'a> Walk<'a> {
         self.both(packet).0
     }
 
-    /// Returns what drops the packets, in order. Each item applies once the items before it no longer drop. The flag is whether a condition that is not
-    /// understood may let the packets pass.
+    /// Returns the rules and policies that drop the packets, in order. Each item applies when the items before it no longer drop the packets. The
+    /// flag is whether a condition that the reader does not understand may let the packets pass.
     pub fn stops(&self, packet: &Packet) -> Vec<(Stop, bool)> {
         let mut found: Vec<(Stop, bool)> = Vec::new();
         let mut fate = self.fate(packet);
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// Returns the parts of tables on a packet's path that were not listed.
+    /// Returns the parts of tables on a packet's path that the listing lacks.
     pub fn missing(&self, packet: &Packet) -> BTreeSet<Missing> {
         self.both(packet).1
     }
@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
         (fate, missing)
     }
 
-    /// Determines the fate of all packets at once, or of both parts of them if a condition divides them.
+    /// Determines the fate of all packets at once, or of both parts if a condition divides the packets.
     fn divide(
         &self,
         packet: &Packet,
@@ -254,7 +254,7 @@ impl<'a> Walk<'a> {
 struct May {
     accept: bool,
     drop: bool,
-    /// Whether they may leave the chain without a verdict.
+    /// Whether packets may leave the chain without a verdict.
     fall: bool,
     /// Whether a rule that accepts the packets selects them by interfaces or addresses.
     named: bool,
@@ -272,7 +272,7 @@ impl May {
     }
 }
 
-/// How packets leave a chain if they fulfil none of the conditions that are not understood.
+/// The exit of packets from a chain, if they fulfil none of the conditions that the reader does not understand.
 #[derive(Clone, Debug)]
 enum End {
     Accept,
@@ -335,7 +335,7 @@ impl Place<'_> {
     }
 }
 
-/// A rule, the chain that has it, and its number there.
+/// A rule, its chain, and its number in that chain.
 #[derive(Clone, Copy)]
 struct RuleAt<'a> {
     chain: &'a str,
@@ -347,7 +347,7 @@ struct RuleAt<'a> {
 struct Steps<'a, 'b> {
     walk: &'a Walk<'a>,
     packet: &'a Packet,
-    /// The number of rules that may still be evaluated.
+    /// The number of rules that the walk may still evaluate.
     rest: usize,
     mark: Mark,
     state: Ranges,
@@ -438,7 +438,7 @@ impl<'a> Steps<'a, '_> {
         self.doubt.clone().unwrap_or_else(|| SOME.to_owned())
     }
 
-    /// Walks through a base chain and its policy.
+    /// Follows the rules of a base chain, and then applies its policy.
     fn base(&mut self, place: Place<'_>, chain: &Chain) -> (May, End) {
         self.accepted = None;
         let (mut may, mut end) = self.chain(place, place.name, chain);
@@ -475,13 +475,13 @@ impl<'a> Steps<'a, '_> {
         (self.mark, self.state) = (changed.mark, changed.state);
     }
 
-    /// Records the changes by previous rules for packets that are accepted at this point.
+    /// Records the changes by previous rules for packets that leave with an accept verdict at this point.
     fn accepts(&mut self) {
         let changed = self.changed();
         join(&mut self.accepted, changed);
     }
 
-    /// Walks through the rules of a chain.
+    /// Follows the rules of a chain.
     fn chain(&mut self, place: Place<'_>, name: &str, chain: &Chain) -> (May, End) {
         let mut walked = Walked {
             may: May::default(),
@@ -837,7 +837,7 @@ impl<'a> Steps<'a, '_> {
         self.packet.protocol.within(&Ranges::union(&all)) == Fits::Yes
     }
 
-    /// Records a missing part. In tables of iptables, a name that is not listed is not a chain but the target of an extension.
+    /// Records a missing part. In tables of iptables, a name that the listing lacks is not a chain but the target of an extension.
     fn misses(&mut self, place: Place<'_>, name: &str, part: Part) {
         if place.table.program == Program::Nft {
             let missing = Missing {
@@ -879,7 +879,7 @@ struct Walked {
 }
 
 impl Walked {
-    /// Records an end if it applies to all packets that reach it. Returns whether it does.
+    /// Records an end if it applies to all packets that reach it. Returns whether it was recorded.
     fn ends(&mut self, all: bool, end: End) -> bool {
         if all {
             self.end.get_or_insert(end);

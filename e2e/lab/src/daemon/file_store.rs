@@ -17,7 +17,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 type Files = Vec<(String, Arc<OwnedFd>)>;
 
-/// Keeps the files that daemons send to its socket until a daemon removes them or they become unusable.
+/// Store of the files that daemons send to its socket, until a daemon removes the files or they become unusable.
 #[derive(Debug)]
 pub struct FileStore {
     socket: PathBuf,
@@ -92,7 +92,7 @@ impl Drop for FileStore {
     }
 }
 
-/// Reports whether a file has no hang-up and no error. systemd drops files that have one.
+/// Reports whether a file has no hang-up and no error. systemd drops files with a hang-up or an error.
 fn is_usable(file: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(file.as_fd(), PollFlags::empty())];
     poll(&mut polled, PollTimeout::ZERO) == Ok(0)

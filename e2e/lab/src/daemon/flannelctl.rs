@@ -10,20 +10,20 @@ use crate::host::Host;
 use crate::net::netns::Netns;
 
 impl Host {
-    /// Runs `flannelctl` in this host's namespace. Returns its output, whatever the exit code.
+    /// Runs `flannelctl` in this host's namespace. Returns the output, with any exit code.
     ///
     /// # Errors
-    /// Returns an error if it cannot be started.
+    /// Returns an error if `flannelctl` does not start.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         run(self.netns(), args)
     }
 }
 
 impl Flanneld {
-    /// Runs `flannelctl` in this daemon's namespace with its `--subnet-file`. Returns the output, whatever the exit code.
+    /// Runs `flannelctl` in this daemon's namespace with its `--subnet-file`. Returns the output, with any exit code.
     ///
     /// # Errors
-    /// Returns an error if it cannot be started.
+    /// Returns an error if `flannelctl` does not start.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         let file = format!("--subnet-file={}", self.subnet_file().display());
         run(&self.netns, &[args, &[file.as_str()]].concat())

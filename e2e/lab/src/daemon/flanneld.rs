@@ -1,4 +1,4 @@
-//! The daemon on a host: our flanneld, or another program with flannel's command line.
+//! The daemon on a host: the flanneld of flannel-rs, or another program with flannel's command line.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
@@ -16,7 +16,7 @@ use crate::net::http;
 use crate::net::netns::Netns;
 use crate::store::Store;
 
-/// Options with which a daemon is started.
+/// Options for the start of a daemon.
 #[derive(Debug, Clone)]
 pub struct FlanneldOptions {
     args: Vec<String>,
@@ -29,12 +29,12 @@ pub struct FlanneldOptions {
 }
 
 impl FlanneldOptions {
-    /// Creates options for our flanneld on this store, with its health endpoint on port 8471.
+    /// Creates options for flannel-rs' flanneld on this store, with its health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
         FlanneldOptions::with(store.args())
     }
 
-    /// Creates options for our flanneld without any arguments. The caller adds those of a store.
+    /// Creates options for flannel-rs' flanneld without any arguments. The caller adds the arguments of a store.
     pub fn bare() -> FlanneldOptions {
         FlanneldOptions::with(Vec::new())
     }
@@ -51,7 +51,7 @@ impl FlanneldOptions {
         }
     }
 
-    /// Creates options for our flanneld on the Node API. `node` is the name of its Node, `net_conf` the path of net-conf.json.
+    /// Creates options for flannel-rs' flanneld on the Node API. `node` is the name of its Node, and `net_conf` is the path of net-conf.json.
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
         let args = vec![
             "--kube-subnet-mgr".to_owned(),
@@ -60,14 +60,14 @@ impl FlanneldOptions {
         FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
-    /// Makes this a second daemon on the same host: it writes `<name>.env` instead of `subnet.env` and has its own log.
+    /// Makes this daemon a second daemon on the same host, which writes `<name>.env` instead of `subnet.env` and has its own log.
     #[must_use]
     pub fn second(mut self, name: &str) -> FlanneldOptions {
         self.second = Some(name.to_owned());
         self
     }
 
-    /// Adds `--iface`: a name or an address. The daemon tries several of them in order.
+    /// Adds `--iface` with a name or an address. The daemon tries several such flags in order.
     #[must_use]
     pub fn iface(self, iface: &str) -> FlanneldOptions {
         self.arg(&format!("--iface={iface}"))
@@ -87,7 +87,7 @@ impl FlanneldOptions {
         self
     }
 
-    /// Runs another daemon with flannel's command line, such as Go flannel. It is ready once it has written `subnet.env`.
+    /// Runs another daemon with flannel's command line, such as Go flannel. Such a daemon is ready when it has written `subnet.env`.
     #[must_use]
     pub fn binary(mut self, path: &Path) -> FlanneldOptions {
         self.binary = Some(path.to_owned());
@@ -101,14 +101,14 @@ impl FlanneldOptions {
         self
     }
 
-    /// Makes the daemon leave its files to a store, and hands over the files that the previous daemon left there.
+    /// Makes the daemon leave its files in a store, and hands over the files that the previous daemon left in that store.
     #[must_use]
     pub fn file_store(mut self, store: &FileStore) -> FlanneldOptions {
         self.file_store = Some(store.handle());
         self.env("NOTIFY_SOCKET", &store.socket().to_string_lossy())
     }
 
-    /// Sets how long [`Host::flanneld`] waits until the daemon is ready. Default: 60 s.
+    /// Sets the time for which [`Host::flanneld`] waits until the daemon is ready. Default: 60 s.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> FlanneldOptions {
         self.deadline = deadline;
@@ -138,7 +138,7 @@ impl Host {
         Ok(daemon)
     }
 
-    /// Starts the daemon without waiting for it.
+    /// Starts the daemon without waiting until it is ready.
     ///
     /// # Errors
     /// Returns an error if the daemon cannot be started.
@@ -215,7 +215,8 @@ impl Flanneld {
         Ok(self.started.0.elapsed())
     }
 
-    /// Reports whether `subnet.env` exists and `/readyz` responds with 200. A daemon without this endpoint is ready once its `subnet.env` is new.
+    /// Reports whether `subnet.env` exists and `/readyz` responds with 200. A daemon without this endpoint is ready when it has written its
+    /// `subnet.env`.
     pub fn is_ready(&self) -> bool {
         match self.health {
             Some(_) if !self.foreign => {
@@ -261,7 +262,7 @@ impl Flanneld {
     /// Gets a document of the status API on its default port, such as `/api/v1/node`. Returns status code and body.
     ///
     /// # Errors
-    /// Returns an error if the daemon does not respond there.
+    /// Returns an error if the daemon does not respond on this port.
     pub fn api(&self, path: &str) -> Result<(u16, String)> {
         http::get(
             &self.netns,
@@ -286,7 +287,7 @@ impl Flanneld {
             .with_context(|| format!("metric {name}"))
     }
 
-    /// Returns the number of findings of a check in the metrics, of any severity. `None` if the check could not be made.
+    /// Returns the number of findings of a check in the metrics, of any severity. `None` if the result of the check is unknown.
     ///
     /// # Errors
     /// Returns an error if the daemon does not respond.

@@ -1,4 +1,4 @@
-//! The programs that a daemon finds: folders of links that replace `PATH`, as on another machine.
+//! The programs that a daemon finds, in folders of links that replace `PATH`, as on another machine.
 
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use crate::lab::Lab;
 pub enum Xtables {
     /// Programs that use nf_tables.
     Nft,
-    /// Programs that use the old ip_tables interface.
+    /// Programs that use the legacy ip_tables interface.
     Legacy,
 }
 
@@ -35,7 +35,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Creates an empty folder: the daemon finds no program.
+    /// Creates an empty folder, in which the daemon finds no program.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be created.
@@ -99,7 +99,7 @@ impl Programs {
             .with_variant(Xtables::Legacy)
     }
 
-    /// Adds a shell script. Replaces the program of that name.
+    /// Adds a shell script, which replaces the program of that name.
     ///
     /// # Errors
     /// Returns an error if the script cannot be written.
@@ -118,7 +118,7 @@ impl Programs {
     }
 }
 
-/// Writes a shell script that can be executed immediately.
+/// Writes an executable shell script.
 ///
 /// # Errors
 /// Returns an error if the script cannot be written.

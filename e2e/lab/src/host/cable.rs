@@ -1,15 +1,15 @@
-//! Cables between hosts: they decide whether packets arrive segmented.
+//! Cables between hosts, which decide whether packets arrive segmented.
 
 use anyhow::Result;
 
 use crate::host::Host;
 
-/// Kinds of cables. On both, the sending kernel leaves checksums to the network card, which a virtual cable does not have.
+/// Kinds of cables. On both kinds, the sending kernel leaves checksums to the network card, which a virtual cable does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cable {
-    /// Separate frames of at most 1500 bytes, as on a physical NIC.
+    /// A cable that carries separate frames of at most 1500 bytes, as on a physical NIC.
     Wire,
-    /// An unchanged veth pair: GSO packets cross it unsegmented, as between hosts of one machine, containers and nodes of kind.
+    /// An unchanged veth pair, which GSO packets cross unsegmented, as between hosts of one machine, containers and nodes of kind.
     Veth,
 }
 

@@ -1,4 +1,4 @@
-//! The CNI part of a host's container runtime: executes plugins for pods.
+//! The CNI part of a host's container runtime, which executes plugins for pods.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Cni {
 /// The result of a call.
 #[derive(Debug, Clone)]
 pub struct CniAnswer {
-    /// Standard output as JSON, or null if it is not JSON.
+    /// Standard output as JSON, or null if the output is not JSON.
     pub output: Value,
     /// Standard error as text.
     pub stderr: String,

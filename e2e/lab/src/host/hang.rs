@@ -1,4 +1,4 @@
-//! A file system that does not respond: each `open` in a folder blocks (fanotify(7)), as on a dead NFS server.
+//! A file system that does not respond, as on a dead NFS server: each `open` in a folder blocks (fanotify(7)).
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use nix::fcntl::AT_FDCWD;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
-/// Blocks each `open` of these folders and their entries until the `Hang` is dropped. A blocked process can be killed.
+/// Blocks each `open` of these folders and their entries until the `Hang` is dropped. Tests can kill a blocked process.
 ///
-/// The process that creates the `Hang` must not open the folders either: it would wait for itself.
+/// The process that creates the `Hang` must not open the folders, because it would wait for itself.
 #[derive(Debug)]
 pub struct Hang {
     // The kernel asks this descriptor for permission on each open and gets no reply. Closing the descriptor permits all blocked opens.

@@ -9,10 +9,11 @@ use crate::host::process::{Launch, Process};
 use crate::wait::eventually_ok;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Timeout of the first marks. The program may not listen yet, so another mark follows.
+/// Timeout of the first marks. The program may not listen yet, so the monitor then makes another mark.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Kinds of harmless changes. The monitor makes one before it reads reports. When `ip` or `nft` reports this change, it has reported all earlier ones.
+/// Kinds of harmless changes. The monitor makes such a change before it reads reports. When `ip` or `nft` reports this change, it has reported all
+/// earlier changes.
 #[derive(Debug, Clone, Copy)]
 enum Marks {
     Routes,

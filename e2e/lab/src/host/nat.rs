@@ -1,4 +1,4 @@
-//! A NAT box, like the one that VirtualBox or a home router puts in front of a host.
+//! A NAT box, like the NAT that VirtualBox or a home router puts in front of a host.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::Site;
 
-/// Masquerades outgoing connections and drops connections that begin outside.
+/// NAT box that masquerades outgoing connections and drops connections that begin outside.
 const RULES: &str = r#"
 table ip nat_box {
     chain postrouting {

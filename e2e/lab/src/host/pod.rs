@@ -139,7 +139,7 @@ impl Pod {
             .collect()
     }
 
-    /// Returns the pod's IPv4 address, or its IPv6 address if it has no IPv4 address.
+    /// Returns the pod's IPv4 address, or the IPv6 address of a pod without an IPv4 address.
     ///
     /// # Errors
     /// Returns an error if the pod has no address.
@@ -174,7 +174,7 @@ fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     host.netns().ip(&batch).map(drop)
 }
 
-/// Adds the gateway addresses that the bridge lacks, as the bridge plugin does when the host has got another subnet.
+/// Adds the gateway addresses that the bridge lacks, as the bridge plugin does after the host got another subnet.
 fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     let present = host
         .netns()
@@ -198,7 +198,7 @@ fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     host.netns().ip(&batch).map(drop)
 }
 
-/// Returns the address that comes `number` after the gateway's address.
+/// Returns the address at the offset `number` from the gateway's address.
 fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
     let address = Ipv4Addr::from(u32::from(gateway.addr()).saturating_add(number));
     if !gateway.contains(&address) || address == gateway.broadcast() {
@@ -207,7 +207,7 @@ fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
     Ok(address)
 }
 
-/// Returns the address that comes `number` after the gateway's address.
+/// Returns the address at the offset `number` from the gateway's address.
 fn after_v6(gateway: Ipv6Net, number: u32) -> Result<Ipv6Addr> {
     let address = Ipv6Addr::from(u128::from(gateway.addr()).saturating_add(u128::from(number)));
     if !gateway.contains(&address) {

@@ -1,4 +1,4 @@
-//! A process on a host: starts it with a log file, signals it, waits for it, and kills it on drop.
+//! A process on a host: the module starts it with a log file, signals it, waits for it, and kills it on drop.
 
 #![allow(unsafe_code)]
 
@@ -31,10 +31,10 @@ const PLACES: [&str; 6] = [
     "/var/lib/cni",
     "/var/log/pods",
 ];
-/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts must not see it.
+/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts must not see this folder.
 const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
-/// Maximum number of files that are handed over.
+/// Maximum number of inherited files.
 const FILES: usize = 32;
 
 /// A program, its arguments, environment and inherited files.
@@ -80,7 +80,7 @@ impl Launch {
         self
     }
 
-    /// Runs the program in a namespace of another process. `namespace` is nsenter's argument for it.
+    /// Runs the program in a namespace of another process. `namespace` is nsenter's argument for that namespace.
     #[must_use]
     pub(crate) fn inside(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
@@ -145,13 +145,13 @@ impl Launch {
 pub(crate) struct Machine {
     pub(crate) netns: Netns,
     pub(crate) hostname: String,
-    /// The host's `/run`: locks and sockets of two hosts must not clash.
+    /// The host's `/run`, so that locks and sockets of two hosts do not clash.
     pub(crate) run: PathBuf,
     /// The folder with the host's own [`PLACES`].
     pub(crate) places: PathBuf,
 }
 
-/// A running process. Killed on drop.
+/// A running process. A drop kills it.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -361,7 +361,7 @@ impl Drop for Process {
     }
 }
 
-/// Gives the calling thread, and so its children, their own host name, `/sys`, `/run` and [`PLACES`].
+/// Gives the calling thread, and therefore its children, a separate host name, `/sys`, `/run` and [`PLACES`].
 fn furnish(machine: &Machine) -> Result<()> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
@@ -379,7 +379,7 @@ fn furnish(machine: &Machine) -> Result<()> {
     Ok(sethostname(&machine.hostname)?)
 }
 
-/// Replaces the parent of kubelet's folder by a folder of links to all its entries except kubelet's.
+/// Replaces the parent of kubelet's folder with a folder of links to all its entries except kubelet's folder.
 fn hide_kubelet(places: &Path) -> Result<()> {
     const NONE: Option<&str> = None;
     let (parent, kubelet) = KUBELET;

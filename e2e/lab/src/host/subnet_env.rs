@@ -26,7 +26,7 @@ impl SubnetEnv {
     /// Reads and parses a `subnet.env`.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or a line of it cannot be parsed.
+    /// Returns an error if the file is unreadable or a line is malformed.
     pub fn read(path: &Path) -> Result<SubnetEnv> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;

@@ -33,7 +33,7 @@ impl Uplink {
     /// Creates `enp0s8` of the host with this number. Number 1 has 192.168.56.101/24 and fd00:56::101/64.
     ///
     /// # Errors
-    /// Returns an error for numbers above 154: the IPv4 address is invalid.
+    /// Returns an error for numbers above 154, because the IPv4 address would be invalid.
     pub fn enp0s8(switch: &Switch, number: u8) -> Result<Uplink> {
         let last = u16::from(number) + 100;
         Uplink::new(switch, "enp0s8")
@@ -54,7 +54,7 @@ impl Uplink {
         Ok(self)
     }
 
-    /// Adds a default route by this gateway for its address family.
+    /// Adds a default route via this gateway for the gateway's address family.
     ///
     /// # Errors
     /// Returns an error if `gateway` cannot be parsed.

@@ -29,10 +29,10 @@ const STOP: Duration = Duration::from_secs(20);
 /// The address families of Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
-    /// IPv4 only, from 10.96.0.0/16.
+    /// Only IPv4, from 10.96.0.0/16.
     #[default]
     V4,
-    /// IPv6 only, from fd00:96::/112.
+    /// Only IPv6, from fd00:96::/112.
     V6,
     /// Dual-stack, IPv4 first.
     Dual,
@@ -49,7 +49,7 @@ impl Families {
     }
 }
 
-/// A kube-apiserver with its etcd. Both are killed on drop.
+/// A kube-apiserver with its etcd. A drop kills both.
 #[derive(Debug)]
 pub struct ApiServer {
     process: Option<Process>,
@@ -154,7 +154,7 @@ impl ApiServer {
         }
     }
 
-    /// Returns a client with a service account token that is bound to a pod. Creates the pod, which runs nowhere.
+    /// Returns a client with a service account token that is bound to a pod. Creates the pod object, which runs on no node.
     ///
     /// # Errors
     /// Returns an error if the API server refuses the pod or the token.
@@ -224,7 +224,7 @@ impl ApiServer {
         Ok(file)
     }
 
-    /// Writes a kubeconfig whose token is read from a file. Returns its path.
+    /// Writes a kubeconfig with a token file. Returns the path of the kubeconfig.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -244,7 +244,7 @@ impl ApiServer {
         Ok(file)
     }
 
-    /// Creates another certificate authority and its certificates. The server uses them after a restart.
+    /// Creates another certificate authority and its certificates, which the server uses after a restart.
     ///
     /// # Errors
     /// Returns an error if the files cannot be written.
@@ -299,7 +299,7 @@ impl ApiServer {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Stops the server with SIGTERM, or SIGKILL if that takes too long. etcd keeps running.
+    /// Stops the server with SIGTERM, or with SIGKILL if the server does not end in time. etcd keeps running.
     ///
     /// # Errors
     /// Returns an error if the server does not run.
@@ -339,7 +339,7 @@ impl ApiServer {
     /// Stops the server, restores all objects from a snapshot, and starts it again, as operators do after a disaster.
     ///
     /// # Errors
-    /// Returns an error if the snapshot cannot be restored, or if the server does not respond in time.
+    /// Returns an error if the restore fails, or if the server does not respond in time.
     pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
         if self.process.is_some() {
             self.stop()?;

@@ -16,7 +16,7 @@ use crate::net::netns::Netns;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client of the API server in a namespace. Clones are the same user.
+/// A client of the API server in a namespace. Clones belong to the same user.
 #[derive(Debug, Clone)]
 pub struct ApiClient {
     pub(crate) netns: Netns,
@@ -52,10 +52,10 @@ pub(crate) fn connect(
 }
 
 impl ApiClient {
-    /// Sends a request. Returns the status code and the JSON of the response, or a string if it is not JSON.
+    /// Sends a request. Returns the status code and the JSON of the response, or a string if the response is not JSON.
     ///
     /// # Errors
-    /// Returns an error if there is no response.
+    /// Returns an error if the server does not respond.
     pub fn request(
         &self,
         method: &str,
@@ -128,7 +128,7 @@ impl ApiClient {
         self.done("GET", path, None)
     }
 
-    /// Creates an object in a collection. Returns it as stored.
+    /// Creates an object in a collection. Returns the stored object.
     ///
     /// # Errors
     /// Returns an error if the server refuses the request.
@@ -136,7 +136,7 @@ impl ApiClient {
         self.done("POST", collection, Some(("application/json", object)))
     }
 
-    /// Changes an object by a JSON merge patch. Returns it as stored.
+    /// Changes an object by a JSON merge patch. Returns the stored object.
     ///
     /// # Errors
     /// Returns an error if the server refuses the request.

@@ -1,6 +1,6 @@
 //! A whole cluster: a control plane on one host, and nodes with containerd, kubelet and kube-proxy on other hosts.
 //!
-//! It is in the state in which kubeadm leaves a cluster, without a pod network: `kubectl apply` of a manifest is the next step.
+//! The cluster is in the state in which kubeadm leaves a cluster, without a pod network: `kubectl apply` of a manifest is the next step.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ const CONTROL_PLANE: u8 = 99;
 /// Timeout for a node with cold caches on a busy machine.
 const SLOW: Duration = Duration::from_secs(600);
 
-/// Number of inotify instances per user that clusters need. With the usual limit of 128, a containerd that starts next to other tests runs without
-/// its CRI plugin.
+/// Number of inotify instances per user that clusters need. With the usual limit of 128, a containerd that starts during other tests runs without its
+/// CRI plugin.
 const WATCHES: u32 = 1024;
 
 /// A running cluster. Fields are dropped in this order.
 #[derive(Debug)]
 pub struct Cluster {
-    /// All nodes, whether started or not.
+    /// All nodes, including nodes that have not started yet.
     pub nodes: Vec<Member>,
     controllers: Vec<Process>,
     /// The API server of the cluster.
@@ -51,7 +51,7 @@ impl Cluster {
     /// Starts a cluster with all of its nodes at once, and waits until they are registered.
     ///
     /// # Errors
-    /// Returns an error if a program is not installed, or if a part of the cluster is not up in time.
+    /// Returns an error if a program is not installed, or if a part of the cluster is not ready in time.
     pub fn start(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         let mut cluster = Cluster::prepare(lab, options)?;
         cluster.nodes.iter_mut().try_for_each(Member::power_on)?;
@@ -59,10 +59,10 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the control plane. The nodes are hosts on which nothing runs yet.
+    /// Starts the control plane. The nodes are hosts without any processes yet.
     ///
     /// # Errors
-    /// Returns an error if a program is not installed, or if the control plane is not up in time.
+    /// Returns an error if a program is not installed, or if the control plane is not ready in time.
     pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         limits::raise(
             "fs/inotify/max_user_instances",
@@ -177,12 +177,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the options with which the cluster was started.
+    /// Returns the options of the cluster.
     pub fn options(&self) -> &ClusterOptions {
         &self.options
     }
 
-    /// Returns the nodes that were started.
+    /// Returns the started nodes.
     pub fn started(&self) -> impl Iterator<Item = &Member> {
         self.nodes.iter().filter(|node| node.is_started())
     }
@@ -223,7 +223,7 @@ impl Cluster {
         )
     }
 
-    /// Waits until all started nodes are Ready. Returns how long that took.
+    /// Waits until all started nodes are Ready. Returns the elapsed time.
     ///
     /// # Errors
     /// Returns an error with the node's condition if it is not Ready in time.
@@ -247,7 +247,7 @@ impl Cluster {
     /// Waits until a DaemonSet has a ready pod of its current template on each node.
     ///
     /// # Errors
-    /// Returns an error with the DaemonSet's status if it is not ready in time.
+    /// Returns an error with the DaemonSet's status if the pods are not ready in time.
     pub fn wait_daemon_set(&self, namespace: &str, name: &str) -> Result<()> {
         let admin = self.api.admin();
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");

@@ -38,7 +38,7 @@ impl Door {
         format!("https://{}", self.address)
     }
 
-    /// Closes the port: new connections are refused. Open connections remain until the server ends.
+    /// Closes the port, which then refuses new connections. Open connections remain until the server ends.
     ///
     /// # Errors
     /// Returns an error if the port is already closed.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
-/// Maximum length of a head in bytes. Clients in tests send shorter ones.
+/// Maximum length of a head in bytes. Clients in tests send shorter heads.
 const LONGEST: u64 = 64 * 1024;
 
 /// The first line of a message and its header fields.
@@ -12,7 +12,7 @@ pub(crate) struct Head {
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// Framing of a body: how its end is recognised.
+/// Framing of a body, which determines its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Body {
     Length(u64),
@@ -57,14 +57,14 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Sets a field and removes those of the same name.
+    /// Sets a field and removes other fields of the same name.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.fields
             .retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self.fields.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Returns the status code of a response, or 0 if it has none.
+    /// Returns the status code of a response, or 0 if the response has none.
     pub(crate) fn status(&self) -> u16 {
         self.first
             .split_whitespace()
@@ -98,7 +98,7 @@ impl Head {
     }
 }
 
-/// Forwards a body piece by piece. Calls `gate` before each piece and ends with its error.
+/// Forwards a body piece by piece. Calls `gate` before each piece, and returns the error of `gate`.
 pub(crate) fn relay(
     body: Body,
     from: &mut dyn BufRead,

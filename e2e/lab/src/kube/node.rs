@@ -34,7 +34,7 @@ impl NodeObject {
         }
     }
 
-    /// Adds a podCIDR. The first one is also `spec.podCIDR`.
+    /// Adds a podCIDR. The first podCIDR is also `spec.podCIDR`.
     #[must_use]
     pub fn pod_cidr(mut self, cidr: &str) -> NodeObject {
         self.pod_cidrs.push(cidr.to_owned());
@@ -55,7 +55,7 @@ impl NodeObject {
         self
     }
 
-    /// Adds one of flannel's annotations by its name without the prefix.
+    /// Adds an annotation of flannel by its name without the prefix.
     #[must_use]
     pub fn flannel(self, name: &str, value: &str) -> NodeObject {
         self.annotation(&format!("{ANNOTATIONS}{name}"), value)
@@ -78,7 +78,7 @@ impl NodeObject {
         self
     }
 
-    /// Adds the condition Ready with this status, which is Unknown once kubelet no longer reports.
+    /// Adds the condition Ready with this status, which is Unknown if kubelet no longer reports.
     #[must_use]
     pub fn ready(mut self, status: &str) -> NodeObject {
         self.conditions.push(
@@ -125,7 +125,7 @@ impl NodeObject {
 }
 
 impl ApiClient {
-    /// Creates a Node with its status. Returns it as stored.
+    /// Creates a Node with its status. Returns the stored Node.
     ///
     /// # Errors
     /// Returns an error if the server refuses the Node.
@@ -149,7 +149,7 @@ impl ApiClient {
         self.delete(&node_path(name))
     }
 
-    /// Changes a Node by a JSON merge patch. Returns it as stored.
+    /// Changes a Node by a JSON merge patch. Returns the stored Node.
     ///
     /// # Errors
     /// Returns an error if the server refuses the patch.
@@ -157,7 +157,7 @@ impl ApiClient {
         self.merge(&node_path(name), patch)
     }
 
-    /// Changes a Node's status by a JSON merge patch. Returns the Node as stored.
+    /// Changes a Node's status by a JSON merge patch. Returns the stored Node.
     ///
     /// # Errors
     /// Returns an error if the server refuses the patch.

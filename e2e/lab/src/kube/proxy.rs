@@ -1,6 +1,6 @@
-//! A proxy in front of the API server. It records requests, and a test decides how they fail.
+//! A proxy in front of the API server. The proxy records requests, and a test decides how they fail.
 //!
-//! Clients use plain HTTP, but the proxy uses TLS to the server. The proxy forwards requests without a token as the user of our manifest.
+//! Clients use plain HTTP, but the proxy uses TLS to the server. The proxy forwards requests without a token as the user of flannel-rs' manifest.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ mod shared;
 
 pub use call::{Answer, Call};
 
-/// A running proxy. It ends when it is dropped.
+/// A running proxy. A drop ends it.
 pub struct Proxy {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -104,7 +104,7 @@ impl Proxy {
         }
     }
 
-    /// Closes all connections, and new ones at their first request, until [`Proxy::pass`].
+    /// Closes all connections, and new connections at their first request, until [`Proxy::pass`].
     pub fn cut(&self) {
         self.on(|_| Answer::Cut);
         self.disconnect();

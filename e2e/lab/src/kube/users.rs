@@ -12,13 +12,13 @@ use crate::kube::client::ApiClient;
 pub enum User {
     /// Has all rights.
     Admin,
-    /// Has the rights that flannel's manifest grants.
+    /// User with the rights that flannel's manifest grants.
     Flannel,
-    /// Has the rights of manifests as old as flannel 0.11: no `get` of Nodes, no Events.
+    /// User with the rights of manifests as old as flannel 0.11, which lack `get` of Nodes and Events.
     OldFlannel,
-    /// Has the rights of `Flannel`, and those for Events and EndpointSlices that our manifest grants.
+    /// User with the rights of `Flannel`, and with the rights for Events and EndpointSlices that flannel-rs' manifest grants.
     FlannelWithEvents,
-    /// Has no rights at all.
+    /// User without any rights.
     Nobody,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn grant(admin: &ApiClient) -> Result<()> {
     Ok(())
 }
 
-/// Writes a kubeconfig. The token is read from `token_file` if that is given.
+/// Writes a kubeconfig. The kubeconfig names `token_file`, if given, as the source of the token.
 pub(crate) fn write_kubeconfig(
     file: &Path,
     server: &str,

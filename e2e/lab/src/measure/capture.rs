@@ -16,7 +16,7 @@ use nix::sys::time::{TimeSpec, TimeVal};
 
 use crate::net::netns::Netns;
 
-/// Interval at which the thread checks whether to end, in milliseconds.
+/// Interval in milliseconds at which the thread checks whether to end.
 const POLL_INTERVAL_MS: i64 = 20;
 /// Time for frames that are still in flight when the capture ends.
 const GRACE: Duration = Duration::from_millis(200);
@@ -38,7 +38,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture. It contains all frames from now on.
+    /// Starts a capture, which contains all frames from now on.
     ///
     /// # Errors
     /// Returns an error if no packet socket can be opened in the namespace.

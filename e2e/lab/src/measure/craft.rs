@@ -1,4 +1,4 @@
-//! Packets built byte by byte, valid and invalid, for tests of packets that must be dropped.
+//! Packets built byte by byte, valid and invalid, for tests of packets that flannel must drop.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -91,7 +91,7 @@ fn ip_packet(
     packet
 }
 
-/// Applies `change` to a copy of a packet and updates the IPv4 header checksum. An IPv6 header has none.
+/// Applies `change` to a copy of a packet and updates the IPv4 header checksum. An IPv6 header has no checksum.
 pub fn changed(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let v4 = packet.first().is_some_and(|first| first >> 4 == 4);

@@ -14,7 +14,7 @@ use crate::net::netns::Netns;
 
 /// Interval at which the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Time after which a packet without a reply is repeated: the first packet may wait for neighbour resolution.
+/// Time after which the sender repeats a packet without a reply. The first packet may wait for neighbour resolution.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const ATTEMPTS: u32 = 4;
 /// Hop limit of packets to a group.
@@ -41,7 +41,7 @@ impl Echo {
         Echo::answer(socket, address)
     }
 
-    /// Starts a receiver for packets to a multicast group on an interface. It replies from its unicast address.
+    /// Starts a receiver for packets to a multicast group on an interface. The receiver replies from its unicast address.
     ///
     /// # Errors
     /// Returns an error if the group cannot be joined.
@@ -105,7 +105,7 @@ impl Drop for Echo {
     }
 }
 
-/// Sends packets to an [`Echo`] from each of these ports of an address. For an unspecified address, the kernel chooses one.
+/// Sends packets to an [`Echo`] from each of these ports of an address. For an unspecified address, the kernel chooses the address.
 /// Returns for each port the source that the receiver saw. Ends with `None` at the first port without a reply.
 ///
 /// # Errors

@@ -32,7 +32,7 @@ impl Mesh {
         Ok(Mesh { probes })
     }
 
-    /// Waits until packets sent from now on arrive on each path. Returns how long that took on the slowest path.
+    /// Waits until packets sent from now on arrive on each path. Returns the time on the slowest path.
     ///
     /// # Errors
     /// Returns an error that names the path if no packet arrives on it before the deadline.
@@ -55,7 +55,7 @@ impl Mesh {
             .collect()
     }
 
-    /// Ends all probes and checks that no packet was lost and no unexpected packet arrived.
+    /// Ends all probes and checks that no packet got lost and no unexpected packet arrived.
     ///
     /// # Errors
     /// Returns an error that names the path if a probe was not clean.

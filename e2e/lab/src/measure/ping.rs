@@ -24,7 +24,7 @@ impl PingOptions {
         self
     }
 
-    /// Sets how long the reply may take. Default: 1 s.
+    /// Sets the time limit for the reply. Default: 1 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> PingOptions {
         self.timeout = Some(timeout);
@@ -32,7 +32,7 @@ impl PingOptions {
     }
 }
 
-/// Sends one ping. Returns the round-trip time, or `None` if there was no reply.
+/// Sends one ping. Returns the round-trip time, or `None` without a reply.
 ///
 /// # Errors
 /// Returns an error if `ping` cannot be started or its output has no time.
@@ -94,7 +94,7 @@ impl PingMatrix {
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
-    /// Pings each of the addresses from each pod. `targets` has one address of each pod, in the order of the pods.
+    /// Pings each of the addresses from each pod. `targets` contains one address of each pod, in the order of the pods.
     ///
     /// # Errors
     /// Returns an error if `ping` cannot be started.

@@ -71,7 +71,7 @@ impl ProbeOptions {
         self
     }
 
-    /// Sets the receiver's port. Default: a free port. Probes that share a port count each other's stray packets as wrong.
+    /// Sets the receiver's port. Default: a free port. Probes that share a port treat each other's stray packets as wrong.
     #[must_use]
     pub fn port(mut self, port: u16) -> ProbeOptions {
         self.port = port;
@@ -85,7 +85,7 @@ impl ProbeOptions {
         self
     }
 
-    /// Sets the source address that the receiver expects instead of the sender's. Packets with any other source count as wrong.
+    /// Sets the source address that the receiver expects instead of the sender's. The report treats packets with any other source as wrong.
     #[must_use]
     pub fn seen_as(mut self, address: IpAddr) -> ProbeOptions {
         self.seen_as = Some(address);
@@ -197,12 +197,12 @@ impl Probe {
         self.progress.start.elapsed()
     }
 
-    /// Returns the number of packets that have arrived up to now.
+    /// Returns the number of packets that have arrived so far.
     pub fn received(&self) -> u64 {
         self.progress.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until packets that are sent from now on arrive. Returns how long that took.
+    /// Waits until packets that are sent from now on arrive. Returns the elapsed time.
     ///
     /// # Errors
     /// Returns an error if no such packet arrives before the deadline.
@@ -214,7 +214,7 @@ impl Probe {
         })
     }
 
-    /// Stops sending, waits for packets in flight, and returns the report.
+    /// Stops the sender, waits for packets in flight, and returns the report.
     ///
     /// # Errors
     /// Returns an error if a thread of the probe panicked.
@@ -339,7 +339,7 @@ fn receive(
     received
 }
 
-/// Builds a packet. Its content depends only on the probe's ID, the packet's number and the length.
+/// Builds a packet. The packet's content depends only on the probe's ID, the packet's number and the length.
 fn packet(id: u64, number: u64, length: usize) -> Vec<u8> {
     let mut bytes = [id.to_be_bytes(), number.to_be_bytes()].concat();
     let filling = (0..length.saturating_sub(HEADER))

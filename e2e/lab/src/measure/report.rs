@@ -19,7 +19,7 @@ pub struct Passage {
 /// The report of a [`crate::Probe`].
 #[derive(Debug, Clone, Default)]
 pub struct ProbeReport {
-    /// Number of packets that were sent.
+    /// Number of sent packets.
     pub sent: u64,
     /// Number of packets that arrived, without duplicates.
     pub received: u64,
@@ -27,15 +27,15 @@ pub struct ProbeReport {
     pub lost: u64,
     /// Number of duplicates that arrived.
     pub duplicates: u64,
-    /// Number of unexpected packets: those of another probe, from another address, or damaged.
+    /// Number of unexpected packets: packets of another probe, packets from another address, and damaged packets.
     pub wrong: u64,
-    /// Number of packets that the sender's kernel refused, for example because it had no route. They also count as lost.
+    /// Number of packets that the sender's kernel refused, for example because it had no route. These packets are also part of the lost packets.
     pub refused: u64,
-    /// The longest time without an arrival, between the sending of the first packet and that of the last one.
+    /// The longest time without an arrival, between the sending of the first packet and the sending of the last packet.
     pub longest_gap: Duration,
-    /// The longest uninterrupted run of lost packets, in sending time. A busy machine does not prolong it.
+    /// The longest uninterrupted run of lost packets, in sending time. A busy machine does not prolong this time.
     pub longest_outage: Duration,
-    /// The passage of each packet, in the order of sending.
+    /// The record of each packet, in the order of sending.
     pub passages: Vec<Passage>,
 }
 
@@ -65,7 +65,7 @@ impl ProbeReport {
         }
     }
 
-    /// Returns the number of lost packets among those sent at or after `from` and before `to`.
+    /// Returns the number of lost packets among the packets sent at or after `from` and before `to`.
     pub fn lost_between(&self, from: Duration, to: Duration) -> u64 {
         self.passages
             .iter()
@@ -83,7 +83,7 @@ impl ProbeReport {
             .map(|passage| passage.sent)
     }
 
-    /// Checks that packets arrived, none was lost, and no unexpected one arrived.
+    /// Checks that packets arrived, that no packet got lost, and that no unexpected packet arrived.
     ///
     /// # Errors
     /// Returns an error with the report if the stream was not clean.

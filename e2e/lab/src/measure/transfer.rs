@@ -1,4 +1,4 @@
-//! Bulk data over TCP between pods: checks every byte and measures the time.
+//! Bulk data over TCP between pods. The receiver checks every byte and measures the time.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::host::pod::Pod;
 
-/// Period of the content in bytes: a prime, so that no two successive segments or pages have the same content.
+/// Period of the content in bytes, a prime, so that no two successive segments or pages have the same content.
 const PERIOD: usize = 65_521;
 
 /// Address family and time limit of a transfer.
@@ -36,7 +36,7 @@ impl TransferOptions {
         self
     }
 
-    /// Sets how long the whole transfer may take. Default: 120 s, because a busy machine is not a fault.
+    /// Sets the time limit of the whole transfer. Default: 120 s, because a busy machine is not a fault.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> TransferOptions {
         self.deadline = deadline;
@@ -165,7 +165,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
     Ok(())
 }
 
-/// Returns the time left until the deadline. Never zero, because std refuses a socket timeout of zero.
+/// Returns the time left until the deadline. The time is never zero, because std refuses a socket timeout of zero.
 fn left(end: Instant) -> Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -19,14 +19,14 @@ use crate::net::netns::Netns;
 const INIT: i32 = 200;
 const ADD_INTERFACE: i32 = 202;
 const ADD_ROUTE: i32 = 204;
-/// `VIFF_USE_IFINDEX`: the interface is given by its index.
+/// `VIFF_USE_IFINDEX`: the request gives the index of the interface.
 const BY_INDEX: u8 = 8;
-/// The kernel does not forward packets that have at most this many hops left.
+/// Number of remaining hops up to which the kernel does not forward packets.
 const THRESHOLD: u8 = 1;
 /// Maximum number of interfaces in the kernel (`MAXVIFS`, `MAXMIFS`).
 const INTERFACES: usize = 32;
 
-/// Multicast routes of one address family in a namespace. Removed on drop.
+/// Multicast routes of one address family in a namespace. A drop removes them.
 #[derive(Debug)]
 pub struct MulticastRoutes {
     socket: OwnedFd,
@@ -80,7 +80,7 @@ impl MulticastRoutes {
     /// Forwards packets from a source to a group that arrive on interface `from` to interface `to`.
     ///
     /// # Errors
-    /// Returns an error if an interface was not passed to [`MulticastRoutes::between`], or if the kernel refuses the route.
+    /// Returns an error if [`MulticastRoutes::between`] did not get an interface, or if the kernel refuses the route.
     pub fn add(&self, source: IpAddr, group: IpAddr, from: &str, to: &str) -> Result<()> {
         let number = |name: &str| {
             self.interfaces
@@ -170,7 +170,7 @@ fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     .concat()
 }
 
-/// Joins a group on an interface given by its index. std accepts only addresses to name IPv4 interfaces.
+/// Joins a group on the interface with an index. std accepts only addresses as names of IPv4 interfaces.
 pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
     // struct ip_mreqn: group, address, index.
     set(

@@ -1,4 +1,4 @@
-//! A named network namespace: creates, enters, configures and deletes it.
+//! A named network namespace, which this module creates, enters, configures and deletes.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -95,7 +95,7 @@ impl Netns {
         succeeded(&describe(program, args), &output).with_context(|| format!("in {}", self.name))
     }
 
-    /// Runs a program inside. Returns its output, whatever the exit code.
+    /// Runs a program inside. Returns its output, with any exit code.
     ///
     /// # Errors
     /// Returns an error if the program cannot be started.
@@ -168,7 +168,7 @@ impl Netns {
             .collect()
     }
 
-    /// Kills every process inside and waits for about a second until they are gone.
+    /// Kills every process inside and waits for about a second until the processes are gone.
     pub(crate) fn kill_all(&self) {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         for _ in 0..200 {
@@ -198,7 +198,7 @@ impl Netns {
     }
 }
 
-/// Reports whether a process has ended. `/proc` still lists a killed child that its parent has not waited for.
+/// Reports whether a process has ended. `/proc` still lists a killed child until its parent has waited for it.
 pub(crate) fn is_zombie(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')')

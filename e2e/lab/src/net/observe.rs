@@ -14,7 +14,7 @@ pub struct Link {
     pub ifindex: u32,
     /// Name within the namespace.
     pub ifname: String,
-    /// MTU in bytes, or 0 if `ip` prints none.
+    /// MTU in bytes, or 0 if `ip` prints no MTU.
     #[serde(default)]
     pub mtu: u32,
     /// Hardware address, or empty if the interface has none.

@@ -39,7 +39,7 @@ impl Switch {
         &self.netns
     }
 
-    /// Connects a namespace by a cable that ends there in the named interface.
+    /// Connects a namespace by a cable whose end in that namespace is the named interface.
     pub(crate) fn plug(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
         let port = format!("p{}", self.ports.fetch_add(1, Ordering::Relaxed));
         let to = netns.name();

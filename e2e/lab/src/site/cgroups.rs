@@ -28,7 +28,7 @@ pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Removes the cgroups of containers whose processes were killed. Waits up to [`EXIT_TIMEOUT`] for the last of these to leave.
+/// Removes the cgroups of containers whose processes were killed. Waits up to [`EXIT_TIMEOUT`] for the last process to leave.
 pub(crate) fn remove(containers: &[String]) {
     if containers.is_empty() {
         return;

@@ -36,7 +36,7 @@ impl LabName {
         }
     }
 
-    /// Parses the lab's part of the name of a namespace or a folder.
+    /// Parses the lab's part of a namespace's or folder's name.
     pub(crate) fn parse(text: &str) -> Option<LabName> {
         let mut parts = text.splitn(4, '-');
         if parts.next() != Some("fl") {

@@ -1,8 +1,8 @@
-//! Removal of labs: those of this process, those of dead processes, and those that were kept.
+//! Removal of labs: labs of this process, labs of dead processes, and kept labs.
 //!
 //! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. A process in one of the namespaces belongs to the lab.
-//! So does a process that has a part of the folder mounted as its `/run`: its namespace may have lost its name. Cables end only in the lab's
-//! namespaces and disappear with them. Mounts disappear with the processes that made them.
+//! A process with a part of the folder mounted as its `/run` also belongs to the lab, because its namespace may have lost its name. Cables end only
+//! in the lab's namespaces and disappear with them. Mounts disappear with the processes that made them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::site::name::{KEPT, LabName, OWNER, entries, existing};
 
 /// Timeout for killed processes to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Attempts to remove a lab: a program of the owner may add a namespace while the others are being deleted.
+/// Number of attempts to remove a lab, because a program of the owner may add a namespace during the removal.
 const ROUNDS: usize = 3;
 
 /// Removes a lab's processes, namespaces and folder.
@@ -61,7 +61,7 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
     outcome
 }
 
-/// Removes all labs of this process, except kept ones. A handler of SIGINT calls this before it exits.
+/// Removes all labs of this process, except kept labs. A handler of SIGINT calls this before it exits.
 ///
 /// # Errors
 /// Returns an error if a process, a namespace or a folder cannot be removed.
@@ -69,7 +69,7 @@ pub fn remove_of_process() -> Result<()> {
     remove_where(|lab| lab.pid == std::process::id() && is_alive(lab) && !is_kept(lab)).map(drop)
 }
 
-/// Removes the labs of dead processes, except kept ones. Returns their number.
+/// Removes the labs of dead processes, except kept labs. Returns the number of removed labs.
 ///
 /// # Errors
 /// Returns an error if a process, a namespace or a folder cannot be removed.
@@ -77,7 +77,7 @@ pub fn remove_stale() -> Result<usize> {
     remove_where(|lab| !is_alive(lab) && !is_kept(lab))
 }
 
-/// Removes every lab whose process has ended, also those that were kept. Returns their number.
+/// Removes every lab whose process has ended, including kept labs. Returns the number of removed labs.
 ///
 /// # Errors
 /// Returns an error if a process, a namespace or a folder cannot be removed.
@@ -85,7 +85,7 @@ pub fn remove_ended() -> Result<usize> {
     remove_where(|lab| !is_alive(lab))
 }
 
-/// Kills every process that has a part of a folder in the lab mounted. That is all processes of one host, whatever their namespaces.
+/// Kills every process that has a part of a folder in the lab mounted. These are all processes of one host, in any namespace.
 pub(crate) fn kill_below(folder: &Path) -> Result<()> {
     let below = format!("{}/", folder.display());
     // mountinfo has paths relative to their file system, which may be mounted at /tmp or above.
@@ -103,7 +103,7 @@ fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     outcome.map(|()| count)
 }
 
-/// Returns the identity of this process for the file [`OWNER`]. A PID is not enough: it is reused, in this boot and in the next.
+/// Returns the identity of this process for the file [`OWNER`]. A PID is not enough, because the kernel reuses PIDs, in this boot and in the next.
 pub(crate) fn owner() -> String {
     identity(std::process::id()).unwrap_or_default()
 }
@@ -154,7 +154,7 @@ fn is_mounted(mountinfo: &str, mark: &str) -> bool {
         .any(|root| root.contains(mark))
 }
 
-/// Kills processes until `find` returns none.
+/// Kills processes until `find` returns no process.
 fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let end = Instant::now() + EXIT_TIMEOUT;

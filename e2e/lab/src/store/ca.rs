@@ -43,7 +43,7 @@ impl Certificates {
         Ok(made)
     }
 
-    /// Replaces the client's certificate and key by new ones.
+    /// Replaces the client's certificate and key with a new pair.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be written.
@@ -51,8 +51,8 @@ impl Certificates {
         self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], None)
     }
 
-    /// Replaces the server's certificate and key by new ones. etcd reads them at the next handshake.
-    /// The certificate is valid from the beginning of the first year to the beginning of the second one, or for very long without years.
+    /// Replaces the server's certificate and key with a new pair. etcd reads them at the next handshake.
+    /// The certificate is valid from the beginning of the first year to the beginning of the second year, or for a very long time without years.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be written.

@@ -1,4 +1,4 @@
-//! Real etcd on hosts of the lab, with one member or several. Tests stop, kill and restore it.
+//! A real etcd on hosts of the lab, with one member or several. Tests stop, kill and restore this etcd.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl EtcdOptions {
         self
     }
 
-    /// Advertises the address of this interface instead of that of the host's first uplink.
+    /// Advertises the address of this interface instead of the address of the host's first uplink.
     #[must_use]
     pub fn interface(mut self, interface: &str) -> EtcdOptions {
         self.interface = Some(interface.to_owned());
@@ -153,7 +153,7 @@ impl Etcd {
     /// Returns the client on the host of another member: etcdctl, as the user of the options.
     ///
     /// # Errors
-    /// Returns an error if there is no such member, or if etcdctl is not installed.
+    /// Returns an error if the member does not exist, or if etcdctl is not installed.
     pub fn client_on(&self, member: usize) -> Result<EtcdClient> {
         let client = self.anonymous(member)?;
         Ok(match &self.options.user {
@@ -220,7 +220,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Starts a member that was stopped or killed, with its old data, and waits until it responds.
+    /// Starts a stopped or killed member with its old data, and waits until the member responds.
     ///
     /// # Errors
     /// Returns an error if the member already runs or does not respond in time.
@@ -232,7 +232,7 @@ impl Etcd {
     /// Stops all members and restores the cluster from a snapshot, as an operator does after a disaster.
     ///
     /// # Errors
-    /// Returns an error if the snapshot cannot be restored.
+    /// Returns an error if the restore fails.
     pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
         for number in 0..self.members.len() {
             if self.member(number)?.process.is_some() {

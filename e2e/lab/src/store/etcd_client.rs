@@ -31,13 +31,13 @@ pub struct KeyValue {
     pub key: String,
     /// The value, as UTF-8.
     pub value: String,
-    /// Revision at which the key was created.
+    /// Revision of the key's creation.
     pub create_revision: i64,
-    /// Revision at which the key was last written.
+    /// Revision of the key's last write.
     pub mod_revision: i64,
-    /// Number of writes since the key was created.
+    /// Number of writes since the key's creation.
     pub version: i64,
-    /// ID of the key's lease, or 0 if it has none.
+    /// ID of the key's lease, or 0 without a lease.
     pub lease: i64,
 }
 
@@ -111,7 +111,7 @@ impl EtcdClient {
             .map(drop)
     }
 
-    /// Reads a key. Returns `None` if it does not exist.
+    /// Reads a key. Returns `None` if the key does not exist.
     ///
     /// # Errors
     /// Returns an error if etcdctl fails.
@@ -130,7 +130,7 @@ impl EtcdClient {
         self.read(&["get", "-w", "json", "--prefix", "--", prefix])
     }
 
-    /// Deletes a key. Returns whether it existed.
+    /// Deletes a key. Returns whether the key existed.
     ///
     /// # Errors
     /// Returns an error if etcdctl fails.

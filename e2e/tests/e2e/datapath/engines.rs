@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// A backend of the userspace datapath.
 pub(crate) struct Engine {
-    /// Part of the names of its labs.
+    /// Part of the names of the backend's labs.
     pub(crate) name: &'static str,
     /// Value of `Backend` in the network configuration.
     conf: &'static str,

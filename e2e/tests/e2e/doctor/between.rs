@@ -217,7 +217,7 @@ fn small_mtu() -> Result<()> {
     })
 }
 
-/// The finding needs five losses. Of one probe every five seconds, one in three is lost.
+/// The finding needs five losses. The node sends one probe every five seconds, and one in three is lost.
 /// This takes 75 seconds on average, and two minutes in one of fifty runs.
 const BY_CHANCE: Duration = Duration::from_secs(400);
 

@@ -13,7 +13,7 @@ pub(super) struct Fault {
     pub check: &'static str,
     /// Script that makes the fault.
     make: &'static str,
-    /// Script that removes what the remedy leaves.
+    /// Script that removes the objects that the remedy leaves.
     clear: &'static str,
     /// Whether no command can fix the fault, so that `clear` does.
     by_hand: bool,

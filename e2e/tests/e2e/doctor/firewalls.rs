@@ -98,7 +98,7 @@ fn wrapper(
     write_script(&node.files.join("bin").join(name), &text)
 }
 
-/// Sets up ufw with files of its own.
+/// Configures ufw with its own files.
 fn ufw(node: &mut Node) -> Result<()> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let (from, root) = (

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{DEADLINE, SOON};
 
-/// Folders that each host has for itself.
+/// Folders of which each host has its own copy.
 const FOLDERS: [(&str, &str); 7] = [
     ("default", "/etc/default"),
     ("cni", "/etc/cni/net.d"),
@@ -25,7 +25,7 @@ const FOLDERS: [(&str, &str); 7] = [
     ("links", "/etc/systemd/network"),
 ];
 
-/// Stand-in for systemd-run with what the doctor's commands need: it runs a program with the variables of a file, which no shell reads.
+/// Stand-in for systemd-run with the features that the doctor's commands need: it runs a program with the variables of a file, which no shell reads.
 const SYSTEMD_RUN: &str = r#"#!/bin/sh -e
 while :; do
     case "$1" in
@@ -315,7 +315,7 @@ impl Node {
         Ok(())
     }
 
-    /// Runs what the units of remedies run at a boot.
+    /// Runs the commands that the units of remedies run at a boot.
     pub(crate) fn run_units(&mut self) -> Result<()> {
         self.run("cat /etc/systemd/system/flannel-*.service | sed -n 's/^ExecStart=//p' | sh -e")
     }

@@ -290,7 +290,7 @@ fn clone() -> Result<()> {
     })
 }
 
-/// The holder of a lease is gone for good.
+/// The holder of a lease never returns.
 fn gone() -> Result<()> {
     well_nodes(NETWORK, "doctor: gone", 2, |lab, _, nodes| {
         nodes[1].host.power_off()?;

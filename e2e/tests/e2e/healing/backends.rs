@@ -1,10 +1,10 @@
-//! Backends whose data plane heals, one row each: network, devices, and the damage that `ip` and `bridge` can do to them.
+//! Backends whose data plane flanneld repairs, one row each: network, devices, and the damage that `ip` and `bridge` can do to them.
 
 use Foreign::{GoesWithDevice, Stays};
 
 /// A backend in a network of one or both families.
 pub(crate) struct Backend {
-    /// Part of the names of its labs.
+    /// Part of the names of the backend's labs.
     pub(crate) name: &'static str,
     /// Value of `Backend` in the network configuration.
     pub(crate) conf: &'static str,
@@ -14,7 +14,7 @@ pub(crate) struct Backend {
     pub(crate) has_macs: bool,
     /// Difference between the underlay's MTU and the longest overlay packet, in bytes.
     pub(crate) overhead: u32,
-    /// Damages to its devices that only a write to the kernel repairs.
+    /// Damages to the backend's devices that only a write to the kernel repairs.
     pub(crate) damages: &'static [Damage],
 }
 
@@ -98,7 +98,7 @@ pub(crate) static HOST_GW: Backend = Backend {
     damages: &[],
 };
 
-/// Needs a kernel with IPIP.
+/// This backend needs a kernel with IPIP.
 pub(crate) static IPIP: Backend = Backend {
     name: "ipip",
     conf: r#"{"Type":"ipip"}"#,

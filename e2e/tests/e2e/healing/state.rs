@@ -1,4 +1,4 @@
-//! State of a host as text to compare: flannel's objects, and those of others.
+//! State of a host as comparable text: flannel's objects, and those of other programs.
 
 use anyhow::Result;
 use lab::Host;
@@ -54,7 +54,7 @@ pub(super) fn ours(host: &Host) -> Result<String> {
     Ok(sorted(&lines.join("\n")))
 }
 
-/// Returns the objects of others: a link with its address and routes, and what others put on our device.
+/// Returns the objects of other programs: a link with its address and routes, and their objects on our device.
 pub(super) fn others(host: &Host, on_device: bool) -> Result<String> {
     let netns = host.netns();
     let is_theirs = |dev: &str| dev == "other0" || on_device && dev.starts_with("flannel");

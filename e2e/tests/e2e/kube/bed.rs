@@ -15,7 +15,7 @@ pub(crate) use lab::api_turn as turn;
 
 /// Ten times the expected time: after failures, up to ten seconds pass between attempts.
 pub(super) const SOON: Duration = Duration::from_secs(100);
-/// Ten times the minute for which the daemon keeps what may be a mistake: a peer that is gone, a condition that others change, readiness.
+/// Ten times the minute for which the daemon ignores a possible mistake: a peer that disappears, a condition that others change, lost readiness.
 pub(super) const MINUTES: Duration = Duration::from_secs(600);
 /// Ten times the second within which the daemon must correct its node's own state.
 pub(super) const OWN: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Whole clusters: their state before there is a pod network, and what they leave behind.
+//! Whole clusters: their state before they have a pod network, and the objects that they leave.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service};
 
-/// Sets up a network without flannel: bridge, host-local and static routes.
+/// Creates a network without flannel: bridge, host-local and static routes.
 fn plain_network(cluster: &Cluster) -> Result<()> {
     let admin = cluster.api.admin();
     for node in &cluster.nodes {

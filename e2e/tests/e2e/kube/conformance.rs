@@ -267,7 +267,7 @@ fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
         .collect())
 }
 
-/// Writes a table of all present reports, with the tests and the mode of kube-proxy.
+/// Writes a table of all existing reports, with the tests and the mode of kube-proxy.
 fn write_table() -> Result<()> {
     let folder = repository("target/conformance");
     let modes = ["iptables", "nftables"];

@@ -49,7 +49,7 @@ pub(super) fn manifest(change: impl Fn(String) -> String) -> Result<String> {
     ))?))
 }
 
-/// Returns what `helm install` with these arguments applies, with its namespace and with more frequent probes.
+/// Returns the objects that `helm install` with these arguments applies, with their namespace and with more frequent probes.
 pub(super) fn chart(args: &[&str]) -> Result<String> {
     let mut command = Command::new(binaries::helm()?);
     command

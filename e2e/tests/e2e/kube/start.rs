@@ -1,4 +1,4 @@
-//! The start with the Node API: what the daemon waits for, when it exits, and how often it sends requests.
+//! The start with the Node API: the daemon's reasons to wait and to exit, and the frequency of its requests.
 
 use std::time::Duration;
 

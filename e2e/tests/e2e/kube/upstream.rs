@@ -29,7 +29,7 @@ fn go_released() -> Result<String> {
     Ok(impatient(&shapes::released()?))
 }
 
-/// Installs ours over theirs, and theirs again, while packets flow. Checks that none is lost.
+/// Installs our manifest over Go flannel's, and Go flannel's again, while packets flow. Checks that no packet is lost.
 fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     let ours = manifest(|text| impatient(&text))?;
     under_streams(
@@ -45,7 +45,7 @@ fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
 /// A named change of the installation.
 type Change<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
 
-/// Installs the first, then makes the changes while packets flow between pods. Checks that none is lost.
+/// Installs the first one, then makes the changes while packets flow between pods. Checks that no packet is lost.
 fn under_streams(
     cluster: &Cluster,
     first: impl FnOnce() -> Result<()>,
@@ -65,7 +65,7 @@ fn under_streams(
     streams.require_clean()
 }
 
-/// Waits until each node has one flannel pod, which is ready and which the present DaemonSet has created.
+/// Waits until each node has one flannel pod, which is ready and which the current DaemonSet has created.
 pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     cluster.wait_ready()?;
     eventually_ok(
@@ -97,7 +97,7 @@ pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     )
 }
 
-/// Checks that the DaemonSet has created this pod from its present template, and that the pod is ready.
+/// Checks that the DaemonSet has created this pod from its current template, and that the pod is ready.
 fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
     let labels = |labels: &Value| -> Vec<(String, Value)> {
@@ -153,7 +153,7 @@ fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Returns an operator whose folder has what docs/migrating.md uses: `conf`, and Go flannel's manifest and chart.
+/// Returns an operator whose folder has the files that docs/migrating.md uses: `conf`, and Go flannel's manifest and chart.
 fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     let operator = Operator::of(lab, &cluster.api)?;
     let folder = operator.folder();

@@ -1,4 +1,4 @@
-//! Content and effect of the rules: they equal Go flannel's to the letter, use the host's variant of iptables, and choose random ports where
+//! Content and effect of the rules: they equal Go flannel's exactly, use the host's variant of iptables, and choose random ports where
 //! possible.
 
 use std::net::IpAddr;
@@ -171,7 +171,7 @@ fn random_ports_are_tried_first((config, program): (&str, &str)) -> Result<()> {
     })
 }
 
-/// The daemon keeps the variant that it has chosen, whatever the system's choice becomes, and logs its name.
+/// The daemon keeps the variant that it has chosen, even if the system's choice changes, and logs the variant's name.
 #[test]
 fn iptables_variant_is_kept_when_the_system_chooses_another() {
     Lab::run("variant", |lab| {

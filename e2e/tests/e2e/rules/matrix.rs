@@ -24,9 +24,9 @@ const APPLIERS: [(&str, bool, Xtables); 3] = [
 /// Addresses that the receiver sees: the sender's `own` address, the `node`'s address, the node's address in the `overlay`, or that of
 /// the node's bridge (`gateway`). `*` means that the port differs from the sender's.
 ///
-/// `remote-pod` comes in through the tunnel. `host` is a process bound to the node's address, `host-any` one that leaves the choice to the
-/// kernel. `outside` is a machine that has its routes through this node. `mark-…` is a pod whose packets carry that mark.
-/// As a destination, `outside` is another machine on the underlay, and `multicast` a group that is received there (for `outside`: by a pod).
+/// Packets of `remote-pod` arrive through the tunnel. `host` is a process bound to the node's address; for `host-any`, the kernel chooses the
+/// address. `outside` is a machine that has its routes through this node. `mark-…` is a pod whose packets carry that mark. As a destination,
+/// `outside` is another machine on the underlay, and `multicast` a group that is received there (for `outside`: by a pod).
 const PLAIN: &str = "
 from           local-pod  remote-pod  host  outside  multicast
 local-pod      own        own         own   node*    own
@@ -178,7 +178,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Sets up the paths that the cells need, all of them through the tested node.
+    /// Creates the paths that the cells need, all of them through the tested node.
     fn wire(&self) -> Result<()> {
         let [node, other] = [self.hosts[0].netns(), self.hosts[1].netns()];
         let [outside, target] = &self.outside;
@@ -272,7 +272,7 @@ impl Cluster {
         Ok([here, there])
     }
 
-    /// Returns one family's table under the present rules.
+    /// Returns one family's table under the current rules.
     fn table(&self, v6: bool, case: u16) -> Result<String> {
         let _routes = self.multicast(v6)?;
         let echoes = self.echoes(v6)?;

@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Time for several attempts of a daemon that finds an obstacle.
 const ATTEMPTS: Duration = Duration::from_secs(4);
 
-/// Another program holds xtables' lock. This delays neither the start nor packets nor the other family's rules.
+/// Another program holds the xtables lock. This delays neither the start, nor packets, nor the other family's rules.
 #[test]
 fn held_lock_delays_neither_start_nor_packets() {
     Lab::run("lock", |lab| {

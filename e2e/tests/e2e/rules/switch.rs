@@ -1,5 +1,4 @@
-//! Changes of mode: each start ends with the rules that a fresh start in its mode writes, whatever was there before. No packet is lost
-//! meanwhile.
+//! Changes of mode: each start ends with the rules that a first start in its mode writes, regardless of earlier rules. No packet is lost meanwhile.
 
 use std::path::Path;
 use std::time::Duration;
@@ -43,11 +42,11 @@ pub(super) fn with_rules_of_others(node: &Node) -> Result<()> {
 enum Before {
     Nothing,
     Ours(Applier),
-    /// Go flannel's chains as captured, with the host's present lease (`true`) or with an earlier one.
+    /// Go flannel's chains as captured, with the host's current lease (`true`) or with an earlier one.
     GoChains(Xtables, bool),
     /// Only Go flannel's chain for forwarded packets, with one of its rules.
     GoForward(Xtables),
-    /// Rules that Go flannel put directly into the built-in chains from v0.17 to v0.19.
+    /// Rules that Go flannel v0.17 to v0.19 wrote directly into the built-in chains.
     GoRules(Xtables),
     /// Go flannel's nftables tables.
     GoNftables,
@@ -155,7 +154,7 @@ impl Before {
     }
 }
 
-/// Adds the rules that Go flannel put directly into the built-in chains from v0.17 to v0.19.
+/// Adds the rules that Go flannel v0.17 to v0.19 wrote directly into the built-in chains.
 fn go_rules(node: &Node, own: &[String], which: Xtables) -> Result<()> {
     let families = [
         ("ip", "10.244.0.0/16", "224.0.0.0/4"),
@@ -200,7 +199,7 @@ fn sections(text: &str) -> Vec<(&str, Vec<&str>)> {
     found
 }
 
-/// State after a start in a mode on a host that had nothing of flannel.
+/// State after a start in a mode on a host without any object of flannel.
 struct Fresh {
     applier: Applier,
     /// Host with the programs of this mode.

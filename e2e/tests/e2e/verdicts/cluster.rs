@@ -17,7 +17,8 @@ fn document(node: &mut Node) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))
 }
 
-/// From another node, the doctor reports one node's fault by name, with what the others find about it. It also names a node whose daemon ended.
+/// From another node, the doctor reports one node's fault by name, with the findings of the other nodes about it. It also names a node whose daemon
+/// ended.
 #[test]
 fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> {
     Bench::run("verdicts of all", NETWORK, |bench| {

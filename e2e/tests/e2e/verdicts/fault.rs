@@ -39,7 +39,7 @@ pub(super) struct Fault {
     there: &'static str,
     /// Words of the second node's first finding, separated by `|`.
     words: &'static str,
-    /// Script that removes what the fault and its remedy leave. With `by_hand`, it fixes the fault.
+    /// Script that removes the objects that the fault and its remedy leave. With `by_hand`, it fixes the fault.
     clear: &'static str,
     by_hand: bool,
     is_slow: bool,
@@ -328,7 +328,7 @@ fn tell_and_mend(
     quiet(bench).context("after its commands")
 }
 
-/// Checks that probes on the path of pods agree with what the doctor computes.
+/// Checks that probes on the path of pods agree with the doctor's result.
 fn tried(node: &mut Node, fault: &Fault) -> Result<()> {
     let lost = match fault.tried {
         Tried::Lost => true,
@@ -590,7 +590,7 @@ fn clear(bench: &mut Bench<'_>, faults: &[&Fault]) -> Result<()> {
     quiet(bench).context("cleared")
 }
 
-/// Removes what remedies keep for the next boot of the host.
+/// Removes the files that remedies keep for the next boot of the host.
 const KEPT: &str =
     "rm -f /etc/systemd/system/flannel-* /etc/sysctl.d/99-zz-flannel.conf /etc/modules-load.d/*";
 

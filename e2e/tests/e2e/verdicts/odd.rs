@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::fault::pod_paths;
 use crate::doctor::node::Node;
 
-/// How long no finding may appear: two rounds of the doctor. No event shows that a round found nothing.
+/// The time in which no finding may appear: two rounds of the doctor. No event shows that a round found nothing.
 const QUIET: Duration = Duration::from_secs(20);
-/// How long no finding may appear in `make soak`.
+/// The time in which no finding may appear in `make soak`.
 const LONG: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(4);
@@ -60,7 +60,7 @@ const fn rare(name: &'static str, before: &'static str, after: &'static str) -> 
     }
 }
 
-/// Sets up a firewall like ufw's, which drops what its user's rules do not admit.
+/// Creates a firewall like ufw's, which drops the packets that its user's rules do not admit.
 macro_rules! ufw {
     ($($rule:literal)*) => {
         concat!(
@@ -72,7 +72,7 @@ macro_rules! ufw {
     };
 }
 
-/// Sets up a table like firewalld's, with a zone for the interface and these rules in it.
+/// Creates a table like firewalld's, with a zone for the interface and these rules in it.
 macro_rules! firewalld {
     ($($rule:literal)*) => {
         concat!(

@@ -132,7 +132,7 @@ impl Bed {
             .collect())
     }
 
-    /// Returns all of our state on a host, without what traffic changes.
+    /// Returns all of our state on a host, without the values that traffic changes.
     fn picture(&self, host: usize) -> Result<String> {
         let text = self.hosts[host].netns().sh(
             "ip -d link show flannel-wg | grep -v 'flannel-wg:.*state' ; ip -o address show dev flannel-wg | cut -d: -f2-; ip route show proto 241; ip -6 route show proto 241
@@ -465,7 +465,7 @@ fn key_file_changes_are_applied() -> Result<()> {
     })
 }
 
-/// A node's NAT gives it one port after the other. Its peer follows, whatever the lease names.
+/// A node's NAT gives it one port after the other. Its peer follows, even if the lease names another port.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {

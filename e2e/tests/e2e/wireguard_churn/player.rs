@@ -1,4 +1,4 @@
-//! A node that the test plays: it replies to handshakes with each key that it ever had, and records the packets that it can read.
+//! A simulated node: it replies to handshakes with each key that it ever had, and records the packets that it can read.
 
 use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -59,7 +59,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Player {
-    /// Listens on a host. Records the present value of `step` with each packet.
+    /// Listens on a host. Records the current value of `step` with each packet.
     pub(super) fn start(host: &Host, step: &Arc<AtomicUsize>) -> Result<Player> {
         let address = host.v4()?;
         let socket = host.netns().run(|| UdpSocket::bind((address, PORT)))??;

@@ -101,7 +101,7 @@ fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
     }
 }
 
-/// Key that identifies a finding, in the order of the output.
+/// Sort key that identifies a finding, in the order of the output.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     severity: Severity,
@@ -113,7 +113,7 @@ struct Key {
     nth: usize,
 }
 
-/// Returns a node and the check of its first finding of severity `broken` about itself; `None` if it has no such finding.
+/// Returns a node and the check of its first finding of severity `broken` about itself; `None` if the node has no such finding.
 fn culprit(answer: &Answer) -> Option<(String, String)> {
     let own = |finding: &&Finding| finding.severity == Severity::Broken && is_about_itself(finding);
     let first = answer.causes.iter().find(own)?;

@@ -1,4 +1,4 @@
-//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The API runs the command there, as for `kubectl exec`.
+//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The API runs the command in the pods, as for `kubectl exec`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use super::answer::{Answer, Answers};
 use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, is_running, phase};
 use crate::store;
 
-/// Basic time limit for all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`], each further one [`NODE_SHARE`].
+/// Basic time limit for all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`], and each further node adds [`NODE_SHARE`].
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
 const FEW: usize = 100;
 const FIRST_SHARE: Duration = Duration::from_millis(15);
 const NODE_SHARE: Duration = Duration::from_millis(30);
-/// Maximum number of nodes that are asked at the same time.
+/// Maximum number of nodes that the command asks at the same time.
 const AT_ONCE: usize = 64;
 
 /// Asks the doctors of all nodes.
@@ -115,7 +115,7 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
 /// Runs the doctor in a pod.
 ///
 /// # Errors
-/// Returns the reason why there is no report.
+/// Returns the reason for a missing report.
 async fn run(client: &Client, pod: &Pod) -> Result<Report, PodError> {
     if !is_running(pod) {
         return Err(PodError::NotRunning {

@@ -1,4 +1,4 @@
-//! The findings of all nodes as this node's daemon receives them from the others: only the names of checks.
+//! The findings of all nodes that this node's daemon receives from other nodes, which are only the names of checks.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::ask;
 use crate::peers;
 use crate::place::Place;
 
-/// Asks this node's daemon for its report, and for what the other nodes report of themselves.
+/// Asks this node's daemon for its own report and for the reports of the other nodes about themselves.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond.
@@ -109,7 +109,7 @@ fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>
         .collect()
 }
 
-/// Returns the names of the peers that a check is about, judged by their states in the row.
+/// Returns the names of the peers that a check concerns, judged by their states in the row.
 fn concerned(check: &str, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<String> {
     let fits = |cell: &&Cell| match check {
         "peer-cut" | "silent-node" => cell.state == State::CutOff,

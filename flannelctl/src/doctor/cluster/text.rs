@@ -10,7 +10,7 @@ use node_api::{Cluster, Shared, Unanswered};
 use crate::doctor::show;
 use terminal::screen::{Screen, Style};
 
-/// Maximum number of nodes that are named.
+/// Maximum number of nodes that the text names.
 const MAX_NAMED: usize = 5;
 
 /// Renders the document. With `all`, names every node and consequence.

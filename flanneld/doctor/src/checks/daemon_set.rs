@@ -30,7 +30,7 @@ fn rewrite(namespace: &str, script: &str) -> Command {
     })
 }
 
-/// Returns the command that replaces one argument of the container by another.
+/// Returns the command that replaces one argument of the container with another.
 pub(crate) fn replace_argument(
     namespace: &str,
     argument: &Argument,
@@ -72,7 +72,7 @@ pub(crate) fn restart(namespace: &str, node: &str) -> Command {
 }
 
 /// Sets where the commands of a remedy run. Commands for the host do not run in flannel's pod, and kubectl commands run where kubectl works.
-/// Also adds a note if the namespace in the commands is only assumed.
+/// Also adds a note if the namespace in the commands is only an assumption.
 pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     let acts_on = std::mem::take(&mut finding.acts_on);
     if acts_on.contains(&ActsOn::Host) {

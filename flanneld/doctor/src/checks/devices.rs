@@ -50,7 +50,7 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Returns the interfaces; none if they are unknown.
+/// Returns the interfaces; an empty list if they are unknown.
 pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
 }
@@ -65,7 +65,7 @@ pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     facts.backends.iter().any(is_of)
 }
 
-/// Returns the command that starts the daemon, if it has stopped.
+/// Returns the command that starts the daemon, if the daemon has stopped.
 fn start(facts: &Facts) -> Option<Command> {
     (facts.daemon.running.known() == Some(&false)).then(|| restart(facts))
 }

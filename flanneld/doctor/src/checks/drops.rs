@@ -1,4 +1,4 @@
-//! Checks for rules that drop pod packets or tunnel packets at hooks without a check of their own.
+//! Checks for rules that drop pod packets or tunnel packets at hooks without a separate check.
 
 use crate::check::Check;
 use crate::facts::{Facts, Network};

@@ -313,7 +313,7 @@ fn of_family(facts: &Facts, family: Option<Family>) -> impl Iterator<Item = &Pat
         .filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
-/// Whether probes have judged peers and nothing arrives from any of them over the overlay.
+/// Whether probes have judged peers, and no packet arrives from any of them over the overlay.
 pub(crate) fn nothing_arrives(facts: &Facts, family: Family) -> bool {
     let mut judged = of_family(facts, Some(family))
         .filter(|path| path.verdict.state != State::Unknown)

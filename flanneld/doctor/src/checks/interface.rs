@@ -15,10 +15,10 @@ use types::{Detail, Family, Problem};
 
 /// Id of the check for the wrong interface.
 pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
-/// Maximum number of listed interfaces that are down.
+/// Maximum number of down interfaces that the finding lists.
 const MAX_DOWN: usize = 8;
 
-/// Whether a wrong interface explains other findings. A finding that is only a risk explains none.
+/// Whether a wrong interface explains other findings. A finding that is only a risk explains no other finding.
 pub fn explains(cause: &Finding, _: &Finding) -> bool {
     cause.severity == Severity::Broken
 }
@@ -119,7 +119,7 @@ fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// Returns the problem that ended the last daemon; `None` while one runs.
+/// Returns the problem that ended the last daemon; `None` while a daemon runs.
 fn end(facts: &Facts) -> Option<&Problem> {
     let words = facts
         .daemon
@@ -254,8 +254,8 @@ fn silence(paths: &[&Path]) -> String {
     )
 }
 
-/// Returns whether no peer responds. The state of a peer that has moved to another address is unknown for some seconds. While an operator fixes node
-/// after node, the peers with a known state decide.
+/// Returns whether no peer responds. Considers only peers with a known state, because the state of a peer that has moved to another address is
+/// unknown for some seconds.
 fn all_silent(paths: &[&Path], young: bool) -> bool {
     let count = |state: State| {
         paths

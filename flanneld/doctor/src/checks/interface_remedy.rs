@@ -12,7 +12,7 @@ use netstate::host::machine_nat;
 use std::net::IpAddr;
 use types::Family;
 
-/// Returns the signs that an interface leads to the NAT of a single virtual machine; `None` if there are none.
+/// Returns the signs that an interface leads to the NAT of a single virtual machine; `None` without such signs.
 pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
     let routes = facts.host.routes.known()?;
     let is_behind = |gateway: &IpAddr| {
@@ -28,15 +28,17 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
     ))
 }
 
-/// An interface that may be the right one.
+/// An interface that may join the nodes.
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     pub address: String,
-    /// The store or API server that this host reaches through the interface, and the command that shows this; `None` if there is neither.
+    /// The store or API server that this host reaches through the interface, and the command that shows this; `None` if the interface reaches
+    /// neither.
     pub leads: Option<(String, String)>,
 }
 
-/// Returns interfaces other than the chosen one, the most likely first: those that lead to the store or the API server come before the others.
+/// Returns interfaces other than the chosen interface, the most likely first: interfaces that lead to the store or the API server come before all
+/// others.
 pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
     let family = if facts.network.known().is_some_and(|network| !network.v4()) {
         Family::V6
@@ -101,7 +103,7 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
     found
 }
 
-/// Returns the candidate to use: one that leads to the store or the API server, or else the only one.
+/// Returns the candidate to use: a candidate that leads to the store or the API server, or otherwise the only candidate.
 pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
     match candidates {
         [first, ..] if first.leads.is_some() => Some(first),
@@ -160,8 +162,8 @@ pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
 /// The folder for the unit's new command line. The last drop-in applies, so the name sorts after `override.conf` of `systemctl edit`.
 const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 
-/// Returns the commands that replace one argument in the daemon's unit by another. They do not edit the unit, which may belong to a package. Instead,
-/// they add a drop-in that repeats the effective command line with the change.
+/// Returns the commands that replace one argument in the daemon's unit with another. The commands do not edit the unit, which may belong to a
+/// package. Instead, they add a drop-in that repeats the effective command line with the change.
 pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),
@@ -213,7 +215,7 @@ pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command>
     }
 }
 
-/// Returns the command that appends a line to the daemon's options. `line` has to be one word of a shell. The leading newline is needed because
+/// Returns the command that appends a line to the daemon's options. `line` has to be one word of a shell. The command adds a leading newline, because
 /// the file may not end with a newline.
 pub(super) fn add_line(line: &str) -> String {
     format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")

@@ -23,7 +23,7 @@ const MAX_ALIKE: usize = 3;
 /// Metric that makes a conflicting route a fallback behind flannel's.
 const SECOND_CHOICE: u32 = 4096;
 
-/// Maximum number of routes with a finding each. If there are more, one finding covers all of them.
+/// Maximum number of routes with separate findings. If there are more routes, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
 /// The checks of this group.
@@ -119,7 +119,7 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
     capped(found, MAX_ALIKE)
 }
 
-/// Adds the commands that make a program leave flannel's objects alone. NetworkManager has a single list of unmanaged devices: `+=` extends the
+/// Adds the commands that keep a program from changing flannel's objects. NetworkManager has a single list of unmanaged devices: `+=` extends the
 /// list, where `=` would replace earlier settings.
 fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
     match (program, kind) {

@@ -1,4 +1,4 @@
-//! Checks of the leases: this node's, the peers', and those that are not used.
+//! Checks of the leases: this node's lease, the peers' leases, and the leases that this node does not use.
 
 use super::interface_remedy::with_store;
 use crate::check::Check;
@@ -12,9 +12,9 @@ use crate::need::Need;
 use crate::shell::word;
 use types::{Detail, Problem};
 
-/// Silence in seconds after which the holder of a lease is considered gone.
+/// Silence in seconds after which the check considers the holder of a lease gone.
 const SILENT: u64 = 600;
-/// Maximum number of refused leases, and of silent holders, with a finding each. If there are more, one finding covers all of them.
+/// Maximum number of refused leases, and of silent holders, with separate findings. If there are more, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
 /// Possible reasons why a peer's address does not respond. Probes cannot distinguish them.
@@ -219,7 +219,7 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     peers.filter(move |peer| is_off(peer) && cut(peer))
 }
 
-/// Returns text about how long a holder has been gone.
+/// Returns text about the time for which a holder has been gone.
 fn silence_of(peer: &Peer) -> String {
     let minutes = peer.silent.unwrap_or_default() / 60;
     match peer.node {

@@ -23,7 +23,7 @@ const STORE_TIME: u64 = 180;
 const MIN_CUT: usize = 4;
 /// Minimum number of silent peers for which the check assumes a cause at this node.
 const MIN_NODES: usize = 2;
-/// Maximum number of peers with a finding each. If there are more, one finding covers all of them.
+/// Maximum number of peers with separate findings. If there are more peers, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
 /// Checks whose findings are about peers, in this group and among the checks of leases.
@@ -187,12 +187,13 @@ const fn check(
     }
 }
 
-/// Returns the probed paths to the peers; none without probes.
+/// Returns the probed paths to the peers; an empty list without probes.
 pub(super) fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// Returns a finding for each matching path if they are few, or else one for all of them. `several` is the predicate of the text about all of them.
+/// Returns a finding for each matching path if there are few such paths, or otherwise one finding for all of them. `several` is the predicate of the
+/// text about all of them.
 fn each(
     facts: &Facts,
     is: impl Fn(&Path) -> bool,
@@ -308,8 +309,8 @@ fn all_blocked(mesh: &Mesh, family: Family) -> bool {
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
-/// Returns the rules and policies that drop tunnel packets on this host. Empty unless all packets of the family are lost while a peer responds over
-/// the underlay.
+/// Returns the rules and policies that drop tunnel packets on this host. The list is empty unless all packets of the family are lost while a peer
+/// responds over the underlay.
 fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
     let judged: Vec<&Path> = paths(facts)
         .iter()
@@ -324,7 +325,7 @@ fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
         .collect()
 }
 
-/// Returns this node's VNI and the one that all peers have; `None` unless they differ.
+/// Returns this node's VNI and the common VNI of all peers; `None` unless the two differ.
 fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     let own = network.vni?;
     let mut vnis = facts
@@ -654,7 +655,8 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
 
 /// Returns the subnets of cut-off peers about which flanneld has not asked the store yet. Empty if few peers are cut off.
 ///
-/// These peers have sent nothing since this daemon started. Their machines are probably long gone. flanneld asks the store within a minute or two.
+/// These peers have sent no packet since this daemon started, so their machines are probably long gone. flanneld asks the store within a minute or
+/// two.
 fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
     let is_cut = |path: &&Path| !path.inferred && path.verdict.state == State::CutOff;
     let cut: Vec<&Path> = paths(facts).iter().filter(is_cut).collect();

@@ -62,7 +62,7 @@ pub const CHECKS: &[Check] = &[
 /// Maximum number of separate findings of one kind.
 const MAX_ALIKE: usize = 8;
 
-/// Protocol of routes that the kernel adds for an address (RTPROT_KERNEL). They are ignored, because the addresses themselves are checked.
+/// Protocol of routes that the kernel adds for an address (RTPROT_KERNEL). The check ignores such routes, because it checks the addresses themselves.
 const RTPROT_KERNEL: u8 = 2;
 
 fn interfaces(facts: &Facts) -> &[Interface] {
@@ -73,7 +73,7 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     types::nets_overlap(a, b)
 }
 
-/// Whether a bridge has the name of one with flannel's pods.
+/// Whether the name of a bridge is that of a bridge with flannel's pods.
 fn is_pods_bridge(name: &str) -> bool {
     matches!(name, "cni0" | "docker0")
 }
@@ -190,7 +190,7 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
 
 /// Returns findings about other programs' routes to a part of the pods' network, such as those of a VPN.
 ///
-/// A route to the subnet of a peer has a check of its own. A route to a larger network is only a fallback behind flannel's.
+/// A separate check covers routes to the subnet of a peer. A route to a larger network is only a fallback behind flannel's.
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     let ours: Vec<IpNet> = routes
@@ -500,7 +500,7 @@ struct Sizes {
     outer: u32,
 }
 
-/// Adds how to find and fix the cause if it may be the whole underlay or this node's link.
+/// Adds the steps that find and fix the cause if the whole underlay or this node's link may be the cause.
 fn adapt_mtu(
     finding: Finding,
     facts: &Facts,
@@ -535,7 +535,7 @@ fn adapt_mtu(
     }
 }
 
-/// Returns the command that sets the MTU in the network configuration and keeps all other settings. The command writes nothing if it cannot read the
+/// Returns the command that sets the MTU in the network configuration and keeps all other settings. The command does not write if it cannot read the
 /// configuration.
 fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
     let filter = format!("jq -ce '.Backend.MTU = {mtu}'");

@@ -173,7 +173,8 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
     (!right).then_some(Wrong::Elsewhere(name))
 }
 
-/// Returns the policy routing rule that misroutes a packet: the first one that decides about the packet, unless it is one of the kernel's defaults.
+/// Returns the policy routing rule that misroutes a packet: the first rule that decides about the packet, unless that rule is a default rule of the
+/// kernel.
 fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
     let packet = &route.packet.packet;
     let incoming = facts.host.interface(packet.incoming);
@@ -222,7 +223,7 @@ fn pod_route(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Creates the finding about packets that are misrouted alike. `count` is the number of packets that were looked up.
+/// Creates the finding about packets with the same wrong route. `count` is the number of looked-up packets.
 fn misrouted(
     facts: &Facts,
     bridge: &Interface,
@@ -290,7 +291,7 @@ fn misrouted(
     with_remedy(finding, facts, bridge, first)
 }
 
-/// Adds the reason why packets are misrouted, and the command that fixes it.
+/// Adds the reason for the wrong route, and the command that fixes the route.
 fn with_remedy(
     finding: Finding,
     facts: &Facts,

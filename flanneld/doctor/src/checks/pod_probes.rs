@@ -1,4 +1,4 @@
-//! Checks of the probes on the path of pod packets (`--probe-pods`). They find losses whose causes no other check knows.
+//! Checks of the probes on the path of pod packets (`--probe-pods`). These checks find losses whose causes no other check knows.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -46,7 +46,7 @@ fn paths(facts: &Facts) -> &[PodPath] {
     facts.pods.paths.known().map_or(&[], Vec::as_slice)
 }
 
-/// Returns the name of the pods' bridge; `cni0` if it is unknown.
+/// Returns the name of the pods' bridge; `cni0` if the bridge is unknown.
 fn bridge_name(facts: &Facts) -> &str {
     let interfaces = facts.host.interfaces.known();
     interfaces

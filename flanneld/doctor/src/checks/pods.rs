@@ -1,4 +1,4 @@
-//! Checks of what pods need in addition to the network: subnet.env, the CNI configuration, and free addresses.
+//! Checks of subnet.env, the CNI configuration, and free addresses, which pods need in addition to the network.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -295,8 +295,8 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
 
 /// Returns the command that frees the addresses of containers that are gone.
 ///
-/// The command checks again when it runs, because pods come and go. It keeps files of the last ten minutes, because a pod that is being started
-/// has no container yet. It does nothing if a runtime's folder is missing, because then it cannot know the running containers.
+/// The command checks again when it runs, because pods start and end all the time. The command keeps files of the last ten minutes, because a
+/// starting pod has no container yet. If a runtime's folder is missing, the command makes no change, because it cannot know the running containers.
 fn free(folder: &str, running: &[String]) -> String {
     let each = |test: &str, name: &str| {
         running

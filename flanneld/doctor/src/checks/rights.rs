@@ -18,9 +18,9 @@ fn rules() -> Value {
 /// The user name of requests without credentials.
 pub(super) const ANONYMOUS: &str = "system:anonymous";
 
-/// Returns the command that grants a user the permissions of flanneld. The command adds to the ClusterRole and its binding, but removes nothing.
+/// Returns the command that grants a user the permissions of flanneld. The command adds rights to the ClusterRole and its binding, but removes none.
 ///
-/// Returns `None` for shared users: requests without credentials, and the account `default`, which pods use unless they name another one.
+/// Returns `None` for shared users: requests without credentials, and the account `default`, which pods use unless they name another account.
 pub(super) fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let account = user

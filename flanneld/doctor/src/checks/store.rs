@@ -92,7 +92,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).on(where_to_mend(cause))]
 }
 
-/// Returns the description of a cause, and the commands that fix it or show more.
+/// Returns the description of a cause, and the commands that fix the cause or show more details.
 fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     let host = facts.store.addresses.first();
     let route = || -> Vec<String> {
@@ -158,7 +158,7 @@ fn where_to_mend(cause: StoreCause) -> &'static str {
     }
 }
 
-/// Returns the command that reads the password of etcd's user; `None` without a user. In a pipeline the operator would not see etcdctl's own prompt.
+/// Returns the command that reads the password of etcd's user; `None` without a user. In a pipeline, the operator would not see etcdctl's own prompt.
 pub(super) fn password(facts: &Facts) -> Option<String> {
     let Access::Etcd(etcd) = &facts.store.access else {
         return None;
@@ -195,7 +195,7 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     )
 }
 
-/// Returns the cause for which the store cannot be used. If its endpoints fail differently, the cause that an operator can fix takes precedence.
+/// Returns the cause why the store is unusable. If its endpoints fail differently, the cause that an operator can fix takes precedence.
 fn cause(trouble: &Problem) -> StoreCause {
     let of = |detail: &Detail| match detail {
         Detail::Store { cause, .. } => Some(*cause),
@@ -264,7 +264,7 @@ fn next_config(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Returns the command that writes a configuration where none exists: `in_use` if given, or else an example.
+/// Returns the command that writes a configuration if none exists: `in_use` if given, or otherwise an example.
 fn put(facts: &Facts, problem: &Problem, in_use: Option<&str>) -> Option<String> {
     problem.details().find_map(|detail| {
         let Detail::ConfigMissing { place, example } = detail else {

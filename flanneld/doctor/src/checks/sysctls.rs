@@ -74,7 +74,7 @@ fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
     facts.network.known().zip(facts.host.sysctls.known())
 }
 
-/// Returns text about who can set a sysctl that `--set-sysctls` covers. In the manifests' pod, /proc/sys is read-only.
+/// Returns text that names the program or person who can set a sysctl that `--set-sysctls` covers. In the manifests' pod, /proc/sys is read-only.
 fn by_itself(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
         Launch::Systemd => "flanneld sets it if it is started with --set-sysctls",
@@ -149,7 +149,7 @@ fn closed(facts: &Facts, device: &str) -> Finding {
     .run_all(sysctl(default, 1))
 }
 
-/// Returns text about who can set a sysctl that flanneld itself never sets.
+/// Returns text that names the program or person who can set a sysctl that flanneld itself never sets.
 fn by_hand(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
         Launch::Systemd => "flanneld does not set it",

@@ -8,7 +8,7 @@ use crate::need::Need;
 use crate::shell::word;
 use std::net::IpAddr;
 
-/// Maximum number of peers that are named as evidence.
+/// Maximum number of peers that the evidence names.
 const MAX_LISTED: usize = 8;
 
 /// The checks of this group.
@@ -86,7 +86,7 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
 
 /// Returns flannel's device if it would send packets to an address inside the pods' network; `None` otherwise.
 ///
-/// A device with flannel's name may also be the underlay, if it belongs to another flannel network. Such a device is not returned.
+/// A device with flannel's name may also be the underlay, if it belongs to another flannel network. The function does not return such a device.
 fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     let network = facts
         .network
@@ -104,7 +104,7 @@ fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     is_ours.then_some(interface.name.as_str())
 }
 
-/// Returns the command that adds a route to an address. The gateway is that of the most specific existing route on the underlay.
+/// Returns the command that adds a route to an address. The new route has the gateway of the most specific existing route on the underlay.
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     let choice = facts.daemon.choice.known()?;
     let underlay = facts

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
-/// Maximum number of peers that the evidence names and for which there is a command.
+/// Maximum number of peers that the evidence names and that get a command.
 const MAX_LISTED: usize = 4;
 /// Checks of probes that report peers from which no packets arrive.
 const SILENCE: &[&str] = &[
@@ -42,9 +42,9 @@ const SILENCE_AND_LIES: &[&str] = &[
     "wrong-node",
     "lossy",
 ];
-/// Maximum number of addresses that are compared with the dropping routes.
+/// Maximum number of addresses that the check compares with the dropping routes.
 const MAX_ASKED: usize = 256;
-/// Number of peers that have to be unreachable over the overlay before this node's published address is considered wrong.
+/// Number of peers that have to be unreachable over the overlay before the check considers this node's published address wrong.
 const MIN_PEERS: usize = 2;
 
 /// The checks of this group.
@@ -123,7 +123,7 @@ fn paths(facts: &Facts) -> &[Path] {
     super::mesh::paths(facts)
 }
 
-/// Returns the reason why packets to an address do not leave through the underlay interface; `None` if they do or may do so.
+/// Returns the reason why packets to an address do not leave through the underlay interface; `None` if the packets leave, or may leave, through it.
 fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     // A VRF has its own routing table, which the lookup does not use.
     let master = underlay(facts).and_then(|underlay| facts.host.interface(underlay.master?));
@@ -199,9 +199,9 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// Returns policy routing rules, or else dropping routes, that misroute packets to peers, each with the command that fixes it.
+/// Returns policy routing rules, or otherwise dropping routes, that misroute packets to peers, each with the command that fixes it.
 ///
-/// Routes to other peers are included, because probes will soon report these peers as well.
+/// Includes routes to other peers, because probes will soon also report these peers.
 fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = lost
         .iter()
@@ -353,7 +353,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Whether an interface has a hardware address of its own. Tunnels and similar devices do not, and always have the flag NOARP.
+/// Whether an interface has an Ethernet hardware address. Tunnels and similar devices have none, and always have the flag NOARP.
 fn is_ethernet(interface: &Interface) -> bool {
     interface.class() != LinkClass::Virtual
         && interface.kind != "ipvlan"

@@ -10,7 +10,7 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 
-/// Maximum number of peers with a finding each.
+/// Maximum number of peers with separate findings.
 const MAX_LISTED: usize = 16;
 /// Subject of the finding about all further peers.
 const MORE: &str = "more";
@@ -26,14 +26,14 @@ pub const SILENT: Check = Check {
     judge: silent,
 };
 
-/// Whether a finding of this check explains another one. It does not explain a finding about a different peer.
+/// Whether a finding of this check explains another finding. The finding does not explain findings about other peers.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     let of = subnets(other);
     cause.about == MORE || subnets(cause).iter().any(|subnet| of.contains(subnet))
 }
 
-/// Returns the subnets at the end of a finding's subject: one, or one of each family. The text before them is a node's name, which the node chooses
-/// freely.
+/// Returns the subnets at the end of a finding's subject: one subnet, or one subnet of each family. The text before the subnets is a node's name,
+/// which the node chooses freely.
 fn subnets(finding: &Finding) -> Vec<IpNet> {
     let mut words = finding.about.rsplit(' ');
     let last: Option<IpNet> = words.next().and_then(|word| word.parse().ok());
@@ -47,7 +47,7 @@ fn subnets(finding: &Finding) -> Vec<IpNet> {
     last.into_iter().chain(before).collect()
 }
 
-/// Returns the silent peers, without those whose machines are gone.
+/// Returns the silent peers, without peers whose machines are gone.
 fn present<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
     let gone: Vec<_> = gone(facts).map(|peer| peer.subnets).collect();
     known
@@ -162,7 +162,7 @@ fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     })
 }
 
-/// Returns text about the likely causes, the most likely one first.
+/// Returns text about the likely causes, the most likely cause first.
 fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
     const PRESHARED: &str =
         "preshared keys differ (PSK or PSKFile in the Backend, WIREGUARD_PSK_FILE)";

@@ -1,4 +1,4 @@
-//! Arguments of the daemon's command line, exactly as written there, so that a command that edits one finds it.
+//! Arguments of the daemon's command line in their exact spelling, so that a command that edits an argument finds it.
 
 use types::renamed;
 
@@ -16,7 +16,7 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// Returns the wanted flags of a command line that have a value, in order.
+    /// Returns the wanted flags of a command line that have values, in order.
     pub fn find(
         words: impl IntoIterator<Item = String>,
         wanted: impl Fn(&str) -> bool,
@@ -63,7 +63,8 @@ impl Argument {
         }
     }
 
-    /// Returns the replacement for [`Argument::word`] that sets `flag` to this value. If the flag is a separate word, the caller has to replace it.
+    /// Returns the replacement for [`Argument::word`] that sets `flag` to this value. If the flag is a separate word, the caller has to replace that
+    /// word.
     pub fn instead(&self, flag: &str, value: &str) -> String {
         if self.joined {
             format!("--{flag}={value}")
@@ -91,7 +92,7 @@ pub(crate) fn names_store(flag: &str) -> bool {
     )
 }
 
-/// Returns the arguments of a command line that remedies need: those that they edit, and those that select the store.
+/// Returns the arguments of a command line that remedies need: the arguments that they edit, and the arguments that select the store.
 pub fn on_command_line(words: impl IntoIterator<Item = String>) -> Vec<Argument> {
     let mut found = Argument::find(words, |flag| is_edited(flag) || names_store(flag));
     // A URL with `@` may contain a password. A `$` in a unit is a variable, whose value the unit does not show.

@@ -15,21 +15,21 @@ pub const NAMESPACE: &str = "kube-flannel";
 pub struct Daemon {
     /// Whether a daemon runs.
     pub running: Fact<bool>,
-    /// Whether the daemon started less than ten seconds ago. Checks that have to wait report nothing during this time.
+    /// Whether the daemon started less than ten seconds ago. Checks that have to wait report no findings during this time.
     pub young: bool,
-    /// The exit report of the last daemon; absent while one runs.
+    /// The exit report of the last daemon; absent while a daemon runs.
     pub exit_report: Fact<ExitReport>,
     /// Tasks that have stopped sending heartbeats, or a note that the socket of the daemon does not respond.
     pub silent: Fact<Vec<String>>,
     /// The reasons why the daemon is not ready, by condition.
     pub reasons: Fact<BTreeMap<String, Problem>>,
-    /// The underlay interface and why it was chosen; absent while there is none.
+    /// The underlay interface and the reason for the choice; absent while the daemon has no interface.
     pub choice: Fact<Choice>,
-    /// What starts the daemon, for remedies.
+    /// The service manager that starts the daemon, for remedies.
     pub launch: Launch,
     /// The arguments of the daemon's command line that remedies need.
     pub arguments: Vec<Argument>,
-    /// Whether an option sets this node's identity. Otherwise it is derived from the machine's.
+    /// Whether an option sets this node's identity. Otherwise, flanneld derives it from the machine's identity.
     pub id_given: bool,
     /// The path of `subnet.env`.
     pub subnet_file: PathBuf,
@@ -39,7 +39,7 @@ pub struct Daemon {
     pub pods: Fact<Vec<DaemonPod>>,
 }
 
-/// What starts the daemon.
+/// The service manager that starts the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Launch {
     /// systemd, with options in /etc/default/flanneld.
@@ -49,7 +49,7 @@ pub enum Launch {
     Kubernetes {
         /// The namespace of the DaemonSet.
         namespace: String,
-        /// Whether the namespace is only assumed, because nothing on this node shows it.
+        /// Whether the namespace is only an assumption, because no file on this node shows it.
         assumed: bool,
     },
 }
@@ -67,7 +67,7 @@ pub struct Drift {
     pub by: Vec<String>,
 }
 
-/// Kind of an object that keeps changing. It decides which setting keeps another program from changing it.
+/// Kind of an object that keeps changing. The kind decides which setting keeps another program from changing the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drifting {
     /// A network device.
@@ -84,8 +84,8 @@ impl Daemon {
         self.arguments.iter().find(|argument| argument.is(flag))
     }
 
-    /// Returns the argument that selects the present interface. A remedy has to change this argument to select another interface. The first selector
-    /// that matches applies, and every argument takes precedence over its variable.
+    /// Returns the argument that selects the current interface. A remedy has to change this argument to select another interface. The first matching
+    /// selector applies, and every argument takes precedence over its variable.
     pub fn naming(&self) -> Option<&Argument> {
         let chosen = self.choice.known().and_then(|choice| {
             choice

@@ -33,9 +33,9 @@ pub struct Host {
     pub policy_rules: Fact<Vec<PolicyRule>>,
     /// The kernel's neighbour entries on the underlay.
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
-    /// The hardware address of another host that answers ARP requests for this node's address; `None` if there is none or no request was sent.
+    /// The hardware address of another host that answers ARP requests for this node's address; `None` if no host answers or flanneld sent no request.
     pub rival: Option<Mac>,
-    /// The sysctls that pods depend on.
+    /// The sysctls on which pods depend.
     pub sysctls: Fact<Sysctls>,
     /// The firewalls that filter packets.
     pub firewalls: Fact<Firewalls>,
@@ -47,7 +47,7 @@ pub struct Host {
     pub conntrack: Fact<Fill>,
     /// The limits on neighbour entries.
     pub neighbours: Fact<Neighbours>,
-    /// Kernel modules that are needed but cannot be loaded.
+    /// Kernel modules that flannel needs but could not load.
     pub modules: Fact<Vec<Module>>,
     /// Checksum errors of the last two minutes.
     pub checksums: Fact<Checksums>,
@@ -68,7 +68,7 @@ pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
 /// Length of the hexadecimal id in the names of Docker's bridges.
 const DOCKER_ID: usize = 12;
 
-/// Returns whether an interface may connect this host to other hosts: it belongs to no pod, tunnel or container engine.
+/// Returns whether an interface may connect this host to other hosts, because it belongs to no pod, tunnel or container engine.
 pub fn joins_hosts(interface: &Interface) -> bool {
     const OTHERS: [&str; 10] = [
         "flannel", "cni", "docker", "virbr", "cali", "cilium", "lxc", "kube-", "weave", "podman",
@@ -102,7 +102,7 @@ pub struct RouteLookup {
     pub whose: String,
     /// The kind of the address's owner.
     pub kind: LookupPurpose,
-    /// The interface and the source address, or the reason why there is no route.
+    /// The interface and the source address, or the reason for a missing route.
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
@@ -111,7 +111,7 @@ pub struct RouteLookup {
 pub struct PodPeer {
     /// The node's name; untrusted text.
     pub name: String,
-    /// Its subnet of one family.
+    /// The peer's subnet of one family.
     pub subnet: IpNet,
 }
 
@@ -135,7 +135,7 @@ pub struct PodRoute {
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
-/// The owner of an address that is looked up.
+/// The owner of an address whose route the doctor looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupPurpose {
     /// The store of the leases.
@@ -144,28 +144,28 @@ pub enum LookupPurpose {
     ApiServer,
     /// A peer, at the address that its lease publishes.
     Peer,
-    /// A peer that does not respond, at the same address.
+    /// A peer that does not respond at the address of its lease.
     SilentPeer,
 }
 
-/// Sysctls that pod packets depend on.
+/// Sysctls on which pod packets depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sysctls {
     /// The name of the underlay interface.
     pub underlay: String,
-    /// net.ipv4.ip_forward; `None` if it cannot be read.
+    /// net.ipv4.ip_forward; `None` if the file is unreadable.
     pub ip_forward: Option<i64>,
-    /// net.ipv6.conf.all.forwarding; `None` if it cannot be read.
+    /// net.ipv6.conf.all.forwarding; `None` if the file is unreadable.
     pub v6_forwarding: Option<i64>,
-    /// Devices with accept_ra = 1, sorted. They lose routes that routers have announced as soon as this node forwards IPv6.
+    /// Devices with accept_ra = 1, sorted. Such devices lose routes that routers have announced as soon as this node forwards IPv6.
     pub announced: Vec<String>,
     /// Whether br_netfilter is loaded.
     pub br_netfilter: bool,
-    /// Reason why br_netfilter could not be loaded.
+    /// Reason why flanneld could not load br_netfilter.
     pub module: Option<String>,
-    /// net.bridge.bridge-nf-call-iptables; `None` if it cannot be read.
+    /// net.bridge.bridge-nf-call-iptables; `None` if the file is unreadable.
     pub call_iptables: Option<i64>,
-    /// net.bridge.bridge-nf-call-ip6tables; `None` if it cannot be read.
+    /// net.bridge.bridge-nf-call-ip6tables; `None` if the file is unreadable.
     pub call_ip6tables: Option<i64>,
     /// Devices on the path of pod packets that do not forward IPv4 although the host does.
     pub closed: Vec<String>,
@@ -181,11 +181,11 @@ pub const FLANNELD: u8 = 241;
 pub struct Port {
     /// The number of the port.
     pub number: u16,
-    /// Whether it is a UDP port. Otherwise it is a TCP port.
+    /// Whether the port is a UDP port. Otherwise it is a TCP port.
     pub udp: bool,
-    /// The purpose for which flannel needs it.
+    /// The purpose for which flannel needs the port.
     pub purpose: PortPurpose,
-    /// The process that uses it, if that can be determined.
+    /// The process that uses the port, if known.
     pub owner: Option<String>,
 }
 
@@ -227,16 +227,16 @@ pub struct Neighbours {
     pub v4: Option<u64>,
     /// net.ipv6.neigh.default.gc_thresh3: the limit for IPv6.
     pub v6: Option<u64>,
-    /// Whether the kernel applies the limits to permanent entries. Kernels before 5.0 do.
+    /// Whether the kernel applies the limits to permanent entries, as kernels before 5.0 do.
     pub(crate) counts_permanent: bool,
 }
 
-/// A kernel module that is missing.
+/// A missing kernel module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
     /// Name of the module.
     pub name: String,
-    /// Reason why the module could not be loaded.
+    /// Reason why flanneld could not load the module.
     pub why: String,
 }
 
@@ -254,7 +254,7 @@ pub struct Checksums {
 pub struct Foreign {
     /// The program: `Calico`.
     pub program: String,
-    /// The object that was found.
+    /// The found object.
     pub object: ForeignObject,
 }
 

@@ -1,4 +1,4 @@
-//! Facts about the leases: this node's, the peers', and those that are not used.
+//! Facts about the leases: this node's lease, the peers' leases, and the leases that this node does not use.
 
 use crate::fact::Fact;
 pub use run_dir::status_file::Vtep;
@@ -10,13 +10,13 @@ use types::{Addresses, Problem};
 /// Facts about the leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
-    /// This node's lease; absent while it has none.
+    /// This node's lease; absent while the node has no lease.
     pub own: Fact<Own>,
-    /// The device that the lease publishes; absent with backends that publish none.
+    /// The device that the lease publishes; absent with backends that publish no device.
     pub vtep: Fact<Vtep>,
     /// The leases of the other nodes.
     pub peers: Fact<Vec<Peer>>,
-    /// Leases in the store that are not used.
+    /// Leases in the store that this node does not use.
     pub refused: Fact<Vec<Refused>>,
 }
 
@@ -25,7 +25,7 @@ pub struct Leases {
 pub struct Own {
     /// Seconds until the lease ends unless it is renewed; `None` for a reservation.
     pub ends_in: Option<u64>,
-    /// What is wrong with the lease, or why there is none.
+    /// The problem of the lease, or the reason why the node has no lease.
     pub trouble: Option<Problem>,
     /// Whether the lease ends sooner than `--subnet-lease-renew-margin`.
     pub within_margin: bool,
@@ -36,22 +36,22 @@ pub struct Own {
 /// Another node, by its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The node's name in its lease; the subnet if the lease has none.
+    /// The node's name in its lease; the subnet if the lease contains no name.
     pub name: Arc<str>,
-    /// Its subnets, one for each family.
+    /// The peer's subnets, one for each family.
     pub subnets: Subnets,
-    /// The addresses that it publishes.
+    /// The addresses that the peer publishes.
     pub public: Option<Addresses>,
-    /// The VNI that it publishes, with vxlan.
+    /// The VNI that the peer publishes, with vxlan.
     pub vni: Option<u32>,
-    /// Seconds since the holder was last heard from, if known.
+    /// Seconds since the last sign of life from the holder, if known.
     pub silent: Option<u64>,
-    /// The health of its Node object, if the peer does not respond; `None` with other stores.
+    /// The health of the peer's Node object, if the peer does not respond; `None` with other stores.
     pub node: Option<NodeHealth>,
 }
 
 impl Peer {
-    /// Returns the addresses that it publishes, IPv4 first.
+    /// Returns the addresses that the peer publishes, IPv4 first.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         self.public.into_iter().flat_map(|public| public.ips())
     }
@@ -62,14 +62,14 @@ impl Peer {
 pub struct NodeHealth {
     /// Whether the condition Ready is True.
     pub ready: bool,
-    /// Whether the Node is cordoned, so that no new pods are placed there.
+    /// Whether the Node is cordoned, so that Kubernetes schedules no new pods on it.
     pub cordoned: bool,
 }
 
-/// A lease that is not used.
+/// A lease that this node does not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The subnets of the lease, or its key if it has no subnets.
+    /// The subnets of the lease, or the lease's key if it contains no subnets.
     pub lease: String,
     /// The reason, as in the metrics.
     pub reason: String,

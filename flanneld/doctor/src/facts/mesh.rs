@@ -17,25 +17,25 @@ pub struct Mesh {
     pub faults: Vec<CommonFault>,
     /// Numbers of lost probes and of all recent probes to all peers. `None` unless the losses are significant and single peers do not explain them.
     pub lost_everywhere: Option<(u32, u32)>,
-    /// Addresses of unknown senders: they probe this node by its id but have no lease in the store.
+    /// Addresses of unknown senders, which probe this node by its id but have no lease in the store.
     pub strangers: Vec<IpAddr>,
 }
 
-/// A fault that all peers of a family have in common, except those that respond.
+/// A fault that all peers of a family have in common, except for peers that respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonFault {
     /// The state of the failing peers.
     pub state: State,
-    /// The number of peers that were probed since the fault began.
+    /// The number of peers that this node has probed since the fault began.
     pub asked: usize,
-    /// The number of probed peers that fail.
+    /// The number of probed peers with the fault.
     pub failed: usize,
     /// The number of peers of the family.
     pub peers: usize,
 }
 
 impl CommonFault {
-    /// Returns text about the share of peers that were probed and that fail.
+    /// Returns text about the share of peers that this node probed and that fail.
     pub fn share(&self) -> String {
         let CommonFault {
             asked,
@@ -58,38 +58,38 @@ pub struct Path {
     pub node: Arc<str>,
     /// Whether the peer runs flannel-rs, according to its lease. Go flannel replies only to ping.
     pub ours: bool,
-    /// Its subnet of this family.
+    /// The peer's subnet of this family.
     pub subnet: IpNet,
-    /// Its address on the underlay.
+    /// The peer's address on the underlay.
     pub address: IpAddr,
     /// The verdict of the probes.
     pub verdict: Verdict,
-    /// Whether the verdict was inferred from other peers that fail alike, without probing this peer.
+    /// Whether flanneld inferred the verdict from other peers with the same fault, without a probe of this peer.
     pub inferred: bool,
     /// The node that replies instead of the peer, if any; untrusted text.
     pub answered_by: Option<String>,
-    /// Whether the peer's host rejects the probes, as with a closed port.
+    /// Whether the peer's host rejects the probes, as for a closed port.
     pub refuses: bool,
-    /// Whether any packet from it has arrived since the daemon started.
+    /// Whether any packet from the peer has arrived since the daemon started.
     pub ever: bool,
     /// Whether the peer responds over the underlay.
     pub underlay: bool,
-    /// The MTU of the path, in bytes of a packet inside the overlay; `None` if it is unknown.
+    /// The MTU of the path, in bytes of a packet inside the overlay; `None` if unknown.
     pub carries: Option<u32>,
     /// Median round-trip time in microseconds.
     pub rtt: Option<u32>,
     /// The number of lost probes among the last 16.
     pub lost: u8,
-    /// The offset of the peer's clock from this node's, in milliseconds; positive if it is ahead.
+    /// The offset of the peer's clock from this node's, in milliseconds; positive if the peer's clock is ahead.
     pub clock_ahead: Option<i64>,
-    /// Numbers of other queried nodes that reach the peer, and that do not.
+    /// The number of other queried nodes that reach the peer, and the number of those that do not.
     pub others: Option<(u16, u16)>,
-    /// Seconds since this state began. For a peer that replies only to ping: at most the seconds since it last replied to anything else.
+    /// Seconds since this state began. For a peer that replies only to ping, at most the seconds since its last reply to a probe.
     pub since: Option<u64>,
 }
 
 impl Path {
-    /// Returns whether the probes have judged the peer and nothing from it arrives over the overlay.
+    /// Returns whether the probes have judged the peer and no packet from it arrives over the overlay.
     pub fn is_lost(&self) -> bool {
         self.verdict.state.impact() == Impact::All
     }

@@ -1,4 +1,4 @@
-//! Facts that pods depend on in addition to the network: subnet.env, the CNI configuration, and the addresses of host-local.
+//! Facts on which pods depend in addition to the network: subnet.env, the CNI configuration, and the addresses of host-local.
 
 use crate::fact::Fact;
 use ipnet::IpNet;
@@ -6,16 +6,16 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use types::{Family, Subnets};
 
-/// Facts that pods depend on in addition to the network.
+/// Facts on which pods depend in addition to the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pods {
     /// The contents of subnet.env; absent if the file does not exist.
     pub env: Fact<Env>,
     /// The configurations in /etc/cni/net.d; absent if the folder does not exist and therefore CNI is not in use.
     pub cni: Fact<Cni>,
-    /// The addresses that host-local keeps, by network.
+    /// The addresses that host-local has reserved, by network.
     pub ipam: Fact<Vec<Ipam>>,
-    /// The address that mk-docker-opts.sh set for Docker's bridge; absent if it set none.
+    /// The address that mk-docker-opts.sh set for Docker's bridge; absent if it set no address.
     pub docker: Fact<IpNet>,
     /// Results of the probes on the path of pod packets, by family; absent without these probes.
     pub paths: Fact<Vec<PodPath>>,
@@ -28,18 +28,18 @@ pub struct PodPath {
     pub family: Family,
     /// The source address of the probes.
     pub address: IpAddr,
-    /// The peers to or from which pod packets are lost while packets of this node itself pass.
+    /// The peers to or from which pod packets get lost while packets of this node itself pass.
     pub lost: Vec<(String, Lost)>,
     /// Whether probes of other peers pass.
     pub others_pass: bool,
-    /// The hardware address of a pod that has the source address. In that case no probes are sent.
+    /// The hardware address of a pod that has the source address. If so, flanneld sends no probes.
     pub taken_by: Option<String>,
 }
 
-/// Kind of pod packets that are lost.
+/// Kind of lost pod packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lost {
-    /// No packets are lost, but they arrive with another source address.
+    /// No packets get lost, but packets arrive with another source address.
     Address,
     /// Packets of pods, or the replies to them.
     Everything,
@@ -58,9 +58,9 @@ pub struct Env {
     pub subnets: Option<Subnets>,
     /// The MTU of pods in bytes.
     pub mtu: Option<u32>,
-    /// Reason why no daemon can replace the file: it is a directory.
+    /// Reason why no daemon can replace the file, for example because the path is a directory.
     pub obstacle: Option<String>,
-    /// Warnings about lines that cannot be parsed.
+    /// Warnings about invalid lines.
     pub warnings: Vec<String>,
 }
 
@@ -69,9 +69,9 @@ pub struct Env {
 pub struct Cni {
     /// The folder.
     pub folder: PathBuf,
-    /// The configurations, in the order in which runtimes sort them. Runtimes use the first one.
+    /// The configurations, in the order in which runtimes sort them. Runtimes use the first configuration.
     pub files: Vec<CniFile>,
-    /// Whether pods of this host are expected to use flannel's plugin: a configuration of it exists, or kubelet runs here.
+    /// Whether pods of this host should use flannel's plugin, because a configuration of the plugin exists or kubelet runs on this host.
     pub expected: bool,
 }
 
@@ -80,24 +80,24 @@ pub struct Cni {
 pub struct CniFile {
     /// The name of the file.
     pub name: String,
-    /// Whether it configures flannel's plugin.
+    /// Whether the file configures flannel's plugin.
     pub flannel: bool,
 }
 
-/// The addresses that host-local keeps for a network.
+/// The addresses that host-local has reserved for a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipam {
     /// The folder.
     pub folder: PathBuf,
-    /// The addresses of this node's subnets that host-local keeps.
+    /// The addresses of this node's subnets that host-local has reserved.
     pub kept: Vec<Kept>,
-    /// The folders of container runtimes with an entry for each running container; empty if they are not known.
+    /// The folders of container runtimes with an entry for each running container; empty if the folders are unknown.
     pub running: Vec<PathBuf>,
     /// The number of pod interfaces on the bridge.
     pub ports: Option<usize>,
 }
 
-/// An address that host-local keeps.
+/// An address that host-local has reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The address.
@@ -106,6 +106,6 @@ pub struct Kept {
     pub file: PathBuf,
     /// The id of the container that has the address.
     pub container: String,
-    /// Whether that container is gone; `None` if that is not known.
+    /// Whether that container is gone; `None` if unknown.
     pub gone: Option<bool>,
 }

@@ -9,19 +9,19 @@ use types::{Access, Problem};
 pub struct Store {
     /// Description of the store: `etcd at https://192.0.2.250:2379`, `the directory /var/lib/flannel`.
     pub place: String,
-    /// Its addresses; empty for a store on this host.
+    /// The store's addresses; empty for a store on this host.
     pub addresses: Vec<IpAddr>,
-    /// How commands in remedies reach the store.
+    /// The options with which commands in remedies reach the store.
     pub access: Access,
-    /// The reason why the store does not respond; absent while it does.
+    /// The reason why the store does not respond; absent while it responds.
     pub trouble: Fact<Problem>,
-    /// The fault of the network configuration in the store; absent if it has none.
+    /// The fault of the network configuration in the store; absent for a valid configuration.
     pub config: Fact<Problem>,
-    /// The configuration that the next start of a running daemon will find; absent if it is the one in use.
+    /// The configuration that the next start of a running daemon will find; absent if the configuration is unchanged.
     pub next_config: Fact<NextConfig>,
 }
 
-/// A network configuration other than the one in use.
+/// A network configuration other than the configuration in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextConfig {
     /// A valid configuration. Contains the names of the members that differ.

@@ -8,7 +8,7 @@ use types::Subnets;
 pub struct Wireguard {
     /// The number of this node's WireGuard peers.
     pub peers: usize,
-    /// The peers that complete no handshake although this node sends to them.
+    /// The peers that complete no handshake although this node sends packets to them.
     pub silent: Vec<Silent>,
     /// The number of seconds by which this node's clock was set back since the daemon started.
     pub clock_behind: Option<u64>,
@@ -19,7 +19,7 @@ pub struct Wireguard {
 /// A peer that completes no handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent {
-    /// Its public key, in base64.
+    /// The peer's public key, in base64.
     pub key: String,
     /// The name of the device.
     pub device: String,
@@ -27,7 +27,7 @@ pub struct Silent {
     pub port: Option<u16>,
     /// The address to which this node sends packets for the peer.
     pub endpoint: Option<SocketAddr>,
-    /// Seconds since the last completed handshake; `None` if there was none.
+    /// Seconds since the last completed handshake; `None` without a completed handshake.
     pub handshake: Option<u64>,
     /// Seconds since this node began to send to the peer without a completed handshake.
     pub silence: u64,
@@ -37,13 +37,13 @@ pub struct Silent {
     pub holder: Option<Holder>,
 }
 
-/// The node that a key belongs to.
+/// The node to which a key belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The name in its lease; untrusted text.
+    /// The name in the node's lease; untrusted text.
     pub name: String,
-    /// Its subnets, one for each family.
+    /// The node's subnets, one for each family.
     pub subnets: Subnets,
-    /// The addresses that it publishes.
+    /// The addresses that the node publishes.
     pub public: Vec<IpAddr>,
 }

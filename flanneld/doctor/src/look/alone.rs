@@ -21,7 +21,7 @@ use std::path::Path;
 use types::profile::Device;
 use types::{Access, Detail, Encapsulation, Problem, Profile};
 
-/// Maximum number of routes whose pod packets are looked up.
+/// Maximum number of routes for whose pod packets the doctor looks up routes.
 const MAX_LOOKUPS: usize = 32;
 /// Reason why most facts about the daemon are unavailable.
 const NO_DAEMON: &str = "flanneld does not answer on this node";
@@ -122,7 +122,7 @@ fn status(subnet_file: &Path) -> Fact<Option<StatusFile>> {
     )
 }
 
-/// Returns an unavailable fact, because only the daemon knows the WireGuard peers; absent if the backend has none.
+/// Returns an unavailable fact, because only the daemon knows the WireGuard peers; absent if the backend has no such peers.
 fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
     match backend {
         Some(backend) if !backend.encrypts => Fact::Absent,
@@ -158,7 +158,7 @@ fn of_store(address: IpAddr) -> Target {
     }
 }
 
-/// Returns whether the daemon runs, a note if its socket does not respond, and the reasons why it is not ready, from the status file.
+/// Returns the daemon's state from the status file: whether it runs, a note if its socket does not respond, and the reasons why it is not ready.
 fn by_status_file(
     status: Fact<Option<StatusFile>>,
 ) -> (Fact<bool>, Vec<String>, Fact<BTreeMap<String, Problem>>) {
@@ -188,7 +188,7 @@ fn by_status_file(
     (running, silent, reasons)
 }
 
-/// Reads the sysctls, routes and firewalls that the network of this node depends on.
+/// Reads the sysctls, routes and firewalls on which the network of this node depends.
 async fn look_at_network(
     look: &mut Look,
     host: &mut Host,
@@ -224,7 +224,7 @@ async fn look_at_network(
     host.firewalls = look.programs.firewalls(network, &around).await;
 }
 
-/// Looks up routes of pod packets to and from the subnets that flannel has routes to.
+/// Looks up routes of pod packets to and from the subnets to which flannel has routes.
 async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>) {
     let routes = host.routes.known().into_iter().flatten();
     let peers: Vec<PodPeer> = routes
@@ -260,7 +260,8 @@ fn config(ended: Option<Problem>) -> Fact<Problem> {
     }
 }
 
-/// Returns what starts the daemon on this host. A unit or options file means systemd; otherwise, a pod or kubelet's folder means the DaemonSet.
+/// Returns the service manager that starts the daemon on this host. A unit or options file means systemd; otherwise, a pod or kubelet's folder means
+/// the DaemonSet.
 fn launch(places: &Places) -> Launch {
     if places
         .units
@@ -327,7 +328,7 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
     })
 }
 
-/// Returns the interface that the last daemon chose, or that the next one would choose.
+/// Returns the interface that the last daemon chose, or that the next daemon would choose.
 fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Choice> {
     let named = options
         .get("iface")

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Maximum size of a configuration, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// Maximum number of names that are read from a folder. A node's subnet has fewer addresses.
+/// Maximum number of names that the doctor reads from a folder. A node's subnet has fewer addresses.
 const MAX_ADDRESSES: usize = 5000;
 
 /// Returns the names in a folder, sorted as container runtimes sort them; `None` if the folder does not exist.
@@ -32,7 +32,7 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
     Ok(Some(names))
 }
 
-/// Returns the types of the plugins in a configuration; `None` if it cannot be read.
+/// Returns the types of the plugins in a configuration; `None` if the configuration is unreadable.
 fn plugins(path: &Path) -> Option<Vec<String>> {
     let bytes = run_dir::regular::read(path, MAX_FILE).ok()?;
     let document: Value = serde_json::from_slice(&bytes).ok()?;
@@ -44,7 +44,7 @@ fn plugins(path: &Path) -> Option<Vec<String>> {
     Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
 }
 
-/// Whether a configuration is Canal's, which is flannel with Calico's policies. It names only Calico's plugin.
+/// Whether a configuration is Canal's, which is flannel with Calico's policies. Canal's configuration names only Calico's plugin.
 fn is_canals(name: &str) -> bool {
     name.contains("canal")
 }
@@ -105,7 +105,7 @@ pub(super) fn names_flannel(places: &Places) -> bool {
         .is_some_and(|cni| cni.files.iter().any(|file| file.flannel))
 }
 
-/// Returns the addresses that host-local keeps, by network.
+/// Returns the addresses that host-local has reserved, by network.
 pub(super) fn kept(
     places: &Places,
     in_pod: bool,

@@ -16,17 +16,17 @@ use traffic_rules::reader::walk::Missing;
 use traffic_rules::reader::{self, Layer, Packet, Rules, Walk};
 use types::Family;
 
-/// Maximum number of chains, sets and maps that are listed separately.
+/// Maximum number of chains, sets and maps that the doctor lists separately.
 const PARTS: usize = 64;
 
 /// The programs that list firewalls.
 #[derive(Debug, Default)]
 pub struct Programs {
-    /// The variants of iptables that are installed; `None` before the first use.
+    /// The installed variants of iptables; `None` before the first use.
     iptables: Option<Vec<(IpNet, Iptables)>>,
 }
 
-/// Whether an error hides rules. A program that is not installed has none.
+/// Whether an error hides rules. A program that is not installed has no rules.
 fn blinds(error: &ProgramError) -> bool {
     !matches!(error, ProgramError::Missing { .. })
 }
@@ -52,7 +52,7 @@ impl Programs {
         found
     }
 
-    /// Lists the firewalls. A program that is not installed contributes nothing. If one program fails and no other finds anything, the fact is unavailable.
+    /// Lists the firewalls. Ignores programs that are not installed. If one program fails and no other program finds rules, the fact is unavailable.
     pub async fn firewalls(&mut self, network: &Network, around: &Surroundings) -> Fact<Firewalls> {
         let iptables = self.installed(network).await;
         let mut all = list(&["chains"], Extent::Names).await;
@@ -149,7 +149,7 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     Some(reader::nft::read(&listing, extent))
 }
 
-/// Returns the iptables tables to list: `filter`, and the other ones that exist. If nft cannot list tables, returns all of them.
+/// Returns the iptables tables to list: `filter`, and the other existing tables. If nft cannot list tables, returns all of them.
 fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
     let is_there = |name: &str| {
         listed.is_none_or(|rules| {

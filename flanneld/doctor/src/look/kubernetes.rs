@@ -24,7 +24,7 @@ pub fn namespace_of_pod(places: &Places) -> Option<String> {
     })
 }
 
-/// Returns flannel's DaemonSet with its namespace, which is assumed if the logs on this node do not show it.
+/// Returns flannel's DaemonSet with its namespace, which is an assumption if the logs on this node do not show it.
 pub(super) fn daemon_set(places: &Places) -> Launch {
     let names = std::fs::read_dir(&places.pod_logs)
         .into_iter()
@@ -48,7 +48,8 @@ pub(super) fn daemon_set(places: &Places) -> Launch {
     }
 }
 
-/// Returns the log files of the daemon's pods on this node, as kubelet keeps them, the newest first. Older ones are of containers that have ended.
+/// Returns the log files of the daemon's pods on this node, as kubelet keeps them, the newest first. Older files belong to containers that have
+/// ended.
 pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_flannels = |entry: &DirEntry| {

@@ -11,7 +11,7 @@ use crate::pod_path;
 use netstate::netlink::host::HostReader;
 use std::net::IpAddr;
 
-/// An address whose route is looked up.
+/// An address whose route the doctor looks up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The destination address.
@@ -28,7 +28,7 @@ pub(super) struct PodsOf<'a> {
     pub network: &'a Network,
     /// The interface for packets between nodes.
     pub underlay: Option<&'a str>,
-    /// The peers to whose pods routes are looked up.
+    /// The peers to whose pods the doctor looks up routes.
     pub peers: &'a [PodPeer],
 }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// Maximum size of a file, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
 
-/// Options of the daemon, by flag, as far as its files contain them.
+/// Options of the daemon that its files contain, by flag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     values: BTreeMap<String, String>,
@@ -110,7 +110,7 @@ impl Options {
             .filter(|value| !value.is_empty())
     }
 
-    /// Returns a description of the store, and those of its addresses that need no name resolution.
+    /// Returns a description of the store, and the store addresses that need no name resolution.
     pub fn store(&self) -> (String, Vec<IpAddr>) {
         if let Some(folder) = self.get("subnet-dir") {
             return (format!("the directory {folder}"), Vec::new());

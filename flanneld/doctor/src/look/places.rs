@@ -7,13 +7,13 @@ use std::path::PathBuf;
 pub struct Places {
     /// The daemon's options file under systemd.
     pub options: PathBuf,
-    /// The possible unit files of the daemon. The first one that exists applies.
+    /// The possible unit files of the daemon. The first existing file applies.
     pub units: Vec<PathBuf>,
     /// The folder of drop-ins for the unit.
     pub drop_ins: PathBuf,
     /// The folder of the CNI configurations.
     pub cni: PathBuf,
-    /// The folder of the addresses that host-local keeps.
+    /// The folder of the addresses that host-local has reserved.
     pub ipam: PathBuf,
     /// The folders of container runtimes with an entry for each running container.
     pub containers: Vec<PathBuf>,

@@ -2,9 +2,9 @@
 
 use run_dir::process;
 
-/// Returns the name and pid of the process that uses a port of this network namespace; `None` if it cannot be determined.
+/// Returns the name and pid of the process that uses a port of this network namespace; `None` if the process is unknown.
 ///
-/// The process may belong to another user whose sockets cannot be read, or run in another namespace.
+/// The process may belong to another user whose sockets are unreadable, or run in another namespace.
 pub fn owner(port: u16, udp: bool) -> Option<String> {
     let tables = if udp {
         ["udp", "udp6"]

@@ -19,7 +19,7 @@ pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     found
 }
 
-/// Returns the ports that a problem reports as taken, without duplicates, with the process that uses each now.
+/// Returns the ports that a problem reports as taken, without duplicates, each with the process that currently uses the port.
 pub fn taken_ports(problem: &Problem) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for detail in problem.details() {

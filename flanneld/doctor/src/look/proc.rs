@@ -23,7 +23,7 @@ fn number(path: &str) -> Option<u64> {
     sysctl(path).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Whether rp_filter is strict on a device. The kernel applies the larger of the device's value and that for all devices; 2 is loose.
+/// Whether rp_filter is strict on a device. The kernel applies the larger of the device's value and the value for all devices; 2 is loose.
 pub fn is_strict(device: &str) -> bool {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     sysctl(&format!("net/ipv4/conf/{device}/rp_filter"))
@@ -59,10 +59,10 @@ pub fn sysctls(underlay: &str) -> Sysctls {
     }
 }
 
-/// Returns the devices whose accept_ra has to be changed before this node begins to forward IPv6. With accept_ra = 1, the kernel then removes the
-/// routes that it learned from router advertisements.
+/// Returns the devices whose accept_ra has to change before this node begins to forward IPv6. With accept_ra = 1, the kernel then removes the routes
+/// that it learned from router advertisements.
 ///
-/// These are devices with such routes, and the underlay, where a router may send an advertisement at any time.
+/// The result contains devices with such routes, and the underlay, on which a router may send an advertisement at any time.
 fn announced(underlay: &str) -> Vec<String> {
     let routes = std::fs::read_to_string("/proc/self/net/ipv6_route").unwrap_or_default();
     let mut devices = learned(&routes);
@@ -89,7 +89,8 @@ fn learned(routes: &str) -> BTreeSet<String> {
     routes.lines().filter_map(device).collect()
 }
 
-/// Returns the network managers that run on this host, judged by their runtime folders. They are the most likely to change flannel's objects.
+/// Returns the network managers that run on this host, judged by their runtime folders. These programs are the most likely to change flannel's
+/// objects.
 pub fn network_managers() -> Vec<String> {
     let known = [
         ("/run/NetworkManager", "NetworkManager"),
@@ -146,7 +147,7 @@ pub(super) fn neighbours() -> Fact<Neighbours> {
 /// Reads the counters of checksum errors.
 ///
 /// # Errors
-/// Returns an error if /proc/net/snmp cannot be read.
+/// Returns an error if /proc/net/snmp is unreadable.
 pub(super) fn checksums() -> Result<Checksums, Unread> {
     let text = std::fs::read_to_string("/proc/self/net/snmp")
         .map_err(|error| Unread::File("/proc/net/snmp".into(), error))?;

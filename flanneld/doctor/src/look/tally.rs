@@ -1,21 +1,21 @@
-//! Computes the recent increase of kernel counters, independently of how often they are read.
+//! Computes the recent increase of kernel counters, independently of the frequency of reads.
 
 use crate::facts::host::Checksums;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Time for which samples are kept.
+/// Time for which the doctor keeps samples.
 ///
-/// It is longer than the interval between probes of a peer that replies only to ping, so every read shows a lasting fault. It is short enough
-/// that a single burst is not reported forever.
+/// This time exceeds the interval between probes of a peer that replies only to ping, so every read shows a lasting fault. The time is short enough
+/// that the doctor does not report a single burst forever.
 const SAMPLE_LIFETIME: Duration = Duration::from_secs(120);
-/// Minimum time between two samples that are kept.
+/// Minimum time between two stored samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Recent samples of the checksum error counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Samples in order of time. The increase is computed from the first one.
+    /// Samples in order of time. The increase is relative to the first sample.
     looks: VecDeque<(Duration, Checksums)>,
 }
 

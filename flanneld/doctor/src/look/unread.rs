@@ -10,19 +10,19 @@ use types::problem::{Coded, text};
 /// Error of a read from this host.
 #[derive(Debug)]
 pub(super) enum Unread {
-    /// A file cannot be read.
+    /// A file is unreadable.
     File(PathBuf, io::Error),
-    /// A folder cannot be read.
+    /// A folder is unreadable.
     Folder(PathBuf, io::Error),
     /// The kernel provides no netlink socket.
     Netlink(KernelError),
-    /// The interfaces cannot be listed.
+    /// The kernel does not list the interfaces.
     Interfaces(KernelError),
-    /// The routes cannot be listed.
+    /// The kernel does not list the routes.
     Routes(KernelError),
-    /// The policy routing rules cannot be listed.
+    /// The kernel does not list the policy routing rules.
     PolicyRules(KernelError),
-    /// The neighbours cannot be listed.
+    /// The kernel does not list the neighbours.
     Neighbours(KernelError),
 }
 

@@ -49,7 +49,7 @@ impl InterfaceFlags {
     }
 }
 
-/// Returns the selector of the default route's interface for an empty value. Manifests with an unset variable rely on it.
+/// Returns the selector of the default route's interface for an empty value. Manifests with an unset variable rely on this behaviour.
 fn by_default_route(value: &Value<String>) -> Option<Selector> {
     value
         .text

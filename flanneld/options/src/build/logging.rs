@@ -7,7 +7,7 @@ use crate::reader::{Reader, given};
 use crate::settings::Logging;
 
 impl LogFlags {
-    /// Reads the group. klog's own flags are checked as klog does it, but have no effect.
+    /// Reads the group. Checks klog's own flags as klog does, but ignores them.
     pub(super) fn read(&self, reader: &mut Reader) -> Logging {
         let Self {
             log_format,

@@ -17,7 +17,7 @@ impl Node {
         self.local.overlay(family)
     }
 
-    /// Returns the address at which a peer can be probed over the overlay, if there is one.
+    /// Returns the address for probes of a peer over the overlay, if any.
     pub(super) fn overlay_of(&self, key: &IpNet) -> Option<IpAddr> {
         self.local.overlay(key.into())?;
         let peer = self.peers.get(key)?;
@@ -28,7 +28,7 @@ impl Node {
         }
     }
 
-    /// Queues a probe. Returns false if the peer cannot be probed like this.
+    /// Queues a probe. Returns false if this kind of probe cannot reach the peer.
     pub(super) fn ask(&mut self, now: Now, key: IpNet, what: What, round: u64) -> bool {
         let Some((path, to)) = self.path_of(&key, what) else {
             return false;
@@ -98,7 +98,7 @@ impl Node {
         true
     }
 
-    /// Returns the part of an echo probe that all peers get unchanged.
+    /// Returns the part of an echo probe that is the same for all peers.
     fn echo_of_self(&self, now: Now, family: Family) -> Echo {
         let up = now.at.saturating_sub(self.began);
         Echo {

@@ -1,6 +1,6 @@
-//! Common faults. Many peers that fail at once have one cause. A sample of the peers reveals the fault, and the verdict applies to all peers. When
-//! one peer replies, other peers are probed again. If any of these also replies, the fault is over. Otherwise the fault still applies to all peers
-//! that do not reply.
+//! Common faults: if many peers fail at once, they have one cause. A sample of the peers reveals the fault, and the verdict applies to all peers.
+//! When one peer replies, the node probes other peers again. If any of these peers also replies, the fault is over. Otherwise the fault still applies
+//! to all peers that do not reply.
 
 use super::message::ANSWER_TIMEOUT;
 use super::peer::PeerState;
@@ -10,15 +10,16 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
-/// Number of different peers whose turns have to fail in a row before other peers are probed. If half of a cluster is gone, that takes seconds.
+/// Number of different peers whose turns have to fail in a row before the node probes other peers. If half of a cluster is gone, such a row takes
+/// seconds.
 const IN_A_ROW: usize = 5;
 /// Number of other peers that a search probes at once.
 pub(super) const FRESH: usize = 8;
-/// Maximum number of these peers that may fail differently. A peer may have a fault of its own.
+/// Maximum number of these peers that may fail differently, because a peer may also have another fault.
 const MAX_UNLIKE: usize = 1;
 /// Number of additional peers that have to fail in a row after each search without a result. If half of a cluster is gone, such rows recur.
 const MORE_IN_A_ROW: usize = 2;
-/// Time without a failed search after which [`IN_A_ROW`] peers suffice again.
+/// Time without a failed search after which [`IN_A_ROW`] peers are sufficient again.
 const CAUTION_TIME: Duration = Duration::from_secs(300);
 /// Maximum duration of a search.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
@@ -28,21 +29,21 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A fault that all peers of a family have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommonFault {
-    /// The verdict on the peers that were probed.
+    /// The verdict on the probed peers.
     pub verdict: Verdict,
-    /// When the first of them failed.
+    /// Time at which the first probed peer failed.
     pub began: Duration,
-    /// When the verdict was applied to the other peers.
+    /// Time from which the verdict applies to the other peers.
     pub since: Duration,
 }
 
 /// The search for a common fault among the peers of one family.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// Peers whose turns failed in a row. `began` is when the first of them failed.
+    /// Peers whose turns failed in a row. `began` is the time of the first failure.
     row: Vec<IpNet>,
     began: Duration,
-    /// Other peers that were probed and whose rounds are not over.
+    /// Other probed peers whose rounds are not over.
     open: BTreeSet<IpNet>,
     asked_at: Duration,
     verdicts: Vec<Verdict>,
@@ -56,14 +57,14 @@ pub(super) struct Search {
 pub(super) enum Progress {
     /// No change.
     None,
-    /// All probed peers fail alike. Their verdict applies to the others from now on.
+    /// All probed peers have the same fault. The verdict of these peers applies to the other peers from now on.
     Found,
-    /// The fault that was found is over.
+    /// The common fault is over.
     Over,
 }
 
 impl Search {
-    /// Records a turn that failed. Returns whether other peers have to be probed now.
+    /// Records a failed turn. Returns whether the node has to probe other peers now.
     pub(super) fn failed(&mut self, now: Duration, key: IpNet) -> bool {
         if self.found.is_some() || self.row.contains(&key) {
             return false;
@@ -91,7 +92,7 @@ impl Search {
         }
     }
 
-    /// Returns whether a peer failed recently, so that another probe would show nothing new.
+    /// Returns whether a peer failed recently, so that another probe would give no new information.
     pub(super) fn has_failed(&self, key: &IpNet) -> bool {
         self.row.contains(key)
     }
@@ -101,7 +102,7 @@ impl Search {
         self.open.contains(key)
     }
 
-    /// Records that these peers are being probed. If there are none, no verdict can apply to others, and a fault that was found is over.
+    /// Records that the node probes these peers. If the list is empty, no verdict can apply to other peers, and an existing common fault is over.
     pub(super) fn ask(&mut self, now: Duration, peers: &[IpNet]) -> Progress {
         self.asked_at = now;
         self.verdicts.clear();
@@ -116,7 +117,7 @@ impl Search {
         }
     }
 
-    /// Takes the verdict of one round.
+    /// Handles the verdict of one round.
     pub(super) fn judged(&mut self, now: Duration, key: &IpNet, verdict: Verdict) -> Progress {
         if !self.open.remove(key) {
             return Progress::None;
@@ -147,7 +148,7 @@ impl Search {
         }
     }
 
-    /// Returns whether other peers have to be probed now, after a peer replied in spite of the fault.
+    /// Returns whether the node has to probe other peers now, after a peer replied in spite of the fault.
     pub(super) fn refuted(&mut self, now: Duration) -> bool {
         let is_over = now.saturating_sub(self.asked_at) >= SEARCH_TIMEOUT;
         self.found.is_some()
@@ -190,12 +191,12 @@ impl Search {
         Progress::None
     }
 
-    /// Returns the fault that was found.
+    /// Returns the common fault, if any.
     pub(super) fn found(&self) -> Option<CommonFault> {
         self.found
     }
 
-    /// Keeps only the peers that stay.
+    /// Keeps only peers that still exist.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.row.retain(&stays);
         self.open.retain(&stays);
@@ -218,7 +219,7 @@ impl CommonFaults {
         family.pick(&mut self.v4, &mut self.v6)
     }
 
-    /// Keeps only the peers that stay.
+    /// Keeps only peers that still exist.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.v4.retain(&stays);
         self.v6.retain(&stays);
@@ -226,7 +227,8 @@ impl CommonFaults {
 }
 
 impl PeerState {
-    /// Returns whether a common fault applies to this peer: its own verdict is not broken, and it has not replied during the fault.
+    /// Returns whether a common fault applies to this peer. The fault applies if the peer's own verdict shows no fault and the peer has not replied
+    /// during the common fault.
     pub(super) fn is_covered(&self) -> bool {
         !self.exempt && self.standing.present.state.impact() != Impact::All
     }
@@ -239,7 +241,7 @@ impl PeerState {
         }
     }
 
-    /// Returns whether it was probed since `began` or shortly before. The peers that failed first were probed a moment earlier.
+    /// Returns whether this node probed the peer after `began` or shortly before it. The node probed the first failing peers a moment earlier.
     pub(super) fn is_asked_since(&self, began: Duration) -> bool {
         let from = began.saturating_sub(ANSWER_TIMEOUT);
         self.times

@@ -18,7 +18,7 @@ impl Node {
         self.common.of(Family::from(key)).found()
     }
 
-    /// Draws conclusions about all peers from a round of one peer. `passed` is whether the peer's previous verdict allowed for replies.
+    /// Derives conclusions about all peers from a round of one peer. `passed` is whether replies were possible under the peer's previous verdict.
     pub(super) fn conclude(
         &mut self,
         now: Now,
@@ -54,7 +54,7 @@ impl Node {
         }
     }
 
-    /// Probes peers that were not probed yet, to find out whether they fail as others do.
+    /// Probes peers that this node has not probed yet, to determine whether they have the same fault.
     fn search(&mut self, now: Now, family: Family) {
         let search = self.common.of(family);
         let is_fresh = |key: &IpNet, peer: &PeerState| {
@@ -129,7 +129,7 @@ impl Node {
         });
     }
 
-    /// Returns the number of peers in a family that this node probed since a common fault began and that did not reply.
+    /// Returns the number of peers in a family that did not reply to this node's probes since a common fault began.
     pub(super) fn asked_since(&self, family: Family, began: Duration) -> usize {
         self.peers
             .iter()
@@ -140,7 +140,7 @@ impl Node {
     }
 }
 
-/// Returns whether a turn failed: it got no reply over the overlay. For a turn without overlay probes, the underlay decides.
+/// Returns whether a turn failed because it got no reply over the overlay. For a turn without overlay probes, the underlay decides.
 fn fails(evidence: &Evidence) -> bool {
     if evidence.asked_through() {
         !evidence.through()

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Peers, ordered by the time at which something is due for them.
+/// Peers, ordered by the time of their next work.
 #[derive(Debug, Default)]
 pub(super) struct Queue(BTreeSet<(Duration, IpNet)>);
 
@@ -17,7 +17,7 @@ impl Queue {
         self.0.remove(&(at, key));
     }
 
-    /// Returns when the first peer is due.
+    /// Returns the time at which the first peer is due.
     pub(super) fn first(&self) -> Option<Duration> {
         self.0.first().map(|(at, _)| *at)
     }
@@ -52,11 +52,11 @@ impl Queue {
 /// Priority of a peer among those that wait for another round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    /// The peer is part of the search for a common fault. Its result decides about all peers.
+    /// The peer is part of the search for a common fault, so its result decides about all peers.
     Decisive,
-    /// A round has shown a change already. One more round makes it a verdict.
+    /// A round has already shown a change. One more round confirms the change as a verdict.
     Undecided,
-    /// The peer is probed often, so its verdict is expected to be recent.
+    /// The node probes the peer often, so the peer's verdict should be recent.
     Sampled,
     /// The walk probed the peer.
     Walked,
@@ -70,7 +70,7 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// Adds a peer. A peer that waits already keeps the better of its two places.
+    /// Adds a peer. A peer that already waits keeps the better of its two places.
     pub(super) fn insert(&mut self, urgency: Urgency, at: Duration, key: IpNet) {
         let new = (urgency, at);
         let old = self.places.get(&key).copied();
@@ -106,12 +106,12 @@ impl Retries {
             .filter_map(|urgency| self.head(urgency))
     }
 
-    /// Returns when the first peer of this urgency is due.
+    /// Returns the time at which the first peer of this urgency is due.
     pub(super) fn first_of(&self, urgency: Urgency) -> Option<Duration> {
         self.head(urgency).map(|(_, at, _)| at)
     }
 
-    /// Returns when the first peer is due.
+    /// Returns the time at which the first peer is due.
     pub(super) fn first(&self) -> Option<Duration> {
         self.heads().map(|(_, at, _)| at).min()
     }
@@ -137,13 +137,13 @@ impl Retries {
 /// All deadlines of peers.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    /// When open rounds end.
+    /// End times of open rounds.
     pub closes: Queue,
-    /// When peers that are known to be broken get their next round.
+    /// Times of the next rounds of peers with confirmed faults.
     pub broken: Retries,
-    /// Peers that get another round, because a probe was lost or something has changed.
+    /// Peers that get another round, because a probe got lost or the state has changed.
     pub again: Retries,
-    /// When the next step of an MTU search is due.
+    /// Times of the next steps of MTU searches.
     pub mtu_searches: Queue,
 }
 

@@ -1,4 +1,4 @@
-//! Results of the last probes of a peer: how many were lost, and how long the replies took.
+//! Results of the last probes of a peer: the number of losses, and the round trips of the replies.
 
 use super::message::ANSWER_TIMEOUT;
 use super::moment::Moment;
@@ -9,7 +9,7 @@ use std::time::Duration;
 const SHOWN: u32 = 16;
 /// Number of the last probes that decide about recent loss: five minutes of probes to a peer of the sample.
 const LATELY: u32 = 37;
-/// Number of losses among the last [`LATELY`] probes from which a peer is lossy. At 1 % loss, chance causes that in one of 25 000 cases.
+/// Number of losses among the last [`LATELY`] probes from which a peer is lossy. At 1 % loss, chance causes so many losses in one of 25 000 cases.
 const LOST_LATELY: u32 = 5;
 /// Number of losses among the last [`LATELY`] probes below which a lossy peer has recovered.
 const RECOVERED: u32 = 3;
@@ -19,36 +19,36 @@ const ANSWERED: u32 = 12;
 const LONG_RUN: u16 = 450;
 /// Number of probes after which both counters of the long run are halved.
 const LONG_RUN_MAX: u16 = 2 * LONG_RUN;
-/// A peer is lossy if the long run loses at least one probe in this many.
+/// Largest number of probes per loss in the long run at which a peer is lossy.
 const LOST_IN_LONG_RUN: u16 = 50;
-/// Minimum number of round trips before a peer is called slow.
+/// Minimum number of round trips before a peer can be slow.
 const MIN_ROUND_TRIPS: u8 = 4;
-/// Number of round trips that are kept: a power of two.
+/// Number of stored round trips, a power of two.
 const ROUND_TRIPS: u8 = 8;
-/// Weight of one round trip in the usual round trip: one in this many.
+/// Divisor of the weight of one round trip in the usual round trip.
 const USUAL_WEIGHT: i64 = 256;
 
 /// Results of the last probes over the overlay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct History {
-    /// One bit per probe, the last one lowest. A set bit is a probe without a reply.
+    /// One bit per probe; the lowest bit is the last probe. A set bit is a probe without a reply.
     lost: u64,
     asked: u8,
     last_loss: Option<Moment>,
     /// Losses whose cause is not decided yet: the path lost the probe, or the daemon was silent.
     pending: u8,
-    /// Whether many of the last probes are lost. The long run leaves out such bursts, because it would remember them for an hour.
+    /// Whether many of the last probes got lost. The long run omits such bursts, because it would remember them for an hour.
     burst: bool,
     long_asked: u16,
     long_lost: u16,
     rtts: [u32; ROUND_TRIPS as usize],
     known: u8,
-    /// The usual round trip in microseconds; 0 until it is known.
+    /// The usual round trip in microseconds; 0 while unknown.
     usual_us: u32,
 }
 
 impl History {
-    /// Returns what stays valid when packets start or stop to arrive at all: the usual round trip.
+    /// Returns a history with only the usual round trip, which stays valid when packets start or stop arriving.
     pub(super) fn after_a_break(&self) -> Self {
         Self {
             usual_us: self.usual_us,
@@ -61,13 +61,13 @@ impl History {
         self.push(false);
     }
 
-    /// Records a probe that got no reply. It becomes a loss once its cause is decided.
+    /// Records a probe that got no reply. The probe becomes a loss when its cause is known.
     pub(super) fn unanswered(&mut self, now: Duration) {
         self.pending = self.pending.saturating_add(1);
         self.last_loss = Some(now.into());
     }
 
-    /// Counts the pending losses as losses of the path. Returns how many there were.
+    /// Counts the pending losses as losses of the path. Returns the number of these losses.
     pub(super) fn count_losses(&mut self) -> u8 {
         let pending = std::mem::take(&mut self.pending);
         for _ in 0..pending {
@@ -95,7 +95,7 @@ impl History {
         self.long_lost += u16::from(lost);
     }
 
-    /// Takes back a loss whose reply came late.
+    /// Reverts a loss whose reply arrived late.
     pub(super) fn came_late(&mut self) {
         if self.pending > 0 {
             self.pending -= 1;
@@ -118,8 +118,8 @@ impl History {
         }
     }
 
-    /// Records a round trip. Ignores a late reply, whose probe was recorded as lost. A stalled peer replies to many probes at once, which shows nothing
-    /// about the path.
+    /// Records a round trip. Ignores a late reply, whose probe was recorded as lost. A stalled peer replies to many probes at once, so its round
+    /// trips do not describe the path.
     pub(super) fn round_trip(&mut self, rtt: Duration) {
         if rtt > ANSWER_TIMEOUT {
             return;
@@ -145,7 +145,7 @@ impl History {
         }
     }
 
-    /// Takes the median of the last round trips as the usual one.
+    /// Sets the usual round trip to the median of the last round trips.
     pub(super) fn adopt(&mut self) {
         self.usual_us = self.rtt_us().unwrap_or(0);
     }
@@ -154,22 +154,22 @@ impl History {
         (self.lost & ((1 << last) - 1)).count_ones()
     }
 
-    /// Returns how many of the shown probes were lost.
+    /// Returns the number of lost probes among the shown probes.
     pub(super) fn lost(&self) -> u32 {
         self.lost_of(SHOWN)
     }
 
-    /// Returns how many probes are shown.
+    /// Returns the number of shown probes.
     pub(super) fn asked(&self) -> u8 {
         self.asked.min(SHOWN as u8)
     }
 
-    /// Returns when a probe was last lost.
+    /// Returns the time of the last loss.
     pub(super) fn last_loss(&self) -> Option<Duration> {
         self.last_loss.map(Duration::from)
     }
 
-    /// Returns whether more is lost than chance explains. `was` is the previous result.
+    /// Returns whether more probes get lost than chance explains. `was` is the previous result.
     pub(super) fn is_lossy(&mut self, was: bool) -> bool {
         let lately = self.lost_of(LATELY);
         if self.burst {
@@ -192,8 +192,8 @@ impl History {
         self.burst || long
     }
 
-    /// Returns whether replies take much longer than usual. On a busy machine any reply may be late, and so may the median of a few. So the fastest
-    /// reply decides: a slow path never yields a fast one.
+    /// Returns whether replies take much longer than usual. On a busy machine, any reply may be late, and also the median of a few replies. The
+    /// fastest reply therefore decides, because a slow path never yields a fast reply.
     pub(super) fn is_slow(&self) -> bool {
         let known = self.rtts.get(..usize::from(self.known.min(ROUND_TRIPS)));
         let fastest = known.and_then(|known| known.iter().min());

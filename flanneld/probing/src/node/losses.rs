@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// Length of a step in seconds. The probes of a step are counted together.
+/// Length of a step in seconds. Each step has one count of its probes.
 const STEP: u64 = 60;
 /// Number of steps in the window.
 const STEPS: u64 = 5;
-/// Time over which losses are counted.
+/// Time over which the window counts losses.
 pub(super) const LOSS_WINDOW: Duration = Duration::from_secs(STEP * STEPS);
 
-/// Counts of the probes over the overlay to peers that are not broken, and of their losses, in the last five minutes.
+/// Counts of the probes over the overlay to peers without a fault, and of their losses, in the last five minutes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Losses {
     step: u64,
@@ -28,7 +28,7 @@ impl Losses {
         self.step = self.step.max(step);
     }
 
-    /// Adds probes, and how many of them were lost.
+    /// Adds the numbers of sent and lost probes.
     pub(super) fn count(&mut self, now: Duration, (asked, lost): (u32, u32)) {
         self.advance(now);
         if let Some(count) = self.counts.get_mut((self.step % STEPS) as usize) {
@@ -36,7 +36,7 @@ impl Losses {
         }
     }
 
-    /// Returns how many probes were sent and how many were lost.
+    /// Returns the numbers of sent and lost probes.
     pub(super) fn sum(mut self, now: Duration) -> (u32, u32) {
         self.advance(now);
         self.counts.iter().fold((0, 0), |sum: (u32, u32), count| {

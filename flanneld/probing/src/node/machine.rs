@@ -22,16 +22,16 @@ use types::{Family, Histogram};
 /// A node that probes its peers and replies to their probes.
 pub struct Node {
     pub(super) local: LocalNode,
-    /// Returns whether there is a socket for a path and a family. The flag is true for ping.
+    /// Returns whether a socket for a path and a family exists. The flag is true for ping.
     pub(super) can: Box<dyn Fn(Path, Family, bool) -> bool + std::marker::Send>,
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
-    /// This node's row as it was last encoded, and when.
+    /// This node's last encoded row, and the time of the encoding.
     pub(super) row: Option<(Duration, Vec<u8>)>,
     /// Boxed, because a map that grows by single insertions has half empty nodes.
     pub(super) peers: BTreeMap<IpNet, Box<PeerState>>,
-    /// Peers by their underlay address, sorted. Their overlay addresses follow from their subnets.
+    /// Peers by their underlay address, sorted. The peers' overlay addresses follow from their subnets.
     pub(super) addresses: Vec<(IpAddr, IpNet)>,
     pub(super) outstanding: Outstanding,
     pub(super) deadlines: Deadlines,
@@ -50,7 +50,7 @@ pub struct Node {
     pub(super) common_notices: Vec<CommonNotice>,
 }
 
-/// The turns of peers, and the budgets for probes beyond the turns.
+/// The turns of peers, and the budgets for additional probes.
 pub(super) struct Pace {
     pub(super) walk: Walk<IpNet>,
     pub(super) sample: Sample<IpNet>,
@@ -65,7 +65,7 @@ pub(super) struct Pace {
     pub(super) losses: Losses,
 }
 
-/// Sessions, in which a caller probes one peer on demand.
+/// Sessions in which a caller probes one peer on demand.
 #[derive(Default)]
 pub(super) struct Sessions {
     pub(super) open: BTreeMap<u64, Session>,
@@ -73,7 +73,7 @@ pub(super) struct Sessions {
 }
 
 impl Node {
-    /// Creates a node without peers. `random` makes nonces: a nonce that can be guessed lets others forge replies.
+    /// Creates a node without peers. `random` generates nonces. A guessable nonce would let other hosts forge replies.
     pub fn new(
         local: LocalNode,
         now: Duration,
@@ -115,7 +115,7 @@ impl Node {
         }
     }
 
-    /// Sets which sockets are open, by path, family, and ping or not. A path that cannot be probed proves nothing.
+    /// Sets which sockets are open, by path, family and kind (ping or probe). Without a socket, a path gives no evidence.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn set_sockets(
         &mut self,
@@ -136,7 +136,7 @@ impl Node {
         self.local = local;
     }
 
-    /// Sets what this node reports about itself to other nodes.
+    /// Sets this node's report about itself for other nodes.
     pub fn set_own(&mut self, own: Own) {
         if self.own != own {
             self.own = own;
@@ -192,7 +192,7 @@ impl Node {
         self.addresses.sort_unstable();
     }
 
-    /// Chooses the sample of peers that are probed often.
+    /// Chooses the sample of peers that the node probes often.
     fn choose_sample(&mut self, now: Duration) {
         let ends = self.peers.iter().filter_map(|(key, peer)| {
             // The lower half is the number of the subnet.
@@ -207,7 +207,7 @@ impl Node {
         self.pace.sample.choose(now, &ends);
     }
 
-    /// Does all work that is due. Returns when to call it again.
+    /// Does all due work. Returns the time of the next call.
     pub fn wake(&mut self, now: Now) -> Duration {
         self.traffic.lost += self.outstanding.expire(now.at);
         self.close_rounds(now);
@@ -259,7 +259,7 @@ impl Node {
             .fold(self.pace.walk.next(), Duration::min)
     }
 
-    /// Returns whether nothing is outstanding beyond the usual turns, so that no reply is urgent.
+    /// Returns whether no probe beyond the usual turns is outstanding, so that no reply is urgent.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn is_calm(&self) -> bool {
         self.sessions.open.is_empty()
@@ -267,7 +267,7 @@ impl Node {
             && self.deadlines.again.is_empty()
     }
 
-    /// Extends all deadlines by the time for which the program did not run. Replies that were not read meanwhile are not lost.
+    /// Extends all deadlines by the time for which the program did not run. Replies that the program did not read meanwhile are not lost.
     pub fn stalled(&mut self, by: Duration) {
         self.deadlines.closes.delay(by);
         self.deadlines.mtu_searches.delay(by);
@@ -294,7 +294,7 @@ impl Node {
         std::mem::take(&mut self.notices)
     }
 
-    /// Removes and returns the notices of common faults that were found or are over.
+    /// Removes and returns the notices of common faults that began or ended.
     pub fn take_common_notices(&mut self) -> Vec<CommonNotice> {
         std::mem::take(&mut self.common_notices)
     }

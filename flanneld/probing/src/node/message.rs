@@ -9,13 +9,13 @@ use types::reachability::State;
 
 /// Time for which a round waits for replies.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum delay of a late reply that still proves that the path lost nothing.
+/// Maximum delay of a late reply that still proves that the path lost no packet.
 pub(super) const LATE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Number of probes in a whole round, without pings: a short and a long one over the overlay, and one over the underlay.
+/// Number of probes in a whole round, without pings: a short and a long probe over the overlay, and a probe over the underlay.
 pub(super) const ROUND_COST: u32 = 3;
 
-/// The time on two clocks: a monotonic one and the wall clock.
+/// The time on two clocks: a monotonic clock and the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Monotonic time since any fixed point.
@@ -27,21 +27,21 @@ pub struct Now {
 /// Numbers, addresses and MTUs of the node itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalNode {
-    /// Its number in IPv4.
+    /// The node's number in IPv4.
     pub who_v4: Option<u64>,
-    /// Its number in IPv6.
+    /// The node's number in IPv6.
     pub who_v6: Option<u64>,
-    /// Its IPv4 subnet.
+    /// The node's IPv4 subnet.
     pub subnet_v4: Option<IpNet>,
-    /// Its IPv6 subnet.
+    /// The node's IPv6 subnet.
     pub subnet_v6: Option<IpNet>,
-    /// Its IPv4 address in the overlay, if it has one now.
+    /// The node's current IPv4 address in the overlay, if any.
     pub overlay_v4: Option<IpAddr>,
-    /// Its IPv6 address in the overlay, if it has one now.
+    /// The node's current IPv6 address in the overlay, if any.
     pub overlay_v6: Option<IpAddr>,
-    /// Whether each node has an overlay device with the first address of its subnet. Otherwise the pods' bridge is probed, once it exists.
+    /// Whether each node has an overlay device with the first address of its subnet. Otherwise nodes probe the pods' bridge when it exists.
     pub device: bool,
-    /// Whether probes may be sent over the underlay, in the clear.
+    /// Whether the node may send probes over the underlay, unencrypted.
     pub clear: bool,
     /// The MTU of the overlay for IPv4, in bytes.
     pub mtu_v4: u16,
@@ -50,12 +50,12 @@ pub struct LocalNode {
 }
 
 impl LocalNode {
-    /// Returns its number in a family.
+    /// Returns the node's number in a family.
     pub fn who(&self, family: Family) -> Option<u64> {
         family.pick(self.who_v4, self.who_v6)
     }
 
-    /// Returns its address in the overlay, if it has one now.
+    /// Returns the node's current address in the overlay, if any.
     pub fn overlay(&self, family: Family) -> Option<IpAddr> {
         family.pick(self.overlay_v4, self.overlay_v6)
     }
@@ -87,7 +87,7 @@ pub enum Send {
         /// The UDP payload: a message of [`crate::wire`].
         bytes: Vec<u8>,
     },
-    /// A ping that must not be fragmented.
+    /// A ping that routers must not fragment.
     Ping {
         /// The path, which selects the socket.
         path: Path,
@@ -100,14 +100,14 @@ pub enum Send {
     },
 }
 
-/// A datagram that arrived on the probe port, not parsed yet.
+/// An unparsed datagram that arrived on the probe port.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// The path of the socket that received it.
     pub path: Path,
     /// The source address, which may be forged.
     pub from: IpAddr,
-    /// When it arrived, by the kernel's timestamp.
+    /// Arrival time of the datagram, by the kernel's timestamp.
     pub at: Duration,
     /// The whole UDP payload.
     pub bytes: &'a [u8],
@@ -118,20 +118,20 @@ pub struct Datagram<'a> {
 pub struct Notice {
     /// The peer, with its lease at the time of the change.
     pub target: Target,
-    /// The state that was shown before.
+    /// The state before the change.
     pub was: State,
-    /// The state that is shown from now on.
+    /// The state after the change.
     pub is: State,
 }
 
-/// Reports that all peers of a family fail alike, or no longer do.
+/// Reports that all peers of a family have the same fault, or no longer have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonNotice {
     /// The family.
     pub family: Family,
     /// The state of the probed peers; [`State::Well`] once peers reply again.
     pub state: State,
-    /// Number of probed peers. Their verdict applies to the others.
+    /// Number of probed peers, whose verdict applies to the other peers.
     pub asked: usize,
     /// Number of peers in the family.
     pub peers: usize,
@@ -154,7 +154,7 @@ pub(super) enum What {
 }
 
 impl What {
-    /// Returns the length of its packet in bytes, at this MTU. 0 is the shortest length.
+    /// Returns the length of the probe's packet in bytes, at this MTU. 0 means the shortest length.
     pub(super) fn length(self, mtu: u16) -> u16 {
         match self {
             What::Full | What::FullPing => mtu,
@@ -170,7 +170,7 @@ impl What {
         }
     }
 
-    /// Returns whether it is a ping.
+    /// Returns whether this kind of probe is a ping.
     pub(super) fn is_ping(self) -> bool {
         match self {
             What::Ping
@@ -184,7 +184,7 @@ impl What {
     }
 }
 
-/// A probe whose reply is awaited.
+/// A probe that awaits its reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub key: IpNet,

@@ -1,4 +1,4 @@
-//! A point in time that takes half the memory of a `Duration`, also as an `Option`. Each peer keeps many.
+//! A point in time that takes half the memory of a `Duration`, also as an `Option`. Each peer stores many such points.
 
 use std::num::NonZeroU64;
 use std::time::Duration;

@@ -7,9 +7,9 @@ use types::Family;
 #[derive(Debug)]
 pub(super) struct MtuSearch {
     pub search: Search,
-    /// Whether it uses ping because the peer replies only to ping.
+    /// Whether the search uses ping, because the peer replies only to ping.
     pub by_ping: bool,
-    /// The size of the outstanding probe, and until when its reply is awaited.
+    /// The size of the outstanding probe, and the deadline of its reply.
     pub asked: Option<(u16, Duration)>,
 }
 

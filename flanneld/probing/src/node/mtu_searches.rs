@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use std::time::Duration;
 
 impl Node {
-    /// Takes the next step of the searches that are due.
+    /// Performs the next step of each search that is due.
     pub(super) fn step_mtu_searches(&mut self, now: Now) {
         while let Some(key) = self.deadlines.mtu_searches.pop_due(now.at) {
             if let Some(next) = self.step(now, key) {
@@ -16,7 +16,7 @@ impl Node {
         }
     }
 
-    /// Takes one step. Returns when the next one is due, unless the search is over.
+    /// Performs one step. Returns the time of the next step, unless the search is over.
     fn step(&mut self, now: Now, key: IpNet) -> Option<Duration> {
         let peer = self.peers.get_mut(&key)?;
         let rtt = peer

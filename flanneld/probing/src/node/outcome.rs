@@ -10,14 +10,14 @@ pub(super) struct Outcome {
     pub verdict: Verdict,
     /// Whether the verdict in force has changed.
     pub changed: bool,
-    /// Whether another round is needed to be sure.
+    /// Whether the verdict needs another round for confirmation.
     pub again: bool,
-    /// Number of probes that the round adds to the loss statistics, and the number of lost ones among them.
+    /// Number of probes that the round adds to the loss statistics, and the number of losses among them.
     pub counts: (u32, u32),
 }
 
 impl PeerState {
-    /// Takes the results of a round with this overlay MTU. `assumed` is the verdict of a fault that all peers have in common.
+    /// Handles the results of a round with this overlay MTU. `assumed` is the verdict of a fault that all peers have in common.
     pub(super) fn close(
         &mut self,
         round: &Round,
@@ -84,7 +84,7 @@ impl PeerState {
         }
     }
 
-    /// Records what a round shows of packet sizes and of the underlay.
+    /// Records the results of a round about packet sizes and about the underlay.
     fn note_paths(&mut self, evidence: &Evidence, whole: bool, verdict: Verdict, mtu: u16) {
         if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
             self.carries = Some(mtu);
@@ -98,7 +98,7 @@ impl PeerState {
         }
     }
 
-    /// Drops what a change of the verdict invalidates.
+    /// Drops the data that a change of the verdict invalidates.
     fn changed(&mut self, from: Verdict, to: Verdict) {
         if from.state.impact() == Impact::All || to.state.impact() == Impact::All {
             self.history = self.history.after_a_break();
@@ -113,7 +113,7 @@ impl PeerState {
         }
     }
 
-    /// Returns the evidence without a loss on the underlay that a firewall explains.
+    /// Returns the evidence without an underlay loss that a firewall explains.
     fn excused(&self, evidence: Evidence) -> Evidence {
         if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
             Evidence {
@@ -131,7 +131,8 @@ impl PeerState {
         !present.ping_only && present.state.impact() <= Impact::None
     }
 
-    /// Records the losses over the overlay. Long probes are not lost by chance if the MTU is too small. Returns how many probes got a reply.
+    /// Records the losses over the overlay. If the MTU is too small, long probes do not get lost by chance. Returns the number of probes that got a
+    /// reply.
     fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) -> u8 {
         let small =
             verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;

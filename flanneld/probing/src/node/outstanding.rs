@@ -1,11 +1,11 @@
-//! Probes whose replies are awaited.
+//! Probes that await their replies.
 
 use super::message::{ANSWER_TIMEOUT, LATE_TIMEOUT, Waiting};
 use ipnet::IpNet;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Outstanding probes by nonce, and when each of them expires.
+/// Outstanding probes by nonce, with the expiry of each probe.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     by_nonce: HashMap<u64, Waiting>,
@@ -27,12 +27,12 @@ impl Outstanding {
         self.by_nonce.remove(&nonce);
     }
 
-    /// Keeps only the probes of peers that stay.
+    /// Keeps only the probes of peers that still exist.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.by_nonce.retain(|_, waiting| stays(&waiting.key));
     }
 
-    /// Drops the probes whose replies would be too late even to show that nothing was lost. Returns their number.
+    /// Drops the probes whose replies would be too late even to show that no packet got lost. Returns the number of dropped probes.
     pub(super) fn expire(&mut self, now: Duration) -> u64 {
         let mut lost = 0;
         while let Some((_, nonce)) = self.expiries.pop_front_if(|(until, _)| *until <= now) {

@@ -11,12 +11,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
-/// Probes whose replies are judged together.
+/// Probes whose replies the node judges together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub number: u64,
     pub evidence: Evidence,
-    /// Whether it has every probe that a verdict needs.
+    /// Whether the round has every probe that a verdict needs.
     pub whole: bool,
     pub began: Duration,
     pub closes: Duration,
@@ -24,9 +24,9 @@ pub(super) struct Round {
     pub open: u8,
     /// Whether the peer's host refused a probe.
     pub refused: bool,
-    /// Whether a ping itself got a reply.
+    /// Whether a ping got a reply.
     pub ponged: bool,
-    /// Whether a fault that all peers have in common was found or ended meanwhile, which explains the losses.
+    /// Whether a fault that all peers have in common began or ended meanwhile, which explains the losses.
     pub explained: bool,
 }
 
@@ -44,10 +44,10 @@ pub(super) struct PeerState {
     pub target: Target,
     /// The peer's number on the wire, for pseudo-random orders; 0 if the number cannot be computed.
     pub who: u64,
-    /// The number of its subnet in rows.
+    /// The number of the peer's subnet in rows.
     pub short: u32,
     pub standing: DebouncedVerdict,
-    /// The verdict with its grade.
+    /// The verdict, including the states `slow` and `loses-some`.
     pub shown: State,
     pub since: Moment,
     pub turn: Turn,
@@ -63,9 +63,9 @@ pub(super) struct PeerState {
     pub refuses: bool,
     /// Whether the peer replied during a common fault of its family.
     pub exempt: bool,
-    /// Whether probes over the underlay are lost while the overlay works: a firewall lets in only the tunnel.
+    /// Whether probes over the underlay get lost while the overlay works, because a firewall lets in only the tunnel.
     pub tunnel_only: bool,
-    /// Its overlay address, as the peer itself reports it.
+    /// The peer's overlay address, as the peer itself reports it.
     pub answers_at: Option<IpAddr>,
     pub tokens: Tokens,
 }
@@ -75,23 +75,23 @@ pub(super) struct Turn {
     pub count: u32,
     /// The round of long probes in which the peer got its last long probe.
     pub full_done: u32,
-    /// Rounds since the last turn began.
+    /// Number of rounds since the last turn began.
     pub rounds: u8,
 }
 
-/// When packets were last exchanged with a peer.
+/// Times of the last packets exchanged with a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     pub asked: Option<Moment>,
-    /// Its last reply of any kind.
+    /// Time of the peer's last reply of any kind.
     pub answered: PathTimes,
-    /// Its last probe that reached this node.
+    /// Time of the peer's last probe that reached this node.
     pub received: PathTimes,
-    /// The last probe of the peer that caused a round on this node.
+    /// Time of the peer's last probe that caused a round on this node.
     pub reconsidered: Option<Moment>,
 }
 
-/// The last time on each path.
+/// The last times on each path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PathTimes {
     pub overlay: Option<Moment>,
@@ -134,7 +134,7 @@ impl PeerState {
         }
     }
 
-    /// Returns whether the known results still apply: the target is the same node at the same address.
+    /// Returns whether the known results still apply, because the target is the same node at the same address.
     pub(super) fn is_same_node(&self, target: &Target) -> bool {
         self.target.address == target.address && self.target.id == target.id
     }

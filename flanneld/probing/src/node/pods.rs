@@ -12,9 +12,9 @@ use types::Family;
 use types::reachability::State;
 
 impl Node {
-    /// Takes a datagram of the overlay that does not come from the probe port. Returns the reply if the datagram is a pod probe of a peer. The sender
-    /// has to be the peer's pod-probe address or one of the peer's own addresses. The pod call is queued and follows with the next packets. Reply and
-    /// call together are at most as long as the probe.
+    /// Handles a datagram from the overlay that does not come from the probe port. Returns the reply if the datagram is a pod probe of a peer. The
+    /// sender has to be the peer's pod-probe address or one of the peer's own addresses. Queues the pod call, which follows with the next packets.
+    /// Reply and call together are at most as long as the probe.
     pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, _)) = parse(datagram.bytes) else {
             self.traffic.junk += 1;
@@ -66,8 +66,8 @@ impl Node {
         Some(echo(&answer, &body, ECHO))
     }
 
-    /// Returns at most `most` peers that reply to probes over the overlay, each with the address that replies. Peers of `first` come first, then
-    /// those after `after`, then those from the beginning up to `after`.
+    /// Returns at most `most` peers that reply to probes over the overlay, each with the address that replies. Peers of `first` come first, then the
+    /// peers after `after`, then the peers from the beginning up to `after`.
     pub fn answering(
         &self,
         family: Family,

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Node {
-    /// Takes a datagram. Returns the reply if the datagram is a probe that gets one.
+    /// Handles a datagram. Returns the reply if the datagram is a probe that deserves a reply.
     pub fn receive(&mut self, now: Now, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         match parse(datagram.bytes) {
             Some(Message::Echo(header, body)) if header.kind == MessageKind::EchoQuestion => {
@@ -43,8 +43,8 @@ impl Node {
         }
     }
 
-    /// Returns the probe that this message replies to. The probe is outstanding and was sent to this address over this path; the reply is for this
-    /// node.
+    /// Returns the outstanding probe to which this message replies. This node sent the probe to this address over this path, and the reply is for
+    /// this node.
     fn awaited(
         &mut self,
         nonce: u64,
@@ -127,7 +127,7 @@ impl Node {
         self.answered(now, waiting, at, rtt, body.heard_overlay_ms);
     }
 
-    /// Takes the reply to a ping.
+    /// Handles the reply to a ping.
     pub fn pong(&mut self, now: Now, path: Path, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self
             .outstanding
@@ -148,14 +148,13 @@ impl Node {
         self.answered(now, waiting, at, rtt, None);
     }
 
-    /// Takes an ICMP error by which a host refuses a probe. The error proves as much as a reply to a ping.
+    /// Handles an ICMP error by which a host refuses a probe. The error proves as much as a reply to a ping.
     pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self
             .outstanding
             .get(nonce)
             .filter(|waiting| waiting.to == from);
         let Some(waiting) = asked else { return };
-        self.traffic.refused += 1;
         let what = match waiting.what {
             What::Full => What::FullPing,
             What::Small => What::Ping,
@@ -165,11 +164,13 @@ impl Node {
                     session.refused(kind);
                 }
                 self.outstanding.remove(nonce);
+                self.traffic.refused += 1;
                 return;
             }
             _ => return,
         };
         self.outstanding.remove(nonce);
+        self.traffic.refused += 1;
         let Some(peer) = self.peers.get_mut(&waiting.key) else {
             return;
         };
@@ -187,7 +188,7 @@ impl Node {
         }
     }
 
-    /// Takes a reply from the peer that was probed.
+    /// Handles a reply from the probed peer.
     fn answered(
         &mut self,
         now: Now,

@@ -1,4 +1,4 @@
-//! Rounds, which verify what a turn shows, and their verdicts.
+//! Rounds, which verify the results of turns, and the verdicts of rounds.
 
 use super::deadlines::Urgency;
 use super::machine::Node;
@@ -15,10 +15,10 @@ use types::reachability::{Impact, State};
 
 /// Maximum number of rounds after a turn.
 const MAX_ROUNDS: u8 = 5;
-/// After this many rounds, a round has two long probes. The verdict that the MTU is too small rests only on long probes, and one in fifty of them may
-/// be lost by chance.
+/// Number of rounds after which a round has two long probes. The verdict that the MTU is too small rests only on long probes, and one in fifty of
+/// them may get lost by chance.
 const DOUBLE_FROM: u8 = 2;
-/// A round trip that has been slow for this long becomes the usual one.
+/// Time after which a slow round trip becomes the usual round trip.
 const SLOW_FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl Node {
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// Starts whole rounds with the peers that are known to be broken, in turn, because their state may have changed.
+    /// Starts whole rounds with the peers with confirmed faults, in turn, because their state may have changed.
     pub(super) fn look_at_broken(&mut self, now: Now) {
         while let Some((_, key)) = self.deadlines.broken.due(now.at) {
             let peer = self.peers.get_mut(&key);
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// Judges the rounds whose time is over.
+    /// Judges the rounds whose time has ended.
     pub(super) fn close_rounds(&mut self, now: Now) {
         while let Some(key) = self.deadlines.closes.pop_due(now.at) {
             self.close_round(now, key);
@@ -303,7 +303,7 @@ impl Node {
     }
 }
 
-/// Returns the part of the evidence that a probe is about.
+/// Returns the part of the evidence to which a probe belongs.
 pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResult> {
     match what {
         What::Full => Some(&mut evidence.full),

@@ -61,7 +61,7 @@ impl Session {
         self.count(kind, |count| count.refused += 1);
     }
 
-    /// Returns whether the session is complete: no reply is awaited.
+    /// Returns whether the session is complete, without outstanding replies.
     pub(super) fn is_complete(&self) -> bool {
         self.counts
             .iter()

@@ -1,4 +1,4 @@
-//! Sessions: one peer is probed on demand, for a caller that waits.
+//! Sessions, in which this node probes one peer on demand for a waiting caller.
 
 use super::machine::Node;
 use super::message::{ANSWER_TIMEOUT, Asked, Now, What};
@@ -15,7 +15,7 @@ const REPETITION_INTERVAL: Duration = Duration::from_millis(200);
 const MAX_SESSIONS: usize = 8;
 
 impl Node {
-    /// Starts to probe a peer on demand. Returns the number of the session. Returns `None` if the peer does not exist or there are too many sessions.
+    /// Starts to probe a peer on demand. Returns the number of the session, or `None` if the peer does not exist or too many sessions are open.
     pub fn begin_session(&mut self, now: Now, key: IpNet) -> Option<u64> {
         if !self.peers.contains_key(&key) || self.sessions.open.len() >= MAX_SESSIONS {
             return None;
@@ -27,7 +27,7 @@ impl Node {
         Some(number)
     }
 
-    /// Returns the result and ends the session, once the session is complete.
+    /// Returns the result and ends the session, if the session is complete.
     pub fn end_session(&mut self, now: Now, number: u64) -> Option<Probe> {
         let is_over = |session: &Session| {
             session.done > REPETITIONS || session.done == REPETITIONS && session.is_complete()
@@ -48,7 +48,7 @@ impl Node {
         })
     }
 
-    /// Ends a session whose result is no longer awaited.
+    /// Ends a session whose caller no longer waits.
     #[cfg(feature = "prober")]
     pub(crate) fn drop_session(&mut self, number: u64) {
         self.sessions.open.remove(&number);

@@ -27,7 +27,7 @@ fn age(now: Now, at: impl Into<Duration>) -> u64 {
 }
 
 impl Node {
-    /// Returns all results. `port` and `problems` are those of the sockets.
+    /// Returns all results. `port` and `problems` describe the sockets.
     pub fn show(&self, now: Now, port: u16, problems: Vec<view::Problem>) -> Mesh {
         let rows = self.show_rows(now);
         Mesh {
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// Returns how long it takes to probe all peers once.
+    /// Returns the time in which this node probes all peers once.
     fn cycle(&self) -> Duration {
         let on_link = self.peers.values().filter(|peer| peer.target.on_link);
         cycle(self.peers.len(), on_link.count())
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// Applies `of` to the view of each peer, which is as in [`Node::show`].
+    /// Applies `of` to the view of each peer, which is the same as in [`Node::show`].
     pub fn peers<T>(&self, now: Now, of: impl FnMut(view::PeerView) -> T) -> Vec<T> {
         self.show_peers(now, &self.show_rows(now), of)
     }
@@ -120,7 +120,7 @@ impl Node {
             .iter()
             .filter(|_| looked)
             .map(|(subnet, peer)| (peer.short, *subnet))
-            // Other nodes report on this node, too.
+            // Other nodes also report on this node.
             .chain(own.map(|subnet| (short(&subnet), subnet)))
             .collect();
         self.viewer
@@ -167,12 +167,12 @@ impl Node {
         peers
     }
 
-    /// Returns the state of a peer, if there is one with this subnet.
+    /// Returns the state of the peer with this subnet, if such a peer exists.
     pub fn state(&self, subnet: &IpNet) -> Option<State> {
         self.peers.get(subnet).map(|peer| peer.shown)
     }
 
-    /// Returns how many peers are in each state.
+    /// Returns the number of peers in each state.
     pub fn counts(&self) -> BTreeMap<State, u32> {
         let mut counts = BTreeMap::new();
         for peer in self.peers.values() {
@@ -181,7 +181,7 @@ impl Node {
         counts
     }
 
-    /// Returns how many peers reply, and how many do not, over the overlay and over the underlay.
+    /// Returns the numbers of peers that reply and that do not reply, over the overlay and over the underlay.
     pub fn paths(&self) -> BTreeMap<(Path, PathState), u32> {
         let mut counts = BTreeMap::new();
         for peer in self.peers.values() {

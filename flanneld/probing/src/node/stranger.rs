@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// When it first and last probed this node.
+/// Times of the sender's first and last probes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub first: Duration,
     pub last: Duration,
-    /// The number that it claims to have.
+    /// The number that the sender claims to have.
     pub who: u64,
 }

@@ -1,4 +1,5 @@
-//! Unknown senders: hosts without a lease that probe this node. They are nodes of the same network with another store, or nodes whose lease is gone.
+//! Unknown senders: hosts without a lease that probe this node. Unknown senders are nodes of the same network with another store, or nodes whose
+//! lease is gone.
 
 use super::machine::Node;
 use super::message::{Datagram, Now};
@@ -10,11 +11,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Maximum number of senders that are remembered.
+/// Maximum number of remembered senders.
 const MOST: usize = 8;
-/// Time for which a sender is remembered. A node probes each peer more often, in all but the largest clusters.
+/// Time for which this node remembers a sender. In all but the largest clusters, a node probes each peer more often.
 const MEMORY: Duration = Duration::from_secs(120);
-/// For how long a sender has to probe before it is reported. A node that joins or leaves is unknown for a moment.
+/// Time for which a sender has to probe before this node reports it. A node that joins or leaves is unknown for a moment.
 const LASTING: Duration = Duration::from_secs(30);
 
 impl Node {

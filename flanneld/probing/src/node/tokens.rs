@@ -1,9 +1,8 @@
-//! Tokens, which distinguish probes of a peer from forged ones.
+//! Tokens, which distinguish probes of a peer from forged probes.
 
 use crate::wire::{Echo, NONE};
 
-/// The tokens of one peer. A peer's address can be forged, but only a node that receives packets at that address can repeat a token that was sent
-/// there.
+/// The tokens of one peer. Any host can forge a peer's address, but only a node that receives packets at that address can repeat the token in them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens {
     /// This node's token, which the peer has to repeat.
@@ -15,7 +14,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Creates tokens. `random` makes this node's own token: if it can be guessed, others can use up the peer's replies.
+    /// Creates tokens. `random` generates this node's own token. With a guessable token, other hosts could exhaust the peer's replies.
     pub(super) fn new(random: u64) -> Self {
         // The remainder is never `NONE`, which stands for no token.
         Self {
@@ -25,7 +24,7 @@ impl Tokens {
         }
     }
 
-    /// Takes the tokens of a probe. Returns whether the probe is certainly from the peer.
+    /// Records the tokens of a probe. Returns whether the probe is certainly from the peer.
     pub(super) fn take(&mut self, body: &Echo) -> bool {
         let sure = body.repeats == Some(self.own);
         self.last = body.token;
@@ -35,13 +34,13 @@ impl Tokens {
         sure
     }
 
-    /// Returns whether the peer has repeated this node's token. From then on, a probe that does not repeat it is not from the peer.
+    /// Returns whether the peer has repeated this node's token. From then on, a probe that does not repeat the token is not from the peer.
     pub(super) fn is_sure(&self) -> bool {
         self.sure.is_some()
     }
 
-    /// Returns the token that a probe repeats. It alternates between the sure and the last one, because a peer that restarted has another token.
-    /// `random` is the nonce.
+    /// Returns the token that a probe repeats. The result alternates between the confirmed token and the last token, because a restarted peer has
+    /// another token. `random` is the nonce.
     pub(super) fn repeated(&self, random: u64) -> Option<u32> {
         self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
     }

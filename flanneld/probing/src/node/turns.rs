@@ -1,4 +1,4 @@
-//! Turns: as few probes as can show that nothing has changed.
+//! Turns, which send the fewest probes that can confirm a peer's state.
 
 use super::machine::Node;
 use super::message::{Now, ROUND_COST, What};
@@ -6,11 +6,11 @@ use crate::schedule::turn_paths;
 use ipnet::IpNet;
 use types::reachability::State;
 
-/// Peers that reply only to ping get a probe every so many turns ...
+/// Number of turns between two probes of a peer that replies only to ping.
 const QUESTION_INTERVAL: u32 = 10;
-/// ... and a long ping every so many turns.
+/// Number of turns between two long pings of such a peer.
 const LONG_PING_INTERVAL: u32 = 4;
-/// While the MTU is too small, the search for it is repeated every so many turns.
+/// Number of turns between two MTU searches while the MTU is too small.
 const MTU_SEARCH_INTERVAL: u32 = 8;
 
 impl Node {
@@ -32,7 +32,7 @@ impl Node {
         }
     }
 
-    /// Starts a turn: a whole round if the MTU is too small, else as few probes as can show that nothing has changed.
+    /// Starts a turn: a whole round if the MTU is too small, otherwise the fewest probes that can confirm the peer's state.
     fn turn(&mut self, now: Now, key: IpNet) {
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
@@ -103,7 +103,7 @@ impl Node {
         whats
     }
 
-    /// Returns a long probe if it is this peer's turn to get one, else a short one.
+    /// Returns a long probe if this peer is next for a long probe, otherwise a short probe.
     fn long_or_short(&mut self, now: Now, key: IpNet) -> What {
         let mut done = self.peers.get(&key).map_or(0, |peer| peer.turn.full_done);
         let others_wait = |round: u32| {

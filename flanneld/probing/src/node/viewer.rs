@@ -1,4 +1,4 @@
-//! Rows of other nodes, and whether they are viewed.
+//! Rows of other nodes, and whether a client views them.
 
 use crate::limits::Bucket;
 use crate::rows::{self, Body};
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 /// Minimum time between two row requests to a node.
 pub(super) const ROW_INTERVAL: Duration = Duration::from_secs(5);
-/// Time for which a row is kept.
+/// Time for which the cache keeps a row.
 const ROW_LIFETIME: Duration = Duration::from_secs(300);
-/// Minimum time between two rounds of row requests about a peer in trouble, while rows are not viewed.
+/// Minimum time between two rounds of row requests about a failing peer, while no client views rows.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The cached row of another node.
@@ -18,13 +18,13 @@ const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) struct CachedRow {
     pub(crate) asked_at: Duration,
     pub(crate) answered_at: Option<Duration>,
-    /// Encoded as on the wire, because rows of ten thousand nodes are kept.
+    /// The row in the encoding of the wire, because the cache may contain rows of ten thousand nodes.
     pub bytes: Box<[u8]>,
     pub attempts: u8,
 }
 
 impl CachedRow {
-    /// Returns when the row expires.
+    /// Returns the expiry of the row.
     pub(super) fn until(&self) -> Duration {
         self.answered_at.unwrap_or(self.asked_at) + ROW_LIFETIME
     }
@@ -43,7 +43,7 @@ pub(super) struct Viewer {
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
     pub(crate) wants_witnesses: bool,
-    /// The peer in trouble that row requests name, by the number of its subnet.
+    /// The failing peer that row requests name, by the number of its subnet.
     pub about: Option<u32>,
     pub rows: BTreeMap<IpNet, CachedRow>,
 }
@@ -62,13 +62,13 @@ impl Viewer {
         }
     }
 
-    /// Drops nodes that are gone.
+    /// Drops nodes that no longer exist.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.rows.retain(|key, _| stays(key));
         self.queue.retain(|key| stays(key));
     }
 
-    /// Requests the rows of some other nodes because peers are in trouble: the one with this subnet number, or all of them.
+    /// Requests the rows of some other nodes because peers fail: the peer with this subnet number, or all peers.
     pub(super) fn trouble(&mut self, now: Duration, about: Option<u32>) {
         if self
             .troubled_at
@@ -80,7 +80,7 @@ impl Viewer {
         }
     }
 
-    /// Returns whether the next row request to a node goes over the underlay.
+    /// Returns whether the next row request to a node uses the underlay.
     pub(super) fn goes_over_underlay(&self, key: &IpNet) -> bool {
         self.rows
             .get(key)
@@ -91,7 +91,7 @@ impl Viewer {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Returns when the next work is due.
+    /// Returns the time of the next work.
     pub(super) fn next(&mut self, now: Duration) -> Option<Duration> {
         if self.wants_witnesses {
             return Some(now);

@@ -11,9 +11,10 @@ use types::reachability::{Impact, State};
 
 /// Time after a view during which this node requests rows.
 const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of other nodes that get a row request when a peer is in trouble.
+/// Maximum number of other nodes that get a row request when a peer fails.
 const MAX_WITNESSES: usize = 16;
-/// Maximum number of peers in the cached rows of other nodes: all peers of some 140 nodes, of more nodes only the worst peers.
+/// Maximum number of peers in the cached rows of other nodes. This number covers all peers of some 140 nodes; with more nodes, rows contain only the
+/// worst peers.
 const MAX_CELLS: usize = 20_200;
 
 impl Node {

@@ -1,4 +1,4 @@
-//! Pings to a pod's address. They are independent of the prober's pings.
+//! Pings to a pod's address. These pings are independent of the prober's pings.
 
 use super::ping;
 use super::socket::Registered;
@@ -16,10 +16,10 @@ const PING_INTERVAL: Duration = Duration::from_millis(200);
 /// Time to wait for the last reply.
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pings an address `times` times, from `from` or else from the address that the route selects.
+/// Pings an address `times` times, from `from` or otherwise from the address that the route selects.
 ///
 /// # Errors
-/// Returns an error if the raw socket cannot be opened; it needs CAP_NET_RAW.
+/// Returns an error if the kernel refuses the raw socket, which needs CAP_NET_RAW.
 pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tally> {
     let family = Family::from(to);
     let any = family.pick(

@@ -1,4 +1,4 @@
-//! Logs peers whose state changes: one line for each, up to a number that a reader can take in.
+//! Logs peers whose state changes: one line for each peer, up to a readable number of lines.
 
 use crate::node::{CommonNotice, Notice};
 use crate::target::Target;
@@ -58,7 +58,7 @@ impl Log {
     }
 }
 
-/// Logs faults that all peers of a family have in common, and their ends.
+/// Logs the beginning and the end of faults that all peers of a family have in common.
 pub(super) fn report_common(notices: &[CommonNotice]) {
     for notice in notices {
         let CommonNotice {

@@ -33,7 +33,7 @@ pub(super) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)
 }
 
-/// Forbids fragmentation and ignores the cached path MTU, because the probes have to find what the path carries.
+/// Forbids fragmentation and ignores the cached path MTU, because the probes have to determine the packet size that the path carries.
 pub(super) fn do_not_fragment(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
     if family.is_v6() {
         set(

@@ -1,4 +1,4 @@
-//! Sockets that cannot be used, and the reasons.
+//! Unusable sockets, and the reasons.
 
 use crate::target::Path;
 use crate::view;
@@ -19,12 +19,12 @@ pub(super) struct Unusable {
     pub why: Why,
 }
 
-/// Reason why a socket cannot be used.
+/// Reason why a socket is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Another flanneld on this host uses the port for its tunnel. The value is its device or network.
+    /// Another flanneld on this host uses the port for its tunnel. Contains the device or the network of the tunnel.
     Lent(String),
-    /// The kernel refuses it. The values are the kind and the text of the error.
+    /// The kernel refuses the socket. Contains the kind and the text of the error.
     Refused(io::ErrorKind, String),
 }
 
@@ -46,7 +46,7 @@ impl Unusable {
         )
     }
 
-    /// Converts it for the API.
+    /// Converts the problem for the API.
     pub(super) fn shown(&self) -> view::Problem {
         let (_, _, is_ping) = self.place;
         view::Problem {

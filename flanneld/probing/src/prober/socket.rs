@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::unix::AsyncFd;
 
-/// Size of the receive buffer in bytes. It holds packets that arrive while this program does not run.
+/// Size of the receive buffer in bytes. The buffer holds packets that arrive while this program does not run.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// Length of the longest datagram that is read, in bytes: more than any MTU that is probed.
+/// Maximum length in bytes of a datagram that the socket reads, which exceeds every probed MTU.
 pub(super) const MAX_DATAGRAM: usize = 65_536;
 /// The first four bytes of every message.
 const MAGIC: u32 = u32::from_be_bytes(*b"flpr");
@@ -46,15 +46,15 @@ const RETURN: u16 = 0x06;
 /// A socket that is registered with the runtime.
 pub(super) struct Registered {
     socket: Socket,
-    /// The same socket, as registered. `None` while packets do not wake the program.
+    /// The registration of the socket. `None` while packets do not wake the program.
     registered: Option<AsyncFd<Socket>>,
-    /// The address it is bound to.
+    /// The address to which the socket is bound.
     pub address: SocketAddr,
-    /// When it was last found empty. Packets that are read now arrived after that.
+    /// Time at which a read last found the socket empty. Packets in the current read arrived later.
     emptied: Instant,
 }
 
-/// A packet that was read.
+/// A received packet.
 pub(super) struct Read {
     pub from: IpAddr,
     /// The source port of a datagram.
@@ -66,8 +66,8 @@ pub(super) struct Read {
 }
 
 impl Registered {
-    /// Opens a socket for probes and replies. The address may be assigned later. `hosts` are the host bits of a sender's address, at most the last
-    /// 32, which select the senders in the overlay. `None` accepts any address.
+    /// Opens a socket for probes and replies. The host may get the address later. `hosts` contains the host bits of a sender's address, at most the
+    /// last 32, which select the senders in the overlay. `None` accepts any address.
     pub(super) fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
         let socket = Socket::new(
             Domain::for_address(address),
@@ -78,12 +78,12 @@ impl Registered {
         Self::open(socket, address)
     }
 
-    /// Changes which senders are accepted.
+    /// Sets the accepted senders.
     pub(super) fn let_send(&self, hosts: Option<u32>) -> io::Result<()> {
         self.socket.attach_filter(&senders(self.address, hosts))
     }
 
-    /// Opens a socket for pings with this identifier. It also receives the ICMP errors by which hosts refuse probes to this port.
+    /// Opens a socket for pings with this identifier. The socket also receives the ICMP errors by which hosts refuse probes to this port.
     pub(super) fn pings(address: IpAddr, id: u16, port: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
         let protocol = if address.is_ipv6() {
@@ -154,7 +154,7 @@ impl Registered {
         })
     }
 
-    /// Reads one packet, if there is one.
+    /// Reads one packet, if a packet is waiting.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<Read> {
         let mut control = nix::cmsg_space!(libc::timespec);
         loop {
@@ -214,7 +214,7 @@ impl Registered {
         }
     }
 
-    /// Sends a packet. A packet that cannot be sent is lost, as on the path.
+    /// Sends a packet. If the send fails, the packet is lost, as on the path.
     pub(super) fn send(&self, to: SocketAddr, bytes: &[u8]) {
         let _ = self.socket.send_to(bytes, &to.into());
     }
@@ -222,7 +222,7 @@ impl Registered {
 
 /// Builds the filter of a datagram socket. The filter drops other packets before they take space in the buffer. Otherwise a flood of such packets
 /// would displace the packets of nodes. Nodes send from the probe port. In the overlay, they send from the first or the second address of a subnet,
-/// which pods do not have. Pod probes may come from any port of these addresses, and of a subnet's pod-probe address.
+/// which pods do not have. Pod probes may come from any port of these addresses or of a subnet's pod-probe address.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.
     let port = [
@@ -261,8 +261,8 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         .collect()
 }
 
-/// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings and errors about its probes. So a flood of other
-/// errors displaces no reply.
+/// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings and errors about its probes. A flood of other errors
+/// therefore displaces no reply.
 fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     vec![
         SockFilter::new(HEADER_LENGTH, 0, 0, 0),

@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 use types::{Coded, Family};
 
-/// Maximum number of packets that are read from a socket before the next socket has its turn.
+/// Maximum number of packets that the prober reads from a socket before it reads the next socket.
 const MAX_READS_PER_SOCKET: usize = 64;
 
 /// A packet that the prober received, by the kind of its socket.
@@ -71,7 +71,7 @@ impl Sockets {
     }
 
     /// Opens and closes sockets until exactly these exist. `hosts` are the bits that distinguish a node's overlay address from its pods' addresses, for
-    /// IPv4 and IPv6. `clear` is set if probes may go over the underlay. `yields_to` is the tunnel that has the port.
+    /// IPv4 and IPv6. `clear` is set if probes may travel over the underlay. `yields_to` is the tunnel that uses the port.
     pub(super) fn follow(
         &mut self,
         wanted: &[(Path, IpAddr)],
@@ -142,12 +142,12 @@ impl Sockets {
         }
     }
 
-    /// Returns the sockets that cannot be used.
+    /// Returns the unusable sockets.
     pub(super) fn problems(&self) -> Vec<Problem> {
         self.problems.values().map(Unusable::shown).collect()
     }
 
-    /// Sets whether received packets wake the program. Returns whether packets of all sockets do.
+    /// Sets whether received packets wake the program. Returns whether packets of all sockets wake it.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {

@@ -88,7 +88,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Seals a padded packet, or queues it until there is a session.
+    /// Seals a padded packet, or queues it until a session exists.
     #[inline]
     fn seal_one(
         &self,

@@ -2,8 +2,8 @@
 
 use crate::kube::cluster::options::ClusterOptions;
 
-/// Returns containerd's configuration. It disables AppArmor, because profiles would apply to this machine.
-/// The default snapshotter, `native`, copies images instead of using layers: that works on every file system.
+/// Returns containerd's configuration. The configuration disables AppArmor, because profiles would apply to this machine. The default snapshotter,
+/// `native`, copies images instead of using layers, and so works on every file system.
 pub(super) fn containerd(options: &ClusterOptions) -> String {
     CONTAINERD.replace("native", options.snapshotter())
 }
@@ -56,7 +56,7 @@ const NAME_SERVICE: &str = r"clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 ";
 
-/// Script that turns a mount namespace into a machine. `$0` is the machine's folder; it already has its own `/run`.
+/// Script that turns a mount namespace into a machine. `$0` is the machine's folder. The namespace already has its own `/run`.
 ///
 /// - The `/sys` of the lab's hosts hides the cgroups, so the script unmounts it.
 /// - Mounts below are shared, as on every machine with systemd, because a pod may ask for mount propagation.

@@ -59,7 +59,7 @@ impl Member {
         }
     }
 
-    /// Returns the node's name, which is that of its host.
+    /// Returns the node's name, which is also the name of its host.
     pub fn name(&self) -> &str {
         self.host.name()
     }
@@ -69,7 +69,7 @@ impl Member {
         &self.host
     }
 
-    /// Reports whether the node was started.
+    /// Reports whether the node has started.
     pub fn is_started(&self) -> bool {
         self.running.is_some()
     }
@@ -85,7 +85,7 @@ impl Member {
     /// Starts containerd, kube-proxy and kubelet on the node.
     ///
     /// # Errors
-    /// Returns an error if the node already runs, or if containerd is not up in time.
+    /// Returns an error if the node already runs, or if containerd is not ready in time.
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.running.is_none(), "{} runs already", self.name());
         self.power_on()?;
@@ -212,7 +212,7 @@ impl Member {
         kubelet.terminate(STOP).map(drop)
     }
 
-    /// Kills containerd and starts it again, without waiting for it. The pods keep running.
+    /// Kills containerd and starts it again, without waiting until it is ready. The pods keep running.
     ///
     /// # Errors
     /// Returns an error if the node does not run, or if containerd cannot be started.
@@ -224,10 +224,10 @@ impl Member {
         Ok(())
     }
 
-    /// Switches the node off. All its processes are killed; the content of `/run` and the kernel state are lost.
+    /// Switches the node off. Kills all the node's processes; the content of `/run` and the kernel state are lost.
     ///
     /// # Errors
-    /// Returns an error if a process does not end or the namespace cannot be removed.
+    /// Returns an error if a process does not end or the removal of the namespace fails.
     pub fn power_off(&mut self) -> Result<()> {
         let folder = self.host.folder()?;
         let containers = cgroups::containers(&folder);
@@ -270,7 +270,7 @@ impl Member {
         .map(drop)
     }
 
-    /// Runs a program on this node, with its network and its files. Returns its standard output.
+    /// Runs a program on this node, with the node's network and files. Returns the program's standard output.
     ///
     /// # Errors
     /// Returns an error if the program cannot be started, or if its exit code is not 0.
@@ -278,7 +278,7 @@ impl Member {
         self.host.netns().exec("nsenter", &self.entered(command)?)
     }
 
-    /// Runs a program on this node, with its network and its files. Returns its output, whatever the exit code.
+    /// Runs a program on this node, with the node's network and files. Returns the program's output, with any exit code.
     ///
     /// # Errors
     /// Returns an error if the program cannot be started.
@@ -326,7 +326,7 @@ impl Member {
     }
 }
 
-/// Returns `PATH` for a node's programs: those of this machine or those that `make setup` keeps.
+/// Returns `PATH` for a node's programs: the programs of this machine or the programs that `make setup` keeps.
 fn path() -> Result<String> {
     let usual = std::env::var("PATH").unwrap_or_default();
     let is_installed =

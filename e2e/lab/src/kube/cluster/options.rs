@@ -23,7 +23,7 @@ impl ProxyMode {
     }
 }
 
-/// Addresses of nodes that are each behind a separate NAT.
+/// Addresses of nodes, each of which is behind a separate NAT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nat {
     /// All nodes have the same address.
@@ -76,14 +76,14 @@ impl ClusterOptions {
         self
     }
 
-    /// Starts every kubelet without `--node-ip`: it uses the address of the default route.
+    /// Starts every kubelet without `--node-ip`, so that kubelet uses the address of the default route.
     #[must_use]
     pub fn without_node_ip(self) -> ClusterOptions {
         let nodes = usize::from(self.nodes);
         self.node_ip(&vec![false; nodes])
     }
 
-    /// Sets for each node whether its kubelet gets `--node-ip`. Nodes after the end of the list get it.
+    /// Sets for each node whether its kubelet gets `--node-ip`. Kubelets of nodes after the end of the list get the flag.
     #[must_use]
     pub fn node_ip(mut self, nodes: &[bool]) -> ClusterOptions {
         self.node_ip = nodes.to_vec();
@@ -118,7 +118,7 @@ impl ClusterOptions {
         self
     }
 
-    /// Stores images as overlayfs layers instead of copies for each container. For large images, if the file system supports it.
+    /// Stores images as overlayfs layers instead of copies for each container, which suits large images if the file system supports overlayfs.
     #[must_use]
     pub fn layers(mut self) -> ClusterOptions {
         self.layers = true;

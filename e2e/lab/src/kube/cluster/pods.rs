@@ -37,7 +37,7 @@ impl Cluster {
         node.exec_in_container(&id, command)
     }
 
-    /// Runs a command in the first container of a pod. Returns its output, whatever the exit code.
+    /// Runs a command in the first container of a pod. Returns the command's output, with any exit code.
     ///
     /// # Errors
     /// Returns an error if the pod has no container, or if the command cannot be started.
@@ -137,7 +137,7 @@ impl Member {
         self.command(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Names the network namespace of a container after the lab, so that it is removed with the lab at the latest.
+    /// Names the network namespace of a container after the lab, so that the removal of the lab also removes the namespace.
     fn netns_of_container(&self, id: &str) -> Result<Netns> {
         let tasks = self.command(&["ctr", "--namespace", "k8s.io", "tasks", "list"])?;
         let of_task = |line: &str| {

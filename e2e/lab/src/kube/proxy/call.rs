@@ -16,9 +16,9 @@ pub struct Call {
     pub agent: String,
     /// The header field `Authorization`, if the client sent it.
     pub authorization: Option<String>,
-    /// The status code of the response, or 0 while there is none.
+    /// The status code of the response, or 0 before the response.
     pub status: u16,
-    /// Time at which the head of the request was read.
+    /// Time at which the proxy read the head of the request.
     pub at: Instant,
 }
 
@@ -28,7 +28,7 @@ impl Call {
         self.path.contains("watch=true") || self.path.contains("watch=1")
     }
 
-    /// Reports whether the request is for the collection of Nodes, not for one of them.
+    /// Reports whether the request is for the collection of Nodes, not for a single Node.
     pub fn is_of_nodes(&self) -> bool {
         self.path == "/api/v1/nodes" || self.path.starts_with("/api/v1/nodes?")
     }

@@ -127,7 +127,7 @@ impl Call {
 }
 
 impl Shared {
-    /// Adds a request to the list. Returns the judge for it, and its place in the list.
+    /// Adds a request to the list. Returns the judge for the request, and the request's place in the list.
     fn record(&self, call: &Call) -> (Judge, usize) {
         let mut state = self.lock();
         state.calls.push(call.clone());
