@@ -117,7 +117,7 @@ bench: ## How packets move, scale, healing and memory against the goals [ARGS=--
 microbench: ## Single functions: diff, look-up, split and merge, checksum, the reader of rules [ARGS=look_up]
 	cargo bench -p netstate -p packet-engine -p traffic-rules --bench diff --bench packets --bench reader -- $(ARGS)
 
-soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load, WireGuard's keys and NAT
+soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load, a status page left open, WireGuard's keys and NAT
 	./e2e/setup.sh soak
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off directory::moved directory::unmounted
@@ -126,7 +126,8 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	cargo test -p e2e --test e2e -- --ignored --nocapture wireguard_churn:: wireguard_secrets:: verdicts::
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld -p flannelctl
-	FLANNEL_BIN_DIR=$(CURDIR)/target/release cargo test -p e2e --test e2e -- --ignored --nocapture mesh_twenty::
+	FLANNEL_BIN_DIR=$(CURDIR)/target/release FLANNEL_TEST_OPEN=600 cargo test -p e2e --test e2e -- --ignored --nocapture --test-threads=1 mesh_twenty:: page::
+	cargo test -p flanneld --test page -- --ignored
 	cargo test -p probing --test simulation --test many_faults --test day -- --ignored
 	$(AS_ROOT) ./e2e/soak/services.sh $(CURDIR)/target/release/flanneld
 	@# A healthy network has no findings: ten minutes of each backend under load.

@@ -167,6 +167,7 @@ mod tests {
         let subcommands = [
             "cleanup",
             "completion",
+            "dashboard",
             "doctor",
             "lab",
             "leases",

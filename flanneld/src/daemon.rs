@@ -31,7 +31,7 @@ use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::problem::DaemonProblem;
-use crate::{samples, status_keeper, systemd};
+use crate::{sampler, status_keeper, systemd};
 use attrs::Following;
 use end::End;
 use left::Left;
@@ -189,7 +189,7 @@ impl Daemon {
             self.sysctls.clone(),
         );
         self.spawn(checks.keep(self.stop.clone()));
-        self.spawn(samples::keep(self.health.clone(), self.stop.clone()));
+        self.spawn(sampler::keep(self.health.clone(), self.stop.clone()));
         if self.settings.listen.metrics_per_peer {
             self.health.add_metrics_per_peer();
         }

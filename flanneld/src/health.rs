@@ -10,15 +10,16 @@ mod probes;
 mod process;
 pub(crate) mod prometheus_text;
 mod recorded;
+pub mod samples;
 mod unused;
 
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
-use crate::samples::{Samples, Totals};
 use condition::Condition;
 use doctor::Report;
 use figures::Counts;
 pub use figures::Figures;
+use samples::{Samples, Totals};
 
 use jiff::Timestamp;
 use netstate::netlink::device_counters::DeviceCounters;

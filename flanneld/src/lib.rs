@@ -20,7 +20,7 @@ pub mod network;
 pub mod pod_probes;
 pub mod probe;
 pub mod problem;
-pub mod samples;
+pub mod sampler;
 pub mod status_keeper;
 pub mod subnet_env_keeper;
 pub mod systemd;

@@ -41,6 +41,8 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
 struct Taken {
     memory: f64,
     rest: f64,
+    /// While a status page is open.
+    page: f64,
     /// From the moment at which all peers stop replying.
     silence: f64,
 }
@@ -50,6 +52,23 @@ fn share(daemon: &Flanneld) -> Result<f64> {
     let (start, before) = (Instant::now(), processor(daemon)?);
     std::thread::sleep(WINDOW);
     Ok((processor(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
+}
+
+/// Measures the share of a processor while a status page is open. Each response is a whole document, as if it had changed.
+fn share_with_page(daemon: &Flanneld) -> Result<f64> {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Relaxed) {
+                // The pause of the page.
+                std::thread::sleep(Duration::from_secs(2));
+                let _ = daemon.api("/api/v1/view");
+            }
+        });
+        let share = share(daemon);
+        ended.store(true, Relaxed);
+        share
+    })
 }
 
 /// Measures a daemon first while all peers reply and then while none does.
@@ -64,12 +83,19 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     std::thread::sleep(SETTLED);
     let rest = share(&daemon)?;
     let (resident, _) = memory(&daemon)?;
+    let page = if probes {
+        share_with_page(&daemon)?
+    } else {
+        rest
+    };
     if probes {
         let (sent, answers) = (
             sum(&daemon, "flannel_probe_sent_total")?,
             sum(&daemon, "flannel_probe_answered_total")?,
         );
-        eprintln!("  {sent} questions sent, {answers} answers, {resident:.1} MiB, {rest:.3} %");
+        eprintln!(
+            "  {sent} questions sent, {answers} answers, {resident:.1} MiB, {rest:.3} %, with a page {page:.3} %"
+        );
         let (_, text) = daemon.get("/metrics")?;
         let peers = text
             .lines()
@@ -100,6 +126,7 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     Ok(Taken {
         memory: resident,
         rest,
+        page,
         silence,
     })
 }
@@ -118,12 +145,14 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     let (ended, answered, node) = (AtomicBool::new(false), AtomicU64::new(0), fleet.node.v4()?);
     let (mut memory, mut shares, mut silence) = (Vec::new(), Vec::new(), Vec::new());
+    let mut pages = Vec::new();
     std::thread::scope(|scope| -> Result<()> {
         let serving = scope.spawn(|| answers::serve(&peers, node, &ended, &answered));
         let outcome = (0..ROUNDS).try_for_each(|_| -> Result<()> {
             let (without, with) = (taken(&fleet, &peers, false)?, taken(&fleet, &peers, true)?);
             memory.push(with.memory - without.memory);
             shares.push(with.rest - without.rest);
+            pages.push(with.page - with.rest);
             silence.push(with.silence - without.silence);
             Ok(())
         });
@@ -147,6 +176,15 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         shares,
         "%",
         "0.1 %",
+        "-",
+    );
+    table.figures(
+        &format!(
+            "{PEERS} peers, a status page is open: share of a processor, more than without it"
+        ),
+        pages,
+        "%",
+        "0.2 %",
         "-",
     );
     table.figures(

@@ -2,12 +2,60 @@
 
 use crate::Node;
 use crate::facts::{since, span};
-use crate::view::{Health, Sentence, is_about_path};
 use doctor::{Finding, Severity};
 use probing::view::{Mesh, PeerView, Row};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
+
+/// The state in one sentence.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sentence {
+    /// How well the network works.
+    pub level: Health,
+    /// The sentence.
+    pub title: String,
+    /// Figures or a cause.
+    pub text: String,
+}
+
+/// How well the network works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// No fault is known.
+    Good,
+    /// Not enough is known.
+    #[default]
+    Unknown,
+    /// Some packets are lost, or a fault will cost packets.
+    Warn,
+    /// Packets of pods are lost.
+    Bad,
+}
+
+impl Health {
+    /// Returns the name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Health::Good => "good",
+            Health::Unknown => "unknown",
+            Health::Warn => "warn",
+            Health::Bad => "bad",
+        }
+    }
+
+    /// Returns the sign that the page shows.
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Health::Good => "✓",
+            Health::Unknown => "?",
+            Health::Warn => "!",
+            Health::Bad => "✕",
+        }
+    }
+}
 
 /// Computes the sentence. The first of these that applies: this node cannot work, it reaches no or not every peer, a finding is broken, another node
 /// has a fault, a finding is degraded, all is well.
@@ -345,6 +393,11 @@ fn milliseconds(us: u32) -> String {
     } else {
         format!("{ms:.0} ms")
     }
+}
+
+/// Whether the findings of a check are about the path to a peer, which the cells show.
+pub(crate) fn is_about_path(check: &str) -> bool {
+    doctor::is_about_peers(check) || check == "mtu"
 }
 
 #[cfg(test)]

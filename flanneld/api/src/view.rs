@@ -3,7 +3,8 @@
 //! [`View::of`] computes the document from the node's document.
 
 use crate::facts::facts;
-use crate::sentence::sentence;
+pub use crate::sentence::{Health, Sentence};
+use crate::sentence::{is_about_path, sentence};
 use crate::{Node, Peer};
 use doctor::finding::{Evidence, Severity};
 use ipnet::IpNet;
@@ -49,54 +50,6 @@ pub struct View {
     pub facts: Vec<(String, String)>,
     /// The last log lines, the newest first.
     pub events: Vec<LogEvent>,
-}
-
-/// The state in one sentence.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sentence {
-    /// How well the network works.
-    pub level: Health,
-    /// The sentence.
-    pub title: String,
-    /// Figures or a cause.
-    pub text: String,
-}
-
-/// How well the network works.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Health {
-    /// No fault is known.
-    Good,
-    /// Not enough is known.
-    #[default]
-    Unknown,
-    /// Some packets are lost, or a fault will cost packets.
-    Warn,
-    /// Packets of pods are lost.
-    Bad,
-}
-
-impl Health {
-    /// Returns the name, as in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Health::Good => "good",
-            Health::Unknown => "unknown",
-            Health::Warn => "warn",
-            Health::Bad => "bad",
-        }
-    }
-
-    /// Returns the sign that the page shows.
-    pub const fn sign(self) -> &'static str {
-        match self {
-            Health::Good => "✓",
-            Health::Unknown => "?",
-            Health::Warn => "!",
-            Health::Bad => "✕",
-        }
-    }
 }
 
 /// A finding of the doctor that no other finding explains.
@@ -408,11 +361,6 @@ pub(crate) fn own_checks(own: &Own) -> impl Iterator<Item = &str> {
     let gravest = own.gravest.iter().filter(|_| own.checks.is_empty());
     let all = own.checks.iter().chain(gravest).map(String::as_str);
     all.filter(|check| !is_about_path(check))
-}
-
-/// Whether the findings of a check are about the path to a peer, which the cells show.
-pub(crate) fn is_about_path(check: &str) -> bool {
-    doctor::is_about_peers(check) || check == "mtu"
 }
 
 /// Adds this node's own findings.

@@ -518,8 +518,8 @@ fn rows_are_requested_only_while_they_are_viewed() {
             .count(),
         1
     );
-    // The row has nine peers. One of them is node 0 itself, which is not a peer of node 0.
-    assert_eq!(of_3.peers.len(), 8);
+    // Node 0 itself is among them.
+    assert_eq!(of_3.peers.len(), 9);
     // A view has other nodes' verdicts on a peer in trouble, here those of both ends of the link.
     assert!(world.view(3).peers.iter().any(|peer| {
         peer.state == State::OverlayCut

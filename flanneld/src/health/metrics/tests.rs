@@ -1,10 +1,12 @@
 use super::super::figures::{Counts, StoreCounts};
 use super::super::prometheus_text::from_openmetrics;
 use super::*;
+use backends::status::{EngineStatus, Traffic};
+use doctor::Severity;
 use netstate::netlink::device_counters::{DeviceCounters, DirectionCounters};
 use probing::prober::Figures;
 use probing::target::Path;
-use probing::view::{Ages, PathState, PeerView, Traffic};
+use probing::view::{Ages, PathState, PeerView};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use types::Histogram;
@@ -73,11 +75,11 @@ fn counts() -> Counts {
             },
         )]),
         probes: Some(Figures {
-            traffic: Traffic {
+            traffic: probing::view::Traffic {
                 answered: 10,
                 lost: 2,
                 refused: 1,
-                ..Traffic::default()
+                ..probing::view::Traffic::default()
             },
             paths: BTreeMap::from([((Path::Underlay, PathState::Silent), 3)]),
             round_trips: histogram.snapshot(),
@@ -167,4 +169,37 @@ fn peers_have_series_only_on_request() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
+}
+
+/// Nothing in the text depends on the number of leases.
+#[test]
+fn text_is_small_with_every_part() {
+    let mut counts = counts();
+    let severities = [Severity::Broken, Severity::Degraded, Severity::Risk];
+    for check in doctor::table::checks() {
+        for severity in severities {
+            counts.findings.findings.insert((check.id, severity), 1);
+        }
+        counts.findings.unknown.insert(check.id, 1);
+    }
+    let direction = Traffic {
+        // More than there are reasons.
+        dropped: doctor::table::checks()
+            .map(|check| (check.id, 1))
+            .take(50)
+            .collect(),
+        ..Traffic::default()
+    };
+    for device in ["flannel-wg", "flannel-wg-v6"] {
+        counts.datapath.push(EngineStatus {
+            device: device.to_owned(),
+            sent: direction.clone(),
+            received: direction.clone(),
+            handshakes: Some([("initiated", 1); 5]),
+            ..EngineStatus::default()
+        });
+    }
+    (counts.leases, counts.peers) = (10_000, 10_000);
+    let size = text(&Node::default(), &counts).len();
+    assert!(size < 64 << 10, "{size}");
 }

@@ -1,16 +1,8 @@
-//! Samples of the last five minutes for the charts of the status page, and the counters of devices for the metrics.
+//! Samples of the last five minutes for the charts of the status page.
 
-use crate::health::Health;
-use crate::network::RunningNetwork;
-use backends::status::EngineStatus;
-use netstate::names::LinkName;
-use netstate::netlink::device_counters::{CounterReader, DeviceCounters};
 use node_api::view::Charts;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
-use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
-use tracing::debug;
 
 /// Interval of the samples.
 pub const STEP: Duration = Duration::from_secs(5);
@@ -97,75 +89,6 @@ impl Samples {
                 .filter_map(|(name, series)| Some((name.to_owned(), series?)))
                 .collect(),
         }
-    }
-}
-
-/// Takes samples until `stop`.
-pub async fn keep(health: Health, stop: CancellationToken) {
-    let mut reader = match CounterReader::open() {
-        Ok(reader) => Some(reader),
-        Err(error) => {
-            debug!(error = %error, "cannot read the counters of devices");
-            None
-        }
-    };
-    let mut ticks = tokio::time::interval(STEP);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last = Instant::now();
-    loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = stop.cancelled() => return,
-        }
-        let mut devices = BTreeMap::new();
-        for device in health.devices() {
-            let name = LinkName::parse(&device);
-            if let (Some(reader), Some(name)) = (&mut reader, name)
-                && let Some(counters) = reader.of(name).await
-            {
-                devices.insert(device, counters);
-            }
-        }
-        let totals = match health.network() {
-            Some(network) => totals(&network, &devices, health.rule_repairs()),
-            None => Totals::default(),
-        };
-        let now = Instant::now();
-        health.sampled(totals, now - last, devices);
-        last = now;
-    }
-}
-
-/// Adds up the counters of the network.
-fn totals(
-    network: &RunningNetwork,
-    devices: &BTreeMap<String, DeviceCounters>,
-    rule_repairs: u64,
-) -> Totals {
-    let status = network.observer.status();
-    let sum = |value: fn(&DeviceCounters) -> u64| {
-        (!devices.is_empty()).then(|| devices.values().map(value).sum())
-    };
-    let dropped_by = |engine: &EngineStatus| -> u64 {
-        let all = engine.sent.dropped.iter().chain(&engine.received.dropped);
-        all.map(|(_, packets)| packets).sum()
-    };
-    let by_engines: u64 = status.engines.iter().map(dropped_by).sum();
-    Totals {
-        received_bytes: sum(|device| device.received.bytes),
-        sent_bytes: sum(|device| device.sent.bytes),
-        dropped: sum(|device| {
-            device.received.dropped
-                + device.received.errors
-                + device.sent.dropped
-                + device.sent.errors
-        })
-        .map(|dropped| dropped + by_engines),
-        repaired: Some(status.kernel.repairs + rule_repairs),
-        rtt_us: network
-            .prober
-            .as_ref()
-            .and_then(|prober| prober.figures().rtt_us),
     }
 }
 
