@@ -1,6 +1,7 @@
 //! `flannelctl lab --kube`: a real Kubernetes cluster in which flannel is installed as an operator does it, up to a Service call.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok};
 use serde_json::Value;
 
-use crate::key;
+use crate::{key, page};
 use terminal::screen::{Screen, Style};
 
 /// Timeout until a pod responds to a Service call with cold image caches.
@@ -110,7 +111,9 @@ pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     if plan.keep {
         lab.keep()?;
     }
-    hint(&cluster, screen)?;
+    let first = cluster.nodes.first().context("no nodes")?;
+    let page = page::forward_in_background(first.host().netns())?;
+    hint(&cluster, page, screen)?;
     if !plan.keep && std::io::stdin().is_terminal() {
         screen.print(format!(
             "\n  {}",
@@ -232,7 +235,7 @@ fn show_node(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-fn hint(cluster: &Cluster, screen: Screen) -> Result<()> {
+fn hint(cluster: &Cluster, page: SocketAddr, screen: Screen) -> Result<()> {
     screen.heading("What to try");
     let kubectl = cluster.kubectl_command()?;
     let inside = cluster
@@ -252,6 +255,10 @@ fn hint(cluster: &Cluster, screen: Screen) -> Result<()> {
         (
             format!("ip netns exec {inside} tcpdump -ni enp0s8"),
             "packets on the wire of the first node",
+        ),
+        (
+            format!("http://{page}/"),
+            "the status page of the first node",
         ),
     ]);
     Ok(())

@@ -29,10 +29,17 @@ use crate::plan::Plan;
 struct Cli {
     #[command(flatten)]
     args: Args,
+    /// Forward connections on standard input, a listening socket, to the status page in this network namespace until it is removed.
+    #[arg(long, hide = true)]
+    forward_page: Option<String>,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(netns) = &cli.forward_page {
+        page::forward_until_removed(netns);
+        return ExitCode::SUCCESS;
+    }
     match run(&cli.args).and_then(|()| out::end()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -102,7 +109,11 @@ fn demonstrate(args: &Args) -> Result<()> {
     if args.keep {
         network.lab.keep()?;
     }
-    show::hint(&network, &pods, args.keep, screen)?;
+    let first = network.hosts.first().filter(|_| args.keep);
+    let page = first
+        .map(|host| page::forward_in_background(host.netns()))
+        .transpose()?;
+    show::hint(&network, &pods, page, screen)?;
     if !complete {
         bail!(
             "not every pod reaches every other; the last lines of the daemons' logs:\n{}",

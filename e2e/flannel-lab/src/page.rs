@@ -1,7 +1,10 @@
-//! `--status`: breaks one host, and keeps the lab with the status page until a key is pressed.
+//! The status page of a host, reachable from outside its network namespace. `--status` breaks one host, and keeps the lab until a key is pressed.
 
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +18,8 @@ use crate::key;
 const NOTICED: Duration = Duration::from_secs(60);
 /// Port of the page in the host, and on this machine if it is free.
 const PORT: u16 = 8474;
+/// Interval at which the process in the background checks whether the lab still exists.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Breaks the last host and shows where the page is.
 pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
@@ -47,11 +52,10 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
         })?;
         Ok(((), format!("{} is {state}", last.name())))
     })?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
-        .context("no free port for the page")?;
+    let listener = listener()?;
     let address = listener.local_addr()?;
-    forward(listener, first.netns().clone());
+    let netns = first.netns().clone();
+    std::thread::spawn(move || forward(&listener, &netns));
     screen.heading(format!("The status page of {}", first.name()));
     screen.print(format!(
         "  {}",
@@ -82,19 +86,54 @@ fn document(daemon: &Flanneld) -> Result<serde_json::Value> {
     Ok(status.get_mut("node").context("no daemon")?.take())
 }
 
-/// Passes connections to this port on to the page in a host's network namespace, until the program ends.
-fn forward(listener: TcpListener, netns: Netns) {
-    std::thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            let netns = netns.clone();
-            std::thread::spawn(move || {
-                let inside = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
-                if let Ok(Ok(server)) = netns.run(|| TcpStream::connect(inside)) {
-                    let _ = splice(&client, &server);
-                }
-            });
-        }
-    });
+/// Listens on the page's port, or on another one if it is taken.
+fn listener() -> Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+        .context("no free port for the page")
+}
+
+/// Forwards connections to the page in a network namespace, in a process that ends when the namespace is removed. Returns the address.
+pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
+    let listener = listener()?;
+    let address = listener.local_addr()?;
+    let mut process = Command::new(std::env::current_exe()?);
+    process
+        .arg("--forward-page")
+        .arg(netns.name())
+        .stdin(Stdio::from(OwnedFd::from(listener)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // Ctrl-C in the terminal must not end it.
+        .process_group(0);
+    process.spawn().context("forwarding the page")?;
+    Ok(address)
+}
+
+/// Forwards connections that arrive on standard input, a listening socket, until the network namespace is removed.
+pub(crate) fn forward_until_removed(netns: &str) {
+    let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
+        return;
+    };
+    let (listener, netns) = (TcpListener::from(input), Netns::named(netns));
+    let inside = netns.clone();
+    std::thread::spawn(move || forward(&listener, &inside));
+    while netns.exists() {
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Forwards connections to the page in a network namespace.
+fn forward(listener: &TcpListener, netns: &Netns) {
+    for client in listener.incoming().flatten() {
+        let netns = netns.clone();
+        std::thread::spawn(move || {
+            let inside = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+            if let Ok(Ok(server)) = netns.run(|| TcpStream::connect(inside)) {
+                let _ = splice(&client, &server);
+            }
+        });
+    }
 }
 
 /// Copies both directions until one end closes.

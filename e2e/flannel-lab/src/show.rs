@@ -1,5 +1,7 @@
 //! Prints the store's contents, a host's kernel state, and commands to try next.
 
+use std::net::SocketAddr;
+
 use anyhow::{Context, Result};
 use lab::Pod;
 use types::Family;
@@ -48,13 +50,18 @@ pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<(
     Ok(())
 }
 
-/// Prints commands to try next.
-pub(crate) fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Result<()> {
+/// Prints commands to try next. `page` is the address of the first host's status page if the lab is kept.
+pub(crate) fn hint(
+    network: &Network,
+    pods: &[Pod],
+    page: Option<SocketAddr>,
+    screen: Screen,
+) -> Result<()> {
     screen.heading("What to try");
-    if !kept {
+    let Some(page) = page else {
         more(screen);
         return Ok(());
-    }
+    };
     let host = network.hosts.first().context("no hosts")?;
     let (pod, other) = (
         pods.first().context("no pods")?,
@@ -82,10 +89,7 @@ pub(crate) fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) 
             "packets on the wire",
         ),
         (
-            format!(
-                "{inside} flannelctl dashboard --subnet-file {}",
-                host.subnet_file()?.display()
-            ),
+            format!("http://{page}/"),
             "the status page of the first host",
         ),
         (

@@ -347,6 +347,7 @@ fn well(node: &Node) -> Sentence {
     let title = match (reported.count() + 1 == all, all) {
         (_, 2) => "Both nodes reach each other".to_owned(),
         (true, all) => format!("All {all} nodes reach each other"),
+        (false, 3) => format!("{name} reaches both other nodes"),
         (false, all) => format!("{name} reaches all {} other nodes", all - 1),
     };
     new(Health::Good, title, figures(node, mesh))

@@ -156,7 +156,7 @@ pub enum Nonsense {
     BookmarkWithoutMetadata,
     /// A bookmark has no version.
     BookmarkWithoutVersion,
-    /// An event has this type.
+    /// An event has this type, which the API does not define.
     EventType(String),
     /// A list has no metadata.
     ListWithoutMetadata,

@@ -19,7 +19,7 @@ pub enum Xtables {
 }
 
 impl Xtables {
-    /// Returns `nft` or `legacy`, as in the programs' names.
+    /// Returns the variant as the names of the programs contain it: `nft` or `legacy`.
     pub fn name(self) -> &'static str {
         match self {
             Xtables::Nft => "nft",

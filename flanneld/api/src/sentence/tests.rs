@@ -24,7 +24,7 @@ const CASES: &[Case] = &[
     ("healthy", |_| {}, Health::Good, "All 3 nodes reach each other", "round trip 0.49 ms · 1450 bytes everywhere · probed within 1 s"),
     ("two nodes", |node| *node = cluster(2), Health::Good, "Both nodes reach each other", "round trip"),
     ("one node", |node| *node = cluster(1), Health::Good, "node-1 is ready", "No other node has a lease."),
-    ("a silent reporter", |node| { mesh(node).rows.pop(); }, Health::Good, "node-1 reaches all 2 other nodes", "round trip"),
+    ("a silent reporter", |node| { mesh(node).rows.pop(); }, Health::Good, "node-1 reaches both other nodes", "round trip"),
     ("a risk", |node| node.findings = Some(vec![finding(Severity::Risk, "mtu-mismatch")]), Health::Good, "All 3", "round trip 0.49 ms · 1450 bytes everywhere · probed within 1 s · 1 risk"),
     ("ping only", |node| mesh(node).peers[0].ping_only = true, Health::Good, "All 3", "round trip 0.49 ms · 1450 bytes everywhere · probed within 1 s · 1 reply only to ping"),
     ("no probes", |node| node.mesh = None, Health::Unknown, "node-1 is ready", "It sends no probes"),

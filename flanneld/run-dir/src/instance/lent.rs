@@ -1,4 +1,4 @@
-//! UDP ports that a daemon uses only until a tunnel on this host needs them. The kernel refuses a tunnel any port that a socket uses.
+//! UDP ports that a daemon uses only until a tunnel on this host needs them. The kernel does not let a tunnel use a port that a socket already uses.
 
 use super::names::{Denied, hold, named};
 use super::peer::peer;
