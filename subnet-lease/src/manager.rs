@@ -415,10 +415,7 @@ impl Counters {
     }
 
     /// Awaits a request to the store. Records its duration, and whether the request failed.
-    pub(crate) async fn timed<T, E>(
-        &self,
-        request: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
+    pub async fn timed<T, E>(&self, request: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let began = std::time::Instant::now();
         let outcome = request.await;
         self.durations.record(began.elapsed());

@@ -66,11 +66,13 @@ fn flood(netns: &Netns, target: &FloodTarget, opened: &AtomicUsize, stop: &Atomi
         let mut number = 0;
         while !stop.load(Relaxed) {
             if let Ok(mut stream) = target.connect() {
-                let _ = match number % 4 {
+                let _ = match number % 5 {
                     0 => Ok(()),
                     1 => stream.write_all(b"GET /livez HTTP/1.1\r\nHost: local"),
                     2 => stream.write_all(b"G"),
-                    _ => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+                    3 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+                    // The status page, on its port and on the socket.
+                    _ => stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
                 };
                 if kept.len() < CONNECTIONS {
                     kept.push(Some(stream));
