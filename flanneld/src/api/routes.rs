@@ -7,7 +7,7 @@ use super::node::{StatusSource, safe};
 use super::pace::{Pace, paced};
 use super::probe::probe;
 use super::shared::{DOCUMENT, Shared};
-use super::view::{self, Latest};
+use super::view::Latest;
 use crate::health::Health;
 use axum::Router;
 use axum::body::Body;
@@ -107,7 +107,7 @@ async fn page(State(answers): State<Answers>) -> Response {
 async fn view(State(answers): State<Answers>, target: Uri, headers: HeaderMap) -> Response {
     match target.query() {
         Some(query) => match parameter(Some(query), "row") {
-            Some(subnet) => view::row(&answers.status_source, &subnet),
+            Some(subnet) => answers.view.row(&answers.status_source, &subnet).await,
             None => nothing_here().await,
         },
         None => {

@@ -24,9 +24,18 @@ fn pause(nodes: usize) -> Duration {
     })
 }
 
+/// Pause after a row was rendered, as a multiple of the time that this took. A loop of requests therefore costs a twentieth of a processor.
+const ROW_PAUSE_FACTOR: u32 = 20;
+/// Maximum length of that pause, because a busy machine may have prolonged the rendering.
+const ROW_PAUSE_LIMIT: Duration = Duration::from_secs(2);
+
 /// The document that was rendered last.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Latest(Arc<Mutex<Option<Rendered>>>);
+pub(super) struct Latest {
+    last: Arc<Mutex<Option<Rendered>>>,
+    /// When the next row may be rendered.
+    row_due: Arc<Mutex<Option<Instant>>>,
+}
 
 #[derive(Clone, Debug)]
 struct Rendered {
@@ -54,9 +63,22 @@ impl Latest {
         }
     }
 
+    /// Responds with what is known about the row of the node with this subnet.
+    pub(super) async fn row(&self, source: &StatusSource, subnet: &str) -> Response {
+        let mut due = self.row_due.lock().await;
+        if let Some(due) = *due {
+            tokio::time::sleep_until(due).await;
+        }
+        let began = Instant::now();
+        let response = row(source, subnet);
+        let pause = (began.elapsed() * ROW_PAUSE_FACTOR).min(ROW_PAUSE_LIMIT);
+        *due = Some(Instant::now() + pause);
+        response
+    }
+
     /// Returns the last rendering, or a new one if that is too old.
     async fn rendered(&self, source: &StatusSource) -> serde_json::Result<Rendered> {
-        let mut last = self.0.lock().await;
+        let mut last = self.last.lock().await;
         if let Some(rendered) = last.as_ref().filter(|last| Instant::now() < last.due) {
             return Ok(rendered.clone());
         }
@@ -95,8 +117,7 @@ fn respond(rendered: &Rendered, headers: &HeaderMap) -> Response {
     response
 }
 
-/// Responds with what is known about the row of the node with this subnet.
-pub(super) fn row(source: &StatusSource, subnet: &str) -> Response {
+fn row(source: &StatusSource, subnet: &str) -> Response {
     let Ok(subnet) = subnet.parse::<IpNet>() else {
         let text = format!(
             "name a node's subnet: {}?row=10.244.2.0%2F24\n",
