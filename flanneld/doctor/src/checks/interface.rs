@@ -456,6 +456,9 @@ fn clone(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
+/// Code of the daemon's problem if the interface of its choice is down.
+const UNDERLAY_DOWN: &str = "underlay-down";
+
 fn no_interface(facts: &Facts) -> Vec<Finding> {
     let Some(reason) = facts
         .daemon
@@ -478,11 +481,14 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         .choice
         .known()
         .map(|choice| choice.interface.as_str());
+    // The interfaces may have been read a moment before the chosen one went down.
+    let went_down = reason.code == UNDERLAY_DOWN;
     // Physical interfaces and the chosen one, which may also be a bond, a bridge, or a container's veth.
     let down = |interface: &&Interface| {
-        !interface.up
+        let is_chosen = choice == Some(&interface.name);
+        (!interface.up || went_down && is_chosen)
             && !interface.loopback
-            && (interface.kind.is_empty() || choice == Some(&interface.name))
+            && (interface.kind.is_empty() || is_chosen)
     };
     let mut listed = 0;
     for interface in facts

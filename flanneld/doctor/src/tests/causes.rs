@@ -239,6 +239,23 @@ fn missing_interface_explains_silent_peers_and_store() {
     assert_eq!(causes(&facts), ["no-interface"]);
 }
 
+#[test]
+fn interface_that_went_down_after_it_was_read_has_its_command() {
+    let mut facts = healthy();
+    for code in ["underlay-no-carrier", "underlay-down"] {
+        if let Fact::Known(reasons) = &mut facts.daemon.reasons {
+            let down = Problem {
+                code: code.into(),
+                ..problem(Detail::None, "eth0 is down")
+            };
+            reasons.insert("underlay".to_owned(), down);
+        }
+        let found = only(&facts, "no-interface").remedy.commands;
+        let raised = found.iter().any(|line| line == "ip link set eth0 up");
+        assert_eq!(raised, code == "underlay-down", "{found:?}");
+    }
+}
+
 /// A scan of all routes for each route would take minutes.
 #[test]
 fn ten_thousand_routes_are_scanned_once() {
