@@ -63,6 +63,8 @@ demo_packages() {
     need ip iproute2
     need ping iputils-ping
     need iptables-save iptables
+    # Breaks a host for STATUS=1.
+    need nft nftables
 }
 
 bench_packages() {

@@ -60,7 +60,7 @@ scenarios! { narrow_underlay_is_passed;
     wireguard_passes_a_narrow_underlay_that_reports_nothing => &WIREGUARD,
 }
 
-/// The way in which a daemon ends.
+/// How a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum End {
     Asked,
