@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use probing::node::{Datagram, LocalNode, Node, Now};
+use probing::node::{Client, Datagram, LocalNode, Node, Now};
 use probing::rows;
 use probing::target::{Path, Target};
 use probing::who::who;
@@ -44,7 +44,7 @@ fn node() -> Node {
         on_link: true,
     };
     node.set_targets(vec![peer], NOW.at);
-    node.request_rows(NOW);
+    node.request_rows(Client::Command, NOW);
     node.wake(Now {
         at: NOW.at + Duration::from_secs(2),
         ..NOW

@@ -33,6 +33,9 @@ const OTHERS: &str = "
     ip rule add from 172.30.0.0/24 lookup 77 priority 7000; ip route add default via 192.168.56.253 table 77
 ";
 
+/// The subnets that nodes may lease: none to which [`OTHERS`] has a route.
+const RANGE: &str = r#""SubnetMin":"10.244.1.0","SubnetMax":"10.244.60.0","IPv6SubnetMin":"fd10:244:0:1::","IPv6SubnetMax":"fd10:244:0:3c::""#;
+
 /// Returns all kernel state of a host that a program can create.
 /// Leaves out multicast groups, which the kernel joins for addresses at a time of its own.
 pub(crate) fn dump(host: &Host) -> String {
@@ -166,7 +169,7 @@ fn cleanup_restores_the_host_after_flanneld() {
         let lab = Lab::new("cleanup").unwrap();
         let key = |host: &str| lab.folder("keys").unwrap().join(host).display().to_string();
         let store = Store::dir(&lab.folder("leases").unwrap());
-        store.configure(&format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48",{config}}}"#)).unwrap();
+        store.configure(&format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48",{RANGE},{config}}}"#)).unwrap();
         let lan = lab.switch("lan").unwrap();
         let hosts = lab.hosts(&lan, 2).unwrap();
         let host = &hosts[0];

@@ -31,3 +31,4 @@ mod views;
 
 pub use machine::Node;
 pub use message::{CommonNotice, Datagram, LocalNode, Notice, Now, Send};
+pub use viewer::Client;

@@ -8,7 +8,7 @@ mod problem;
 mod socket;
 mod sockets;
 
-use crate::node::{CommonNotice, Datagram, LocalNode, Node, Notice, Now};
+use crate::node::{Client, CommonNotice, Datagram, LocalNode, Node, Notice, Now};
 use crate::target::{Path, host_bits, overlay_addresses, targets};
 use crate::view::{CommonFault, Losses, Mesh, Own, PathState, PeerView, Probe, Problem, Traffic};
 use crate::who::who;
@@ -278,10 +278,10 @@ impl Prober {
             .is_some_and(|count| *count > 0)
     }
 
-    /// Requests the rows of other nodes for the next ten seconds, so that [`Prober::view`] includes them.
-    pub fn request_rows(&self) {
+    /// Requests the rows of other nodes for a client for the next ten seconds, so that [`Prober::view`] includes them.
+    pub fn request_rows(&self, client: Client) {
         let now = self.now();
-        self.inner().node.request_rows(now);
+        self.inner().node.request_rows(client, now);
         self.shared.wake.notify_one();
     }
 

@@ -5,6 +5,7 @@ use crate::health::Health;
 use doctor::Report;
 use node_api::routes::Routes;
 use node_api::{File, FileState, Lease, LostPods, Node, Peer, PodPath};
+use probing::node::Client;
 use probing::pods::{self, Obstacle};
 use run_dir::subnet_env;
 use std::net::IpAddr;
@@ -98,10 +99,10 @@ impl StatusSource {
         node
     }
 
-    /// Makes the prober request the reports of other nodes.
-    pub fn look(&self) {
+    /// Makes the prober request the reports of other nodes for a client.
+    pub fn look(&self, client: Client) {
         if let Some(prober) = self.health.network().and_then(|running| running.prober) {
-            prober.request_rows();
+            prober.request_rows(client);
         }
     }
 

@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use doctor::Report;
 use node_api::query::parameter;
+use probing::node::Client;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -88,7 +89,7 @@ fn api(status_source: StatusSource, findings: MethodRouter<Answers>, pause: Dura
 async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     let rows = target.query() == Some("rows");
     if rows {
-        answers.status_source.look();
+        answers.status_source.look(Client::Command);
     }
     let shared = if rows {
         &answers.node_with_rows

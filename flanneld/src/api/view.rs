@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ipnet::IpNet;
 use node_api::view::{RowDetails, Sentence, View};
+use probing::node::Client;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -83,7 +84,7 @@ impl Latest {
             return Ok(rendered.clone());
         }
         // Other nodes report while a page is open.
-        source.look();
+        source.look(Client::Page);
         let node = source.node();
         let view = View::of(&node, source.health().charts(), crate::logging::recent());
         let rendered = Rendered {

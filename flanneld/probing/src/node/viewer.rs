@@ -7,7 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Minimum time between two row requests to a node.
-pub(super) const ROW_INTERVAL: Duration = Duration::from_secs(5);
+const ROW_INTERVAL: Duration = Duration::from_secs(5);
+/// Average time between two row requests for a status page that stays open, which bounds what the page costs in a large cluster.
+const PAGE_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum time between two row requests to a node for a status page. It is shorter than [`ROW_LIFETIME`] by the time of a round.
+const MAX_PAGE_INTERVAL: Duration = Duration::from_secs(180);
 /// Time for which the cache keeps a row.
 const ROW_LIFETIME: Duration = Duration::from_secs(300);
 /// Minimum time between two rounds of row requests about a failing peer, while no client views rows.
@@ -35,10 +39,33 @@ impl CachedRow {
     }
 }
 
+/// The client that views the rows of other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A command, which shows the rows once.
+    Command,
+    /// A status page, which may stay open for hours.
+    Page,
+}
+
+impl Client {
+    /// Returns the minimum time between two row requests to each of `peers` nodes.
+    fn row_interval(self, peers: usize) -> Duration {
+        match self {
+            Self::Command => ROW_INTERVAL,
+            Self::Page => PAGE_REQUEST_INTERVAL
+                .saturating_mul(u32::try_from(peers).unwrap_or(u32::MAX))
+                .clamp(ROW_INTERVAL, MAX_PAGE_INTERVAL),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Viewer {
     pub(crate) budget: Bucket,
     pub until: Option<Duration>,
+    /// The client that requested rows last.
+    client: Client,
     pub queue: VecDeque<IpNet>,
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
@@ -53,6 +80,7 @@ impl Viewer {
         Self {
             budget,
             until: None,
+            client: Client::Command,
             queue: VecDeque::new(),
             filled_at: None,
             troubled_at: None,
@@ -60,6 +88,18 @@ impl Viewer {
             about: None,
             rows: BTreeMap::new(),
         }
+    }
+
+    /// Requests rows for a client until a time.
+    pub(super) fn look(&mut self, client: Client, until: Duration) {
+        self.client = client;
+        self.until = Some(until);
+    }
+
+    /// Returns when the rows of `peers` nodes may be requested again. `None` means that they were not requested yet.
+    pub(super) fn refill_at(&self, peers: usize) -> Option<Duration> {
+        self.filled_at
+            .map(|at| at + self.client.row_interval(peers))
     }
 
     /// Drops nodes that no longer exist.
@@ -91,8 +131,8 @@ impl Viewer {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Returns the time of the next work.
-    pub(super) fn next(&mut self, now: Duration) -> Option<Duration> {
+    /// Returns the time of the next work, with `peers` nodes.
+    pub(super) fn next(&mut self, now: Duration, peers: usize) -> Option<Duration> {
         if self.wants_witnesses {
             return Some(now);
         }
@@ -104,11 +144,45 @@ impl Viewer {
             );
         }
         let old = self.rows.values().map(CachedRow::until).min();
-        let refill = self.filled_at.map_or(now, |at| at + ROW_INTERVAL);
+        let refill = self.refill_at(peers).unwrap_or(now);
         let refill = self
             .until
             .filter(|until| now < *until && refill < *until)
             .map(|_| refill);
         refill.into_iter().chain(old).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_requests_ten_rows_a_second_at_most_and_before_they_expire() {
+        for (peers, seconds) in [
+            (0, 5),
+            (2, 5),
+            (50, 5),
+            (200, 20),
+            (1000, 100),
+            (20_000, 180),
+        ] {
+            let interval = Client::Page.row_interval(peers);
+            assert_eq!(interval.as_secs(), seconds, "{peers} peers");
+            assert!(interval < ROW_LIFETIME);
+            assert_eq!(Client::Command.row_interval(peers), ROW_INTERVAL);
+        }
+    }
+
+    #[test]
+    fn command_requests_rows_at_once_while_a_page_is_open() {
+        let mut viewer = Viewer::new(Bucket::new(crate::limits::ROW_QUESTIONS, Duration::ZERO));
+        let at = Duration::from_secs;
+        viewer.look(Client::Page, at(10));
+        assert_eq!(viewer.refill_at(1000), None);
+        viewer.filled_at = Some(at(0));
+        assert_eq!(viewer.refill_at(1000), Some(at(100)));
+        viewer.look(Client::Command, at(20));
+        assert_eq!(viewer.refill_at(1000), Some(at(5)));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::machine::Node;
 use super::message::{Now, Waiting, What};
-use super::viewer::ROW_INTERVAL;
+use super::viewer::Client;
 use crate::rows::{self, Wire};
 use crate::wire::Header;
 use ipnet::IpNet;
@@ -18,9 +18,9 @@ const MAX_WITNESSES: usize = 16;
 const MAX_CELLS: usize = 20_200;
 
 impl Node {
-    /// Requests other nodes' rows for the next ten seconds.
-    pub fn request_rows(&mut self, now: Now) {
-        self.viewer.until = Some(now.at + VIEWER_TIMEOUT);
+    /// Requests other nodes' rows for a client for the next ten seconds.
+    pub fn request_rows(&mut self, client: Client, now: Now) {
+        self.viewer.look(client, now.at + VIEWER_TIMEOUT);
     }
 
     pub(super) fn ask_rows(&mut self, now: Now) {
@@ -51,8 +51,8 @@ impl Node {
             && self.viewer.queue.is_empty()
             && self
                 .viewer
-                .filled_at
-                .is_none_or(|at| now.at >= at + ROW_INTERVAL)
+                .refill_at(self.peers.len())
+                .is_none_or(|refill| now.at >= refill)
         {
             self.viewer.filled_at = Some(now.at);
             self.viewer.about = None;

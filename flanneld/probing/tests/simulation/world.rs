@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test has its own part of it")]
 
-use probing::node::{Datagram, LocalNode, Node, Notice, Now, Send};
+use probing::node::{Client, Datagram, LocalNode, Node, Notice, Now, Send};
 use probing::target::{Path, Target};
 use probing::view::{CommonFault, Mesh, Own, Probe};
 use probing::who::{mix, who};
@@ -295,7 +295,7 @@ impl World {
 
     pub(crate) fn look(&mut self, node: usize) {
         let now = self.now_at(node);
-        self.node_mut(node).request_rows(now);
+        self.node_mut(node).request_rows(Client::Command, now);
         self.wake(node);
     }
 
