@@ -17,6 +17,8 @@ const ROUNDS: usize = 4;
 /// Time between the start of the daemon and the measurement.
 const SETTLED: Duration = Duration::from_secs(20);
 const WINDOW: Duration = Duration::from_secs(40);
+/// Window of the measurement with a status page, in which a node requests the reports of all peers once.
+const PAGE_WINDOW: Duration = Duration::from_secs(100);
 /// Number of times that a node is cut off.
 const CUTS: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -47,10 +49,10 @@ struct Taken {
     silence: f64,
 }
 
-/// Measures the share of a processor that a daemon uses during [`WINDOW`], in percent.
-fn share(daemon: &Flanneld) -> Result<f64> {
+/// Measures the share of a processor that a daemon uses during a window, in percent.
+fn share(daemon: &Flanneld, window: Duration) -> Result<f64> {
     let (start, before) = (Instant::now(), processor(daemon)?);
-    std::thread::sleep(WINDOW);
+    std::thread::sleep(window);
     Ok((processor(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
 }
 
@@ -65,7 +67,7 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
                 let _ = daemon.api("/api/v1/view");
             }
         });
-        let share = share(daemon);
+        let share = share(daemon, PAGE_WINDOW);
         ended.store(true, Relaxed);
         share
     })
@@ -81,7 +83,7 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     let mut daemon = fleet.node.start_flanneld(&options)?;
     daemon.wait_ready(DEADLINE)?;
     std::thread::sleep(SETTLED);
-    let rest = share(&daemon)?;
+    let rest = share(&daemon, WINDOW)?;
     let (resident, _) = memory(&daemon)?;
     let page = if probes {
         share_with_page(&daemon)?
@@ -112,7 +114,7 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
         eprintln!("  without probes: {resident:.1} MiB, {rest:.3} %");
     }
     peers.cut("enp0s8")?;
-    let silence = share(&daemon)?;
+    let silence = share(&daemon, WINDOW)?;
     if probes {
         let cut = sum(&daemon, "flannel_probe_peers{state=\"cut-off\"}")?;
         eprintln!("  {cut} peers are cut off, {silence:.3} %");
