@@ -593,6 +593,58 @@ fn backends_page_matches_the_profiles() {
     }
 }
 
+#[test]
+fn lists_of_backends_are_complete() {
+    let built: Names = backends::profiles()
+        .iter()
+        .map(|profile| profile.name.to_owned())
+        .collect();
+    let known: Names = backends::names().into_iter().map(str::to_owned).collect();
+    let missing: Names = known.difference(&built).cloned().collect();
+    // The page, the start of the list, the number of its lines or `None` for all lines up to the next empty one, and what it lists.
+    let lists = [
+        ("README.md", "Each node leases a subnet", Some(2), &built),
+        ("docs/glossary.md", "| backend |", Some(1), &built),
+        ("docs/migrating.md", "| backends `vxlan`", Some(1), &built),
+        (
+            "docs/migrating.md",
+            "| backends `extension`",
+            Some(1),
+            &missing,
+        ),
+        ("docs/migrating.md", "| backend |", None, &built),
+        ("docs/upgrading.md", "| backend |", None, &built),
+        (
+            "docs/kubernetes.md",
+            "| backend | privileged |",
+            None,
+            &built,
+        ),
+        ("docs/status.md", "- The backends ", Some(1), &built),
+        (
+            "docs/status.md",
+            "| backends `extension`",
+            Some(1),
+            &missing,
+        ),
+    ];
+    for (path, start, lines, wanted) in lists {
+        let page = read(path);
+        let list: String = page
+            .lines()
+            .skip_while(|line| !line.starts_with(start))
+            .take_while(|line| !line.is_empty())
+            .take(lines.unwrap_or(usize::MAX))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let listed: Names = words(&list, "`([a-z0-9-]+)`")
+            .intersection(&known)
+            .cloned()
+            .collect();
+        same(&format!("{path}, backends of \"{start}\""), &listed, wanted);
+    }
+}
+
 /// Returns the cells of a table row.
 fn cells(row: &str) -> Vec<&str> {
     row.trim_matches('|').split('|').map(str::trim).collect()

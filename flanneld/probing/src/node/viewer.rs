@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_requests_ten_rows_a_second_at_most_and_before_they_expire() {
+    fn interval_of_a_page_grows_with_the_cluster_up_to_less_than_the_lifetime() {
         for (peers, seconds) in [
             (0, 5),
             (2, 5),
