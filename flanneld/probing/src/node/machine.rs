@@ -251,7 +251,7 @@ impl Node {
             broken,
             self.deadlines.closes.first(),
             sessions,
-            self.viewer.next(now.at, self.peers.len()),
+            self.viewer.next(now.at),
         ];
         due.into_iter()
             .chain([self.pace.sample.next()])

@@ -49,12 +49,12 @@ pub enum Client {
 }
 
 impl Client {
-    /// Returns the minimum time between two row requests to each of `peers` nodes.
-    fn row_interval(self, peers: usize) -> Duration {
+    /// Returns the minimum time between two row requests to each of `nodes` nodes.
+    fn row_interval(self, nodes: usize) -> Duration {
         match self {
             Self::Command => ROW_INTERVAL,
             Self::Page => PAGE_REQUEST_INTERVAL
-                .saturating_mul(u32::try_from(peers).unwrap_or(u32::MAX))
+                .saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX))
                 .clamp(ROW_INTERVAL, MAX_PAGE_INTERVAL),
         }
     }
@@ -96,10 +96,11 @@ impl Viewer {
         self.until = Some(until);
     }
 
-    /// Returns when the rows of `peers` nodes may be requested again. `None` means that they were not requested yet.
-    pub(super) fn refill_at(&self, peers: usize) -> Option<Duration> {
+    /// Returns when all rows may be requested again. `None` means that they were not requested yet.
+    pub(super) fn refill_at(&self) -> Option<Duration> {
+        // With both families a node is two peers, but has one row.
         self.filled_at
-            .map(|at| at + self.client.row_interval(peers))
+            .map(|at| at + self.client.row_interval(self.rows.len()))
     }
 
     /// Drops nodes that no longer exist.
@@ -131,8 +132,8 @@ impl Viewer {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Returns the time of the next work, with `peers` nodes.
-    pub(super) fn next(&mut self, now: Duration, peers: usize) -> Option<Duration> {
+    /// Returns the time of the next work.
+    pub(super) fn next(&mut self, now: Duration) -> Option<Duration> {
         if self.wants_witnesses {
             return Some(now);
         }
@@ -144,7 +145,7 @@ impl Viewer {
             );
         }
         let old = self.rows.values().map(CachedRow::until).min();
-        let refill = self.refill_at(peers).unwrap_or(now);
+        let refill = self.refill_at().unwrap_or(now);
         let refill = self
             .until
             .filter(|until| now < *until && refill < *until)
@@ -178,11 +179,15 @@ mod tests {
     fn command_requests_rows_at_once_while_a_page_is_open() {
         let mut viewer = Viewer::new(Bucket::new(crate::limits::ROW_QUESTIONS, Duration::ZERO));
         let at = Duration::from_secs;
+        for node in 0..1000_u32 {
+            let subnet = IpNet::V4(ipnet::Ipv4Net::new_assert((node << 8).into(), 24));
+            viewer.rows.insert(subnet, CachedRow::default());
+        }
         viewer.look(Client::Page, at(10));
-        assert_eq!(viewer.refill_at(1000), None);
+        assert_eq!(viewer.refill_at(), None);
         viewer.filled_at = Some(at(0));
-        assert_eq!(viewer.refill_at(1000), Some(at(100)));
+        assert_eq!(viewer.refill_at(), Some(at(100)));
         viewer.look(Client::Command, at(20));
-        assert_eq!(viewer.refill_at(1000), Some(at(5)));
+        assert_eq!(viewer.refill_at(), Some(at(5)));
     }
 }

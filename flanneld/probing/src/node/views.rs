@@ -51,7 +51,7 @@ impl Node {
             && self.viewer.queue.is_empty()
             && self
                 .viewer
-                .refill_at(self.peers.len())
+                .refill_at()
                 .is_none_or(|refill| now.at >= refill)
         {
             self.viewer.filled_at = Some(now.at);
