@@ -13,7 +13,7 @@ mod simulation {
     pub(crate) mod world;
 }
 
-use probing::node::Datagram;
+use probing::node::{Client, Datagram};
 use probing::schedule::Walk;
 use probing::target::Path;
 use probing::view::Probe;
@@ -475,6 +475,27 @@ fn slow_peer_is_slow_among_fast_ones() {
             .is_some()
     );
     assert_eq!(world.state(0, 2), State::Well);
+}
+
+#[test]
+fn open_page_requests_rows_more_rarely_than_commands() {
+    const NODES: usize = 100;
+    let [page, command] = [Client::Page, Client::Command].map(|client| {
+        let mut world = World::new(NODES);
+        world.run(30 * S);
+        let before = world.sent_rows;
+        for _ in 0..20 {
+            world.look_as(client, 0);
+            world.run(2 * S);
+        }
+        world.sent_rows - before
+    });
+    // 40 seconds: a round of 99 rows every 9.9 seconds, and every 5 seconds.
+    assert!((297..=500).contains(&page), "{page} for a page");
+    assert!(
+        command > page + 200,
+        "{command} for a command, {page} for a page"
+    );
 }
 
 #[test]

@@ -294,8 +294,13 @@ impl World {
     }
 
     pub(crate) fn look(&mut self, node: usize) {
+        self.look_as(Client::Command, node);
+    }
+
+    /// Requests rows for this client at a node.
+    pub(crate) fn look_as(&mut self, client: Client, node: usize) {
         let now = self.now_at(node);
-        self.node_mut(node).request_rows(Client::Command, now);
+        self.node_mut(node).request_rows(client, now);
         self.wake(node);
     }
 
