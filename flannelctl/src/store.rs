@@ -269,6 +269,22 @@ mod tests {
         );
     }
 
+    /// flanneld needs a Node for `--kube-subnet-mgr`, but flannelctl does not. Therefore no test compares the two.
+    #[test]
+    fn switch_needs_no_value() {
+        let url = "--kube-api-url=http://a:1";
+        for (switch, kube) in [
+            ("--kube-subnet-mgr", true),
+            ("--kube-subnet-mgr=true", true),
+            ("--kube-subnet-mgr=false", false),
+        ] {
+            let (place, _) = read(&[switch, url]).unwrap();
+            assert_eq!(matches!(place, Where::Kube(_)), kube, "{switch}");
+        }
+        let (place, _) = read(&["--kube-subnet-mgr", url, "--etcd-prefix=/a"]).unwrap();
+        assert!(matches!(place, Where::Kube(_)), "{place:?}");
+    }
+
     #[test]
     fn password_is_never_printed() {
         for args in [

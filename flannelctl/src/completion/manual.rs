@@ -11,14 +11,14 @@ const SECTION: &str = "8";
 /// Commands and their descriptions.
 type Lines = &'static [(&'static str, &'static str)];
 
-/// The examples of each page, by its name.
+/// The examples of each page, by the name of the page.
 const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flanneld",
         &[
             (
                 "flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto",
-                "Leases in etcd; packets leave by the interface that reaches it.",
+                "Leases in etcd; packets leave by the interface that reaches etcd.",
             ),
             (
                 "flanneld --subnet-dir=/srv/flannel --iface-cidr=192.168.56.0/24",
@@ -53,7 +53,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
             ),
             (
                 "flannelctl dashboard --node node-1",
-                "Prints the kubectl command that reaches the page of a Kubernetes node.",
+                "Prints the kubectl command that reaches the status page of a Kubernetes node.",
             ),
         ],
     ),
@@ -67,7 +67,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
             ),
             (
                 "kubectl flannel doctor",
-                "The same, with a link kubectl-flannel to flannelctl in PATH.",
+                "Diagnoses all nodes, with a link kubectl-flannel to flannelctl in PATH.",
             ),
         ],
     ),
@@ -77,7 +77,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
             ("flannelctl status --watch", "Repeats every two seconds."),
             (
                 "flannelctl status --node node-2",
-                "Runs in flannel's pod on a Kubernetes node.",
+                "Runs flannelctl status in flannel's pod on a Kubernetes node.",
             ),
         ],
     ),
@@ -86,7 +86,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
         &[
             (
                 "flannelctl peers",
-                "Lists the other nodes, faulty ones first.",
+                "Lists the other nodes, faulty nodes first.",
             ),
             (
                 "flannelctl peers --all",
@@ -117,7 +117,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
         &[
             (
                 "flannelctl leases --etcd-endpoints=http://10.0.0.1:2379 --long",
-                "Leases in etcd, with the times of their holders.",
+                "Leases in etcd, with the time when each holder was last seen.",
             ),
             (
                 "flannelctl leases --subnet-dir=/srv/flannel",
@@ -148,7 +148,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
         &[
             (
                 "flannelctl cleanup --dry-run",
-                "Prints what would be removed.",
+                "Prints what cleanup would remove.",
             ),
             (
                 "flannelctl cleanup --cni",
@@ -232,7 +232,7 @@ const FILES: Lines = &[
 /// Writes the manual page of a command into a directory.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Returns an error if the file cannot be written.
 pub(super) fn write(command: &clap::Command, dir: &Path) -> std::io::Result<()> {
     let man = Man::new(command.clone()).section(SECTION).manual("flannel");
     let name = command.get_display_name().unwrap_or(command.get_name());
@@ -282,6 +282,53 @@ mod tests {
         }
         for page in ["flanneld", "flannelctl"] {
             assert!(examples(page).len() >= 3, "{page}");
+        }
+    }
+
+    /// Returns the words of an example after the program's name, without the parts that only the shell interprets.
+    fn words(example: &str) -> Vec<&str> {
+        let typed = example
+            .trim_start_matches("source <(")
+            .trim_end_matches(')');
+        typed
+            .split(" > ")
+            .next()
+            .unwrap_or_default()
+            .split(' ')
+            .skip_while(|word| !["flanneld", "flannelctl", "flannel"].contains(word))
+            .skip(1)
+            .collect()
+    }
+
+    #[test]
+    fn examples_are_accepted_command_lines() {
+        for (page, lines) in EXAMPLES {
+            for (line, _) in *lines {
+                let words = words(line);
+                if *page == "flanneld" {
+                    let args = words.iter().map(Into::into);
+                    let read = options::read(args, &[]);
+                    let accepted = match &read {
+                        options::Invocation::Run(_) => true,
+                        // The example sets the variable; this test does not change its own environment.
+                        options::Invocation::Mistakes(mistakes) => {
+                            line.starts_with("NODE_NAME=")
+                                && *mistakes == [options::Mistake::NodeUnknown]
+                        }
+                        _ => false,
+                    };
+                    assert!(accepted, "{line}: {read:?}");
+                } else {
+                    let args = std::iter::once("flannelctl").chain(words);
+                    let matches = crate::command().try_get_matches_from(args);
+                    let chosen = matches.unwrap_or_else(|e| panic!("{line}: {e}"));
+                    let name = chosen.subcommand_name().unwrap_or_default();
+                    assert!(
+                        *page == "flannelctl" || *page == format!("flannelctl-{name}"),
+                        "{page} shows {line}"
+                    );
+                }
+            }
         }
     }
 }

@@ -94,12 +94,21 @@ fn command() -> Command {
     environment(Flags::command())
 }
 
-/// Makes clap treat environment variables as flanneld does: an empty variable is unset, and help never shows values.
+/// Makes clap treat switches and environment variables as flanneld does: a switch needs no value, an empty variable is unset, and help never
+/// shows values.
 pub fn environment(command: Command) -> Command {
     command.mut_args(|arg| {
         let arg = match renamed::former_variable(&arg) {
             Some(variable) => arg.env(variable),
             None => arg,
+        };
+        let arg = if argv::is_switch(&arg) {
+            arg.value_name("true|false")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+        } else {
+            arg
         };
         let empty = arg
             .get_env()
