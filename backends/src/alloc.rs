@@ -13,7 +13,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Profile};
 
-/// The name in the configuration. On the wire, the name is empty.
+/// The name of the backend in the configuration. On the wire, the name is empty.
 pub const KIND: &str = "alloc";
 
 /// The properties of the backend that do not depend on a configuration.

@@ -22,7 +22,7 @@ use types::{Encapsulation, Family, Profile};
 pub struct Setup {
     /// The network configuration from the store.
     pub config: NetworkConfig,
-    /// This node's stable id, from which its MACs are derived.
+    /// This node's stable id, from which the backend derives MACs.
     pub node_id: String,
     /// The protocol number of flannel's routes.
     pub route_protocol: u8,
@@ -30,12 +30,12 @@ pub struct Setup {
     pub files: Files,
     /// Options of the reconciler.
     pub options: Options,
-    /// The networks of the previous run on this host. The backend removes the leftovers of these networks.
+    /// The networks of the previous run on this host. The backend removes what these networks left in the kernel.
     pub former: Option<Subnets>,
     /// Devices of earlier backends on this host. flanneld removes them when the new backend works, because routes through these devices would still
     /// take packets.
     pub left_behind: Vec<LinkName>,
-    /// Whether secrets that other users can read cause an error. Otherwise they cause a warning.
+    /// Whether secrets that other users can read cause an error. If false, secrets that other users can read cause only a warning.
     pub refuse_insecure: bool,
     /// How the packet engine reads and sends packets in userspace.
     pub features: Features,
@@ -68,7 +68,7 @@ impl Setup {
         for name in &left {
             tracing::info!(
                 device = %name,
-                "found a device of an earlier backend; it is removed when the new one works"
+                "found a device of an earlier backend; flanneld removes the device when the new backend works"
             );
         }
         links.extend(left);
@@ -88,7 +88,7 @@ impl Setup {
 pub struct Takes {
     /// The names of its devices.
     pub devices: Vec<String>,
-    /// VNI and port of the kernel's vxlan interfaces, one for each family.
+    /// VNI and port of the kernel's vxlan interface for each family.
     pub tunnels: Vec<String>,
     /// The UDP ports on which the network listens.
     pub ports: Vec<u16>,
@@ -96,20 +96,20 @@ pub struct Takes {
     pub shares_ports: bool,
 }
 
-/// How nodes probe each other over the overlay of a backend, and over the underlay.
+/// Parameters of the probes between nodes, over the overlay of a backend and over the underlay.
 #[derive(Clone)]
 pub struct Overlay {
     /// The backend types whose leases belong to the overlay.
     pub kinds: Kinds,
-    /// Whether each node has a device with the first address of its subnet. Otherwise only the pods' bridge has an address in the subnet.
+    /// Whether each node has a device with the first address of its subnet. If false, only the pods' bridge has an address in the subnet.
     pub device: bool,
-    /// The family of the tunnels' own packets, if one serves all families.
+    /// The family of the tunnels' own packets, if all inner families use the same outer family.
     pub outer: Option<Family>,
     /// The family whose packets the overlay carries, if it carries only one family.
     pub family: Option<Family>,
     /// Whether unencrypted packets may go from node to node.
     pub clear: bool,
-    /// Computes the MTU of the network from that of the underlay and the family.
+    /// Computes the MTU of the network in bytes from the underlay's MTU and the family.
     pub mtu: Arc<dyn Fn(u32, Family) -> u32 + Send + Sync>,
 }
 
@@ -131,23 +131,23 @@ impl Renewal {
         self.0.notify_one();
     }
 
-    /// Waits until another identity is requested.
+    /// Waits until the daemon requests another identity.
     ///
     /// # Cancel safety
-    /// No request is lost.
+    /// Dropping the future loses no request.
     pub(crate) async fn asked(&self) {
         self.0.notified().await;
     }
 }
 
-/// A backend, which carries packets between nodes, before the node has its lease.
+/// A backend before the node has its lease. A backend carries packets between nodes.
 #[async_trait]
 pub trait Backend: Send {
     /// Returns the properties of the backend that do not depend on a configuration.
     fn profile(&self) -> &'static Profile;
 
-    /// Returns the resources that the network takes on this host. `kernel_vxlan` is whether the kernel supports vxlan, for backends that depend on
-    /// it.
+    /// Returns the resources that the network takes on this host. `kernel_vxlan` is true if the kernel
+    /// supports vxlan, for backends that depend on vxlan.
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
         Takes::default()
     }
@@ -167,18 +167,18 @@ pub trait Backend: Send {
         }
     }
 
-    /// Returns how peers can be probed over this network. Backends that carry no packets return `None`.
+    /// Returns how nodes probe each other over this network. Backends that carry no packets return `None`.
     fn overlay(&self) -> Option<Overlay> {
         None
     }
 
-    /// Returns this node's identity for the backend, as in its own leases. The daemon reads the identity before it acquires the lease. `None` if the
-    /// identity is not known yet.
+    /// Returns this node's identity for the backend, as in the node's own leases. The daemon reads the identity
+    /// before it acquires the lease. Returns `None` if the identity is not known yet.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// Returns a handle that requests another identity from the running network. `None` if the network cannot change its identity.
+    /// Returns a handle that requests another identity from the running network. Returns `None` if the network cannot change its identity.
     fn renewal(&self) -> Option<Renewal> {
         None
     }
@@ -228,7 +228,7 @@ pub trait Network: Send {
         out: watch::Sender<Announced>,
     ) -> Result<(), Error>;
 
-    /// Returns a handle that provides the network's status while it runs.
+    /// Returns a handle that provides the network's status while the network runs.
     fn observer(&self) -> Arc<dyn NetworkHandle>;
 
     /// Returns a handle that reads the kernel while the network runs.

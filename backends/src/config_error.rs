@@ -9,7 +9,7 @@ use types::{Coded, Detail, Family, Subnets};
 /// Reason why the `Backend` object is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// The type of the backend is unknown.
+    /// Unknown type of backend.
     UnknownType {
         /// The `Type` in the configuration.
         name: String,
@@ -18,23 +18,23 @@ pub enum ConfigError {
         /// The backend types of this version.
         known: Vec<&'static str>,
     },
-    /// A key has an unusable value.
+    /// Key with an unusable value.
     Key {
         /// Name of the backend, as Go flannel spells it in this message.
         backend: &'static str,
         /// The fault of the key's value.
         fault: Fault,
     },
-    /// wireguard has no such `Mode`.
+    /// `Mode` that wireguard does not support.
     WireguardMode {
         /// The value in the configuration.
         found: String,
     },
-    /// `PSK` is not a valid key. The error omits the value, because it may be a secret.
+    /// Value of `PSK` that is not a valid key. The error omits the value, because it may be a secret.
     Psk,
-    /// The configuration holds the preshared key, and `--refuse-insecure` was given.
+    /// Preshared key in the configuration, despite `--refuse-insecure`.
     PskExposed,
-    /// ipip needs IPv4, which the network does not have.
+    /// Network without IPv4, which ipip needs.
     IpipWithoutV4 {
         /// The networks of the configuration.
         networks: Subnets,
@@ -46,9 +46,9 @@ pub enum ConfigError {
 pub enum Fault {
     /// The text is not a JSON object.
     NotAnObject(JsonFault),
-    /// A value has an invalid type.
+    /// Value of an invalid type.
     Member(MemberError),
-    /// A number is out of range.
+    /// Number that is out of range.
     Range {
         /// The key in the `Backend` object.
         key: &'static str,
@@ -59,14 +59,14 @@ pub enum Fault {
         /// The largest valid number.
         most: u32,
     },
-    /// An MTU is too small.
+    /// MTU that is too small.
     Mtu {
         /// The configured MTU in bytes.
         mtu: u32,
         /// The smallest valid MTU in bytes.
         least: u32,
     },
-    /// A word is not a valid value.
+    /// Word that is not a valid value.
     Word {
         /// The key in the `Backend` object.
         key: &'static str,
@@ -75,26 +75,26 @@ pub enum Fault {
         /// The possible words.
         words: &'static [&'static str],
     },
-    /// The mode needs a family that the network does not have.
+    /// Mode that needs a family that the network does not have.
     ModeNeeds {
         /// The family that the mode needs.
         family: Family,
         /// The networks of the configuration.
         networks: Subnets,
     },
-    /// Two devices would have the same port.
+    /// Same port for two devices.
     SamePort {
         /// The port of both families.
         port: u16,
     },
-    /// The VNI makes an interface name too long.
+    /// VNI that makes an interface name too long.
     LongName {
         /// The configured VNI.
         vni: u32,
         /// The overlong device name.
         name: String,
     },
-    /// The kernel does not accept one of flannel's device names.
+    /// Name of a flannel device that the kernel does not accept.
     DeviceName {
         /// The unusable device name.
         name: &'static str,
@@ -193,7 +193,7 @@ impl fmt::Display for Fault {
             Fault::Mtu { mtu, least } => {
                 write!(
                     f,
-                    "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's"
+                    "MTU is {mtu}: this key is the MTU of the underlay and must be at least {least}; leave the key out to use the interface's MTU"
                 )
             }
             Fault::Word { key, value, words } => {

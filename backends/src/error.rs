@@ -10,24 +10,24 @@ use types::{Addresses, Coded, Detail, Family, Problem, Subnets};
 /// An error of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The configuration is invalid for this backend.
+    /// Configuration that is invalid for this backend.
     Config(ConfigError),
-    /// The underlay does not suit the backend.
+    /// Underlay that does not suit the backend.
     Underlay(UnderlayError),
-    /// The kernel lacks a feature or refuses an operation.
+    /// Feature that the kernel lacks, or operation that the kernel refuses.
     Kernel(KernelError),
-    /// The secrets of WireGuard are unusable.
+    /// Unusable secrets of WireGuard.
     Secret(SecretError),
-    /// The families of the lease and of the network differ.
+    /// Lease whose families differ from the families of the network.
     Families {
         /// The subnets of this node's lease.
         lease: Subnets,
         /// The networks of the configuration.
         networks: Subnets,
     },
-    /// The network has no family.
+    /// Network without a family.
     NoFamily,
-    /// The backend joined before its announcement.
+    /// Join of a backend before its announcement.
     NotAnnounced {
         /// Name of the backend.
         backend: &'static str,
@@ -42,7 +42,7 @@ pub enum Error {
 /// Reason why an underlay does not suit a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnderlayError {
-    /// The underlay lacks an address of a family.
+    /// Underlay that lacks an address of the required family.
     NoAddress {
         /// Name of the backend.
         backend: &'static str,
@@ -53,7 +53,7 @@ pub enum UnderlayError {
         /// The addresses of the interface.
         addresses: Addresses,
     },
-    /// The underlay lacks an address of one of the network's families.
+    /// Underlay that lacks an address of one of the network's families.
     NoAddresses {
         /// The networks of the configuration.
         networks: Subnets,
@@ -62,14 +62,14 @@ pub enum UnderlayError {
         /// The addresses of the interface.
         addresses: Addresses,
     },
-    /// The underlay lacks an address of a family that carries WireGuard's packets.
+    /// Underlay that lacks an address of a family that carries WireGuard's packets.
     NoCarrier {
         /// Name of the underlay interface.
         interface: String,
         /// The addresses of the interface.
         addresses: Addresses,
     },
-    /// Another host translates the underlay's addresses (NAT), and host-gw cannot route through a NAT.
+    /// Underlay whose addresses another host translates (NAT). host-gw cannot route through a NAT.
     Translated {
         /// The public addresses of this node.
         public: Addresses,
@@ -78,7 +78,7 @@ pub enum UnderlayError {
         /// The addresses of the interface.
         addresses: Addresses,
     },
-    /// The underlay's MTU leaves too little room for packets in ipip.
+    /// Underlay whose MTU leaves too little room for packets in ipip.
     MtuForIpip {
         /// Name of the underlay interface.
         interface: String,
@@ -89,7 +89,7 @@ pub enum UnderlayError {
         /// The smallest MTU of pods in bytes.
         least: u32,
     },
-    /// The underlay's MTU leaves too little room for packets in WireGuard.
+    /// Underlay whose MTU leaves too little room for packets in WireGuard.
     MtuForWireguard {
         /// Name of the underlay interface.
         interface: String,
@@ -100,7 +100,7 @@ pub enum UnderlayError {
         /// The smallest MTU of pods in bytes.
         least: u32,
     },
-    /// The underlay has no address of the tunnel's family.
+    /// Underlay without an address of the tunnel's family.
     NoTunnelSource,
 }
 
@@ -172,7 +172,7 @@ impl fmt::Display for Error {
                 "the address families of the lease {lease} and the network {networks} differ"
             ),
             Error::NoFamily => f.write_str("the network has no address family"),
-            Error::NotAnnounced { backend } => write!(f, "{backend}: join comes after announce"),
+            Error::NotAnnounced { backend } => write!(f, "{backend}: call announce before join"),
             Error::DeviceName { name } => write!(f, "{name} is not an interface name"),
         })
     }
@@ -215,7 +215,7 @@ impl fmt::Display for UnderlayError {
             ),
             UnderlayError::NoAddresses { networks, interface, addresses } => write!(
                 f,
-                "vxlan over {interface} needs an address for each family of the network {networks} on the interface {interface}, which has {addresses}"
+                "vxlan over {interface} needs an address for each family of the network {networks} on the interface {interface}, which has {addresses}: choose another interface with --iface"
             ),
             UnderlayError::NoCarrier { interface, addresses } => write!(
                 f,
@@ -228,10 +228,10 @@ impl fmt::Display for UnderlayError {
             ),
             UnderlayError::MtuForIpip { interface, mtu, overhead, least } => write!(
                 f,
-                "MTU {mtu} of iface {interface} is too small for ipip mode to work: it takes {overhead} bytes of it, and IPv4 needs {least}"
+                "MTU {mtu} of iface {interface} is too small for ipip mode to work: ipip takes {overhead} bytes of the MTU, and IPv4 needs {least} bytes"
             ),
             UnderlayError::MtuForWireguard { interface, mtu, left, least } => {
-                write!(f, "MTU {mtu} of {interface} is too small for wireguard: {left} bytes would be left, and pods need {least}")
+                write!(f, "MTU {mtu} of {interface} is too small for wireguard: {left} bytes would remain, and pods need {least} bytes")
             }
             UnderlayError::NoTunnelSource => {
                 f.write_str("the underlay has no address of the tunnel's family; add one, or choose another interface with --iface")

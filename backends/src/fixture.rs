@@ -30,7 +30,7 @@ pub(crate) fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     }
 }
 
-/// Returns the lease of node `n`. Adds its public addresses, the last number of which is `ip`, to the attributes.
+/// Returns the lease of node `n`. Adds the node's public addresses, whose last number is `ip`, to the attributes.
 pub(crate) fn lease(n: u8, ip: u8, attrs: LeaseAttrs) -> Lease {
     Lease {
         subnets: Dual::Both(

@@ -1,5 +1,5 @@
-//! Files that outlive the process. A store (systemd's file descriptor store) passes these files to the next process, so that the device and its
-//! packets survive a restart.
+//! Files that outlive the process. A store (systemd's file descriptor store) passes a device's open files to
+//! the next process. The device and its packets thus survive a restart.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -85,7 +85,7 @@ impl Ipip {
         }
         if networks.v6().is_some() {
             tracing::warn!(
-                remedy = "use vxlan or host-gw, which carry both",
+                remedy = "use vxlan or host-gw, which carry both families",
                 "ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive"
             );
         }

@@ -27,7 +27,7 @@ struct Running<P, K> {
     observer: Arc<dyn NetworkHandle>,
 }
 
-/// Makes the first pass of a plan. `engines` are the counters of the packet engines, by device.
+/// Applies a plan for the first time, and returns the running network. `engines` are the counters of the packet engines, by device.
 ///
 /// # Errors
 /// Returns an error if the data plane cannot be set up at all.
@@ -42,7 +42,7 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     join_with_background(plan, kernel, engines, underlay, leases, setup, None).await
 }
 
-/// Makes the first pass like [`join`], for a network with work that runs concurrently with the reconciler.
+/// Applies a plan like [`join`], for a network with work that runs concurrently with the reconciler.
 ///
 /// # Errors
 /// Returns an error if the data plane cannot be set up at all.
@@ -83,7 +83,7 @@ impl<P: Plan> NetworkHandle for Handle<P> {
         Status::of(&self.progress, &self.engines)
     }
 
-    /// Returns the peer's own objects, and the node's routes that cover its subnet.
+    /// Returns the peer's own objects, and the node's routes that cover the peer's subnet.
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let leads_there =
             |key: &Key| matches!(key, Key::Route(net, _) if net.contains(&peer.subnet));

@@ -15,8 +15,8 @@ struct Kind {
     identity: fn(&LeaseAttrs, Family) -> Option<String>,
 }
 
-/// The backends. If devices of several backends are left on a host, flannel treats the devices of the first backend in this list as the running
-/// backend's.
+/// The backends. If a host has devices of several backends, flannel treats the devices of the first backend
+/// in this list as devices of the running backend.
 static BACKENDS: &[Kind] = &[
     Kind {
         profile: &vxlan::PROFILE,
@@ -50,7 +50,7 @@ static BACKENDS: &[Kind] = &[
     },
 ];
 
-/// Backends of Go flannel that are not supported yet.
+/// Backends of Go flannel that flannel-rs does not support yet.
 const MISSING: [&str; 3] = ["extension", "ipsec", "tencent-vpc"];
 
 /// Returns the profiles of the backends.
@@ -63,8 +63,8 @@ pub fn profile(name: &str) -> Option<&'static Profile> {
     kind(name).map(|kind| kind.profile)
 }
 
-/// Returns the names of all backends of Go flannel and of flannel-rs, sorted. Includes backends that are not supported yet, because a list may name
-/// a backend of a later version.
+/// Returns the names of all backends of Go flannel and of flannel-rs, sorted. Includes backends that
+/// flannel-rs does not support yet, because a list may name a backend of a later version.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = built().into_iter().chain(MISSING).collect();
     names.sort_unstable();
@@ -84,7 +84,7 @@ fn kind(name: &str) -> Option<&'static Kind> {
 /// Creates the backend named in the network configuration.
 ///
 /// # Errors
-/// Returns an error if there is no such backend, or if its configuration is invalid.
+/// Returns an error if the named backend does not exist, or if its configuration is invalid.
 pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     let name = setup.config.backend.as_str();
     if let Some(kind) = kind(name) {
@@ -98,7 +98,7 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     .into())
 }
 
-/// Returns the unique identity of the node behind a lease, for one family. `None` if the backend has no such identity.
+/// Returns the unique identity of the node behind a lease, for one family. Returns `None` if the backend has no unique identity.
 pub fn identity_of(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     (kind(&attrs.backend)?.identity)(attrs, family)
 }

@@ -14,13 +14,13 @@ pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 /// Reason why a file is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileError {
-    /// The file is a symbolic link, and the daemon refuses links.
+    /// Symbolic link, which the daemon refuses.
     Link,
-    /// The file is a folder, a device or another special file.
+    /// Folder, device or other special file.
     NotAFile,
-    /// The path does not end with a name.
+    /// Path that does not end with a name.
     NotAPath,
-    /// A system call failed with this errno.
+    /// Errno of a failed system call.
     System(Errno),
 }
 
@@ -35,9 +35,9 @@ impl fmt::Display for FileError {
         match self {
             FileError::Link => write!(
                 f,
-                "it is a symbolic link, which this path must not be; name the file in {KEY_VARIABLE}"
+                "the path is a symbolic link, which flanneld does not accept; name the link's target in {KEY_VARIABLE}"
             ),
-            FileError::NotAFile => f.write_str("it is not a file"),
+            FileError::NotAFile => f.write_str("the path does not lead to a file"),
             FileError::NotAPath => f.write_str("not the path of a file"),
             FileError::System(errno) => errno.fmt(f),
         }
@@ -75,7 +75,7 @@ impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "others than its owner can read the {} {1}: chmod 600 {1}",
+            "users other than the owner can read the {} {1}: run chmod 600 {1}",
             self.what,
             self.path.display()
         )
@@ -85,28 +85,28 @@ impl fmt::Display for Exposed {
 /// Reason why the secrets are unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretError {
-    /// Other users can read a file, and the operator set `--refuse-insecure`.
+    /// File that other users can read, despite `--refuse-insecure`.
     Exposed(Exposed),
-    /// The daemon cannot read or write the private key.
+    /// Private key that the daemon cannot read or write.
     Private {
         /// Path of the key file.
         path: PathBuf,
         /// Reason why the file is unusable.
         why: FileError,
     },
-    /// The preshared key is unreadable.
+    /// Unreadable preshared key.
     Preshared {
         /// Path of the key file.
         path: PathBuf,
         /// Reason why the file is unusable.
         why: FileError,
     },
-    /// The file of the preshared key does not exist.
+    /// Preshared key file that does not exist.
     PresharedMissing {
         /// Path of the key file.
         path: PathBuf,
     },
-    /// The file of the preshared key does not hold a key.
+    /// Preshared key file that does not hold a key.
     PresharedGarbled {
         /// Path of the key file.
         path: PathBuf,
@@ -132,7 +132,7 @@ impl fmt::Display for SecretError {
             SecretError::Exposed(exposed) => write!(f, "{exposed}; --refuse-insecure is set"),
             SecretError::Private { path, why } => write!(
                 f,
-                "cannot read or write the WireGuard private key {}: {why}; {KEY_VARIABLE} names the file, and its folder must be writable",
+                "cannot read or write the WireGuard private key {}: {why}; correct {KEY_VARIABLE}, which names the file, or make its folder writable",
                 path.display()
             ),
             SecretError::Preshared { path, why } => write!(
@@ -142,13 +142,13 @@ impl fmt::Display for SecretError {
             ),
             SecretError::PresharedMissing { path } => write!(
                 f,
-                "cannot use the preshared key of {}: there is no such file; PSKFile in the Backend or {PRESHARED_VARIABLE} names it",
+                "cannot use the preshared key of {}: the file does not exist; create it, or correct PSKFile in the Backend or {PRESHARED_VARIABLE}",
                 path.display()
             ),
             SecretError::PresharedGarbled { path } => {
                 write!(
                     f,
-                    "cannot use the preshared key of {}: it does not hold 32 bytes in base64, as `wg genpsk` prints them",
+                    "cannot use the preshared key of {}: the file does not hold 32 bytes in base64; write the output of `wg genpsk` into the file",
                     path.display()
                 )
             }

@@ -1,4 +1,4 @@
-//! Status of a running network, as numbers and words. The status shares no data with the threads that count.
+//! Status of a running network, as numbers and words. The status shares no data with the threads that count packets.
 
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
@@ -29,11 +29,11 @@ pub struct EngineStatus {
     pub sent: Traffic,
     /// Packets from peers to pods.
     pub received: Traffic,
-    /// ICMP errors sent to pods.
+    /// Number of ICMP errors sent to pods.
     pub icmp_errors: u64,
     /// Number of segmented sends that the engine had to repeat one datagram at a time.
     pub unsegmented_sends: u64,
-    /// Number of times that a thread lost its raised priority because its time budget was spent.
+    /// Number of times that a thread lost its raised priority because the thread had used up its time budget.
     pub budgets_spent: u64,
     /// WireGuard handshakes by result, if the engine encrypts.
     pub handshakes: Option<[(&'static str, u64); 5]>,
@@ -42,15 +42,15 @@ pub struct EngineStatus {
 /// The traffic of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Inner packets that were forwarded.
+    /// Number of inner packets that the engine forwarded.
     pub packets: u64,
-    /// Bytes of these packets, including inner headers.
+    /// Number of bytes in the forwarded packets, including inner headers.
     pub bytes: u64,
-    /// System calls that transferred packets.
+    /// Number of system calls that transferred packets.
     pub batches: u64,
-    /// Number of GSO packets and single packets that carried these packets.
+    /// Number of GSO packets and single packets that carried the forwarded packets.
     pub units: u64,
-    /// Reads that failed since the start.
+    /// Number of reads that have failed since the start.
     pub read_errors: u64,
     /// Dropped packets by reason. The map omits reasons without packets.
     pub dropped: Vec<(&'static str, u64)>,
@@ -61,7 +61,7 @@ pub trait NetworkHandle: Send + Sync {
     /// Returns the current status of the network.
     fn status(&self) -> Status;
 
-    /// Returns the kernel objects that the network needs for one family of a peer. Does not read the kernel.
+    /// Returns the kernel objects that the network needs for one family of a peer. The method does not read the kernel.
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 }
 

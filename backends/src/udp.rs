@@ -1,4 +1,4 @@
-//! The `udp` backend: packets in plain UDP datagrams, forwarded by the packet engine. Compatible with Go flannel on the wire.
+//! The `udp` backend: packets in plain UDP datagrams, forwarded by the packet engine. The backend is compatible with Go flannel on the wire.
 
 mod config;
 
@@ -80,7 +80,7 @@ impl Udp {
         })
     }
 
-    /// Returns the family of the datagrams: IPv4 if the network has it.
+    /// Returns the family of the datagrams: IPv4 if the network has IPv4, otherwise IPv6.
     fn outer(&self) -> Family {
         if self.setup.config.networks.has(Family::V4) {
             Family::V4

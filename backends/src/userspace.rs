@@ -1,5 +1,6 @@
-//! A kernel in which some links are TUN devices of the packet engine. The reconciler treats them like other links: it adds missing links and deletes
-//! links of another kind. This module handles the files and threads of the devices.
+//! A kernel in which some links are TUN devices of the packet engine. The reconciler treats TUN devices like
+//! other links: it adds missing links and deletes links of another kind. This module handles the files and
+//! threads of the devices.
 
 pub(crate) mod wireguard;
 
@@ -41,11 +42,11 @@ struct Device {
     address: Option<IpAddr>,
     /// The number of queues and sockets that the previous process stored.
     inherited: (usize, usize),
-    /// Whether this process has tried to adopt these files.
+    /// Whether this process has tried to adopt the files of the previous process.
     adopted: bool,
     /// Whether the adopted device still waits for its table.
     awaits_table: bool,
-    /// Reason why the engine could not start or bind its sockets. `None` while the engine works.
+    /// Reason why the engine could not start or bind its sockets. The field is `None` while the engine works.
     problem: Option<EngineError>,
     /// The device's files in the store.
     queues: StoredFiles<Tun>,

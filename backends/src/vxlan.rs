@@ -80,7 +80,7 @@ pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    /// Whether the packet engine encapsulates, decided when the kernel's support is known.
+    /// Whether the packet engine encapsulates. The backend decides this once it knows whether the kernel supports vxlan.
     userspace: bool,
 }
 
@@ -374,7 +374,7 @@ fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
     }
 }
 
-/// Returns the part of the data that must be unique: the MAC, in one spelling.
+/// Returns the part of the lease data that must be unique: the MAC, in canonical form.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     // Fast path for the usual spelling, because every change checks ten thousand of them.

@@ -81,7 +81,7 @@ pub struct Wireguard {
     /// The keys, which the announcement reads or creates.
     secrets: Option<Arc<Secrets>>,
     renewal: Renewal,
-    /// Whether the packet engine encrypts, decided when the kernel's support is known.
+    /// Whether the packet engine encrypts. The backend decides this once it knows whether the kernel supports WireGuard.
     userspace: bool,
 }
 
@@ -99,8 +99,9 @@ impl Wireguard {
             }
             tracing::warn!(
                 variable = PRESHARED_VARIABLE,
-                remedy = "set PSKFile in the Backend, or the variable, to a file on each node",
-                "PSK is in the network configuration and known to everyone who can read that"
+                remedy =
+                    "set PSKFile in the Backend, or WIREGUARD_PSK_FILE, to a file on each node",
+                "everyone who can read the network configuration knows the PSK in it"
             );
         }
         let userspace = config.implementation == Implementation::Userspace;
@@ -294,7 +295,7 @@ impl Backend for Wireguard {
     }
 }
 
-/// Returns the work that follows the files of the secrets, concurrently with the reconciler.
+/// Returns the work that rereads the files of the secrets, concurrently with the reconciler.
 fn background(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network::BeginBackground {
     Box::new(move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)))
 }
@@ -308,7 +309,7 @@ struct Data {
     port: u16,
 }
 
-/// Returns the announcement. Unlike in Go flannel's announcement, the port of each family belongs to the device that listens for this family.
+/// Returns the announcement. The port of each family belongs to the device that listens for this family, unlike in Go flannel's announcement.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
     let data = |family| {
         RawJson::of(&Data {
@@ -327,7 +328,7 @@ fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: 
 /// The JSON key of the public key in the data of a lease.
 const PUBLIC_KEY: &str = "PublicKey";
 
-/// The data about a node's device in its lease.
+/// The data about a node's device in the node's lease.
 struct PeerData {
     key: PublicKey,
     port: Option<u16>,
@@ -356,7 +357,7 @@ impl PeerData {
         })
     }
 
-    /// Returns the data that applies to the packets of a family. With one device for both families, IPv4's data takes precedence if it exists. In Go
+    /// Returns the data that applies to the packets of a family. If one device serves both families, IPv4's data takes precedence if it exists. In Go
     /// flannel's leases, the IPv6 data contains a port on which no program listens.
     fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
         let written = |data: &Option<RawJson>| {
@@ -399,8 +400,9 @@ impl PeerRules for Rules {
     }
 }
 
-/// Checks whether a lease is usable. The lease needs a key for at least one of the network's families, and no unreadable key. The lease also needs an
-/// address of the family that carries packets to the peer.
+/// Checks whether a lease is usable. The lease needs a key for at least one of the network's families, and
+/// must not contain an unreadable key. The lease also needs an address of the family that carries packets to
+/// the peer.
 fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     if lease.attrs.backend != KIND {
         return Ok(());

@@ -1,4 +1,4 @@
-//! An interface of a container. Validates the names of both, because they become file names.
+//! An interface of a container. The plugin validates the names of the container and of the interface, because the names become file names.
 
 use crate::error::{CniError, INVALID_ENVIRONMENT};
 

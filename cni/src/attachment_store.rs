@@ -9,9 +9,9 @@
 //!
 //! A container ID contains no colon and begins with a letter or digit, so no two names collide.
 //!
-//! A kill between any two system calls leaves a usable state: the plugin creates the mark before the file, and removes it after the delegate
-//! succeeded. The plugin always replaces a file as a whole. The plugin does not sync files, because the containers are gone after a power failure,
-//! and DEL works without the files.
+//! A kill at any time leaves a usable state: the plugin creates the mark before the file, and removes the
+//! mark after the delegate succeeds. The plugin always replaces a file as a whole. The plugin does not sync
+//! files, because the containers are gone after a power failure, and DEL works without the files.
 
 use crate::attachment::Attachment;
 use nix::dir::Dir;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 /// The interface whose file has the name that Go flannel's plugin uses.
 pub const FIRST: &str = "eth0";
-/// Separator of container and interface in a file name. Neither name can contain the separator.
+/// Separator of container and interface in a file name. Neither the container ID nor the interface name can contain the separator.
 const SEPARATOR: char = ':';
 /// First character of the name of a temporary file. No container ID begins with this character.
 const TEMPORARY: char = '.';
@@ -41,9 +41,9 @@ const LIMIT: u64 = 1024 * 1024;
 /// Progress of the ADD of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// ADD is running, or a signal killed it.
+    /// ADD that is running, or that a signal killed.
     Begun,
-    /// ADD succeeded, or Go flannel's plugin wrote the file.
+    /// ADD that succeeded, or a file that Go flannel's plugin wrote.
     Done,
 }
 
@@ -56,7 +56,7 @@ pub struct Saved {
     pub progress: Progress,
 }
 
-/// A file, or its remains after the plugin was killed.
+/// A file, or the remains of a file after a signal killed the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name of the file. The file may be missing if a mark or a temporary file exists.
@@ -67,7 +67,7 @@ pub struct Entry {
     pub interface: Option<String>,
 }
 
-/// An open directory of files. Every operation is relative to it and does not follow links.
+/// An open directory of files. Every operation is relative to the directory and does not follow links.
 #[derive(Debug)]
 pub struct AttachmentStore {
     folder: OwnedFd,
@@ -98,7 +98,7 @@ impl AttachmentStore {
     /// Opens the directory. Creates a missing directory.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be created or opened.
+    /// Returns an error if the plugin cannot create or open the directory.
     pub fn create(path: &Path) -> io::Result<Self> {
         match Self::open(path)? {
             Some(attachment_store) => Ok(attachment_store),
@@ -112,7 +112,7 @@ impl AttachmentStore {
     /// Opens the directory. Returns `None` if the directory does not exist.
     ///
     /// # Errors
-    /// Returns an error if the path cannot be opened or is not a directory.
+    /// Returns an error if the plugin cannot open the path, or if the path is not a directory.
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         match nix::fcntl::open(path, flags, Mode::empty()) {
@@ -141,12 +141,14 @@ impl AttachmentStore {
             // The plugin cannot have written a file whose name is too long.
             Err(nix::Error::ENOENT | nix::Error::ENAMETOOLONG) => return Ok(None),
             Err(nix::Error::ELOOP) => {
-                return Err(irregular("it is a symbolic link, which is not followed"));
+                return Err(irregular(
+                    "the path is a symbolic link, which the plugin does not follow",
+                ));
             }
             Err(errno) => return Err(errno.into()),
         };
         if !file.metadata()?.is_file() {
-            return Err(irregular("it is not a regular file"));
+            return Err(irregular("the path is not a regular file"));
         }
         let mut text = Vec::new();
         file.take(LIMIT).read_to_end(&mut text)?;
@@ -163,7 +165,8 @@ impl AttachmentStore {
     /// Writes a file, or replaces it.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written, and then leaves an existing file unchanged. Also returns an error if the mark cannot be changed.
+    /// Returns an error if the plugin cannot write the file, and then leaves an existing file unchanged. Also
+    /// returns an error if the plugin cannot change the mark.
     pub fn write(&self, name: &str, text: &str, progress: Progress) -> io::Result<()> {
         match progress {
             // The mark comes first: a kill in between must not leave a file that looks finished.
@@ -186,15 +189,15 @@ impl AttachmentStore {
     /// Records that ADD succeeded, by removing the mark.
     ///
     /// # Errors
-    /// Returns an error if the mark cannot be removed.
+    /// Returns an error if the plugin cannot remove the mark.
     pub fn finish(&self, name: &str) -> io::Result<()> {
         self.unlink(&mark_of(name))
     }
 
-    /// Removes a file, its mark, and its temporary file. Succeeds even if none of them exists.
+    /// Removes a file, its mark, and its temporary file. Succeeds even if none of these files exists.
     ///
     /// # Errors
-    /// Returns an error if one of them cannot be removed.
+    /// Returns an error if the plugin cannot remove one of these files.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         // The file comes first: a mark without a file has no effect.
         self.unlink(name)?;
@@ -287,7 +290,7 @@ impl AttachmentStore {
     }
 }
 
-/// Parses a file name. Returns `None` if the file is not the plugin's.
+/// Parses a file name. Returns `None` if the file does not belong to the plugin.
 fn parse(name: &str) -> Option<Entry> {
     let name = name.strip_prefix([TEMPORARY, MARK]).unwrap_or(name);
     let (container, interface) = name
@@ -380,7 +383,7 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 
-    /// Covers the files of Go flannel's plugin and the states after kills.
+    /// The attachment store reads the progress from files of Go flannel's plugin and from the states after kills.
     #[test]
     fn progress_is_read_from_every_state_on_disk() {
         let root = tempfile::tempdir().unwrap();

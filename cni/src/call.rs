@@ -1,4 +1,5 @@
-//! The runtime's input: environment variables and a configuration. The plugin validates both before it makes any change.
+//! The runtime's input: environment variables and a configuration. The plugin validates the variables and the
+//! configuration before it makes any change.
 
 use crate::attachment::{Attachment, is_word, valid_container, valid_interface};
 use crate::conf::Conf;
@@ -69,11 +70,11 @@ impl Verb {
 pub struct Call {
     /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// The container and its interface. Empty for GC and STATUS.
+    /// The container and its interface. The field is empty for GC and STATUS.
     pub attachment: Attachment,
     /// The value of `CNI_NETNS`. May be empty.
     pub netns: String,
-    /// Whether the plugin's own namespace is allowed (`CNI_NETNS_OVERRIDE`).
+    /// Whether the runtime allows the plugin's own namespace (`CNI_NETNS_OVERRIDE`).
     pub netns_override: bool,
     /// The network configuration from standard input.
     pub conf: Conf,

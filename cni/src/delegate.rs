@@ -38,9 +38,9 @@ pub struct Order<'a> {
 /// The reason why a call of the delegate failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The delegate did not start, so it made no change.
+    /// Failure to start the delegate, which therefore made no change.
     NotStarted(CniError),
-    /// The delegate ran and failed. The delegate may have left an interface or an address.
+    /// Failure of a delegate that ran. The delegate may have left an interface or an address.
     Failed(CniError),
 }
 
@@ -53,12 +53,12 @@ impl Failure {
     }
 }
 
-/// Executes calls of the delegate. Tests replace it with a model.
+/// Executes calls of the delegate. Tests replace the delegate with a model.
 pub trait Delegate {
     /// Executes a call. Returns the standard output of the delegate.
     ///
     /// # Errors
-    /// Returns an error if the delegate does not start or fails. If the delegate prints an error, returns that error.
+    /// Returns an error if the delegate does not start or fails. If the delegate prints an error, the method returns this error.
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure>;
 }
 
@@ -89,7 +89,7 @@ impl Programs {
             .map(|folder| folder.join(name))
             .find(|path| path.is_file());
         found.ok_or_else(|| {
-            let why = "the reference plugins (bridge, host-local, loopback, portmap) must be installed in the same folder as flannel";
+            let why = "install the reference plugins (bridge, host-local, loopback, portmap) in the same folder as flannel";
             CniError::new(INTERNAL, format!("failed to find plugin {name:?} in path {:?}", self.0)).details(why)
         })
     }
@@ -104,7 +104,7 @@ impl Delegate for Programs {
         // Files instead of pipes: they cannot block, in whatever order they are read and written, and even if the delegate leaves a process running.
         let (input, mut output) = memory(order.netconf)
             .and_then(|input| Ok((input, memory(&[])?)))
-            .map_err(|error| Failure::NotStarted(broken("making the files for", &error)))?;
+            .map_err(|error| Failure::NotStarted(broken("creating the files for", &error)))?;
         let mut command = Command::new(&program);
         command.env("CNI_COMMAND", order.verb.as_str());
         let Attachment {

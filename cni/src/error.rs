@@ -2,21 +2,21 @@
 
 use serde_json::json;
 
-/// The configuration's CNI version is not supported.
+/// Unsupported CNI version in the configuration.
 pub const INCOMPATIBLE_VERSION: u64 = 1;
-/// An environment variable is missing or invalid.
+/// Missing or invalid environment variable.
 pub const INVALID_ENVIRONMENT: u64 = 4;
-/// A read or write failed.
+/// Failed read or write.
 pub const IO_FAILURE: u64 = 5;
 /// The configuration is malformed.
 pub const DECODING_FAILURE: u64 = 6;
-/// The network configuration is invalid.
+/// Invalid network configuration.
 pub const INVALID_CONFIG: u64 = 7;
-/// `CNI_NETNS` is the plugin's own network namespace.
+/// `CNI_NETNS` that is the plugin's own network namespace.
 pub const INVALID_NETNS: u64 = 8;
-/// The runtime should try again later.
+/// Request that the runtime try again later.
 pub const TRY_AGAIN_LATER: u64 = 11;
-/// STATUS: the plugin cannot serve ADD.
+/// Inability of the plugin to serve ADD, as the result of STATUS.
 pub const NOT_AVAILABLE: u64 = 50;
 /// Any other error, with the code of the reference library.
 pub const INTERNAL: u64 = 999;
@@ -24,7 +24,7 @@ pub const INTERNAL: u64 = 999;
 /// The error of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniError {
-    /// A code of the CNI specification, or the delegate's own.
+    /// A code of the CNI specification, or a code of the delegate.
     pub code: u64,
     /// A sentence about the operation that failed.
     pub msg: String,

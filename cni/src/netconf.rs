@@ -150,7 +150,7 @@ mod tests {
         );
     }
 
-    /// Generates numbers with few fraction digits, because the test's JSON reader rounds others.
+    /// Generates numbers with few fraction digits, because the test's JSON reader rounds numbers with more digits.
     fn numbers() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             any::<i32>().prop_map(|number| Value::from(f64::from(number) / 16.0)),

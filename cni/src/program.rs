@@ -1,4 +1,4 @@
-//! The program: reads the environment and standard input, prints the result, and returns the exit code.
+//! Reads the environment and standard input, prints the result, and returns the exit code.
 
 use crate::call::Call;
 use crate::delegate::Programs;

@@ -13,7 +13,7 @@ const OPTIONAL: [&str; 2] = ["table", "scope"];
 /// Parses the list of routes.
 ///
 /// # Errors
-/// Returns an error if the value is not a list, or an error that names the malformed route.
+/// Returns an error if the value is not a list, or if a route is malformed. The error names the malformed route.
 pub(crate) fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
     let wrong = |what: &str| CniError::new(INTERNAL, format!("'ipam' routes: {what}"));
     match routes {

@@ -1,5 +1,5 @@
-//! The daemon's status file next to subnet.env. While the daemon runs, it holds a lock on this file. Locks work across the PID namespaces of
-//! containers, so an unlocked file belongs to a dead daemon. Go flannel's daemon writes no such file.
+//! The daemon's status file next to subnet.env. While the daemon runs, it holds a lock on its status file. Locks work across the PID namespaces of
+//! containers, so an unlocked file belongs to a dead daemon. Go flannel's daemon writes no status file.
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -17,11 +17,11 @@ const MAX_ATTEMPTS: usize = 100;
 /// The daemon's state according to its status file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Daemon {
-    /// The status file does not exist.
+    /// Daemon without a status file.
     Unknown,
     /// The daemon is ready.
     Ready,
-    /// The daemon is not ready or not running, for this reason.
+    /// Daemon that is not ready or not running, with the reason.
     NotReady(String),
 }
 
@@ -42,10 +42,11 @@ pub fn of(subnet_file: &Path) -> Daemon {
     }
 }
 
-/// Returns the reason why a new pod would not work on this node. `None` if the pod would work, or if the status file does not exist.
+/// Returns the reason why a new pod would not work on this node. Returns `None` if the pod would work, or if the status file does not exist.
 ///
-/// A runtime reports its node as not ready while STATUS fails, and Kubernetes evicts the node's pods minutes later. Therefore an unreachable store or
-/// a restarting daemon is not a reason: the network that pods need is in the kernel.
+/// A runtime reports its node as not ready while STATUS fails, and Kubernetes evicts the node's pods minutes
+/// later. Therefore the function ignores an unreachable store or a restarting daemon: the network that pods
+/// need is in the kernel.
 pub fn obstacle(subnet_file: &Path) -> Option<String> {
     let path = path(subnet_file);
     let exists = |device: &str| nix::net::if_::if_nametoindex(device).is_ok();
@@ -80,33 +81,33 @@ fn obstacle_in(
         .filter_map(Value::as_str)
         .find(|device| !exists(device))?;
     Some(match alive {
-        true => format!("new pods would not work: there is no device {gone}"),
+        true => format!("new pods would not work: the device {gone} does not exist"),
         false => format!(
-            "new pods would not work: there is no device {gone}, and flanneld is not running"
+            "new pods would not work: the device {gone} does not exist, and flanneld is not running"
         ),
     })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> String {
-    format!("{} cannot be read: {error}", path.display())
+    format!("cannot read {}: {error}", path.display())
 }
 
 /// Returns the likely reason for a missing subnet.env.
 pub fn why_no_file(subnet_file: &Path) -> String {
     match of(subnet_file) {
         Daemon::Unknown => format!(
-            "flanneld has not written {}: does the flannel pod run on this node?",
+            "flanneld has not written {}: check that the flannel pod runs on this node",
             subnet_file.display()
         ),
         Daemon::Ready => format!(
-            "flanneld is ready: does its --subnet-file name {}?",
+            "flanneld is ready: check that its --subnet-file names {}",
             subnet_file.display()
         ),
         Daemon::NotReady(why) => why,
     }
 }
 
-/// Reads the status file. Returns its text and whether its daemon runs, or `None` if the file does not exist.
+/// Reads the status file. Returns the file's text and whether the file's daemon runs, or `None` if the file does not exist.
 fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
     for _ in 0..MAX_ATTEMPTS {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -126,7 +127,7 @@ fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
         }
     }
     Err(io::Error::other(
-        "it was replaced during every attempt to read it",
+        "the file was replaced during every attempt to read it",
     ))
 }
 
@@ -186,7 +187,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
         assert_eq!(of(&env), Daemon::Unknown);
-        assert!(why_no_file(&env).contains("does the flannel pod run"));
+        assert!(why_no_file(&env).contains("check that the flannel pod runs"));
         let file = path(&env);
         std::fs::write(&file, r#"{"ready":true,"pid":77}"#).unwrap();
         let Daemon::NotReady(why) = of(&env) else {
@@ -212,10 +213,10 @@ mod tests {
 
         std::fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &file).unwrap();
-        assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("cannot be read")));
+        assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("cannot read")));
     }
 
-    /// A name, the text of the status file, whether the daemon runs, and a part of the obstacle.
+    /// A name, the text of the status file, whether the daemon runs, and a part of the obstacle's text.
     type Case = (&'static str, String, bool, Option<&'static str>);
 
     fn cases() -> [Case; 9] {
@@ -264,7 +265,7 @@ mod tests {
                 "no device",
                 status(true, &pods("", "\"there\",\"gone\"")),
                 true,
-                Some("there is no device gone"),
+                Some("the device gone does not exist"),
             ),
             (
                 "no device, and no daemon",

@@ -1,7 +1,7 @@
 //! Reads subnet.env as Go flannel's plugin does, without support for quotes, blanks and comments. Any error is final.
 //!
 //! The daemon's own reader (`parse` in the crate `run-dir`) accepts more forms and skips unreadable lines, because it recovers the state of an
-//! earlier run. A test compares both readers.
+//! earlier run. A test compares the plugin's reader with the daemon's reader.
 
 use crate::error::{CniError, INTERNAL, TRY_AGAIN_LATER};
 use crate::status;
@@ -30,7 +30,8 @@ pub struct SubnetEnv {
     pub mtu: u32,
     /// Whether `FLANNEL_IPMASQ` is `true`.
     pub ip_masq: bool,
-    /// The values of `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses for pods. Go flannel does not write these keys.
+    /// The values of `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses for pods. Go
+    /// flannel does not write the keys for the last addresses.
     pub range_ends: Vec<IpAddr>,
 }
 
@@ -67,15 +68,15 @@ pub enum Fault {
     Absent,
     /// The file is unreadable.
     Unreadable(io::Error),
-    /// The path is a directory, a pipe or a device.
+    /// Path of a directory, a pipe or a device.
     Irregular,
-    /// The file is longer than 64 KiB.
+    /// File that is longer than 64 KiB.
     TooLong,
-    /// This key has no `=` and no value.
+    /// Key without `=` and without a value.
     NoValue(String),
-    /// This value of `FLANNEL_MTU` is not a 32-bit number.
+    /// Value of `FLANNEL_MTU` that is not a 32-bit number.
     Mtu(String),
-    /// This text is not a network in CIDR notation, or, for the end of a range, not an address.
+    /// Text that is not a network in CIDR notation, or end of a range that is not an address.
     Network(String),
     /// These keys are missing.
     Missing(Vec<&'static str>),
@@ -107,8 +108,8 @@ impl fmt::Display for EnvError {
         match &self.fault {
             Fault::Absent => write!(f, "open {path}: no such file or directory"),
             Fault::Unreadable(error) => write!(f, "open {path}: {error}"),
-            Fault::Irregular => write!(f, "open {path}: it is not a regular file"),
-            Fault::TooLong => write!(f, "open {path}: it is longer than 64 KiB"),
+            Fault::Irregular => write!(f, "open {path}: not a regular file"),
+            Fault::TooLong => write!(f, "open {path}: the file is larger than 64 KiB"),
             Fault::NoValue(key) => write!(f, "{path}: {key} has no value"),
             Fault::Mtu(text) => write!(f, "{path}: FLANNEL_MTU={text:?} is not a number"),
             Fault::Network(text) => write!(f, "invalid CIDR address: {text}"),
@@ -169,7 +170,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Reads the file. Follows a symbolic link, because an operator may have created the link. Does not block on a pipe.
+/// Reads the file. Follows a symbolic link, because an operator may have created the link. The function does not block on a pipe.
 fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     let failed = |error: io::Error| {
         if is_absent(&error) {

@@ -1,4 +1,4 @@
-//! Versions of the CNI specification, and the verbs of each.
+//! Versions of the CNI specification, and the verbs of each version.
 
 use crate::error::{CniError, INCOMPATIBLE_VERSION};
 use serde_json::json;
@@ -21,10 +21,10 @@ pub fn of(cni_version: &str) -> &str {
     }
 }
 
-/// Checks that a configuration's version is supported.
+/// Checks that the plugin supports a configuration's version.
 ///
 /// # Errors
-/// Otherwise returns an error that lists the supported versions.
+/// Returns an error that lists the supported versions if the plugin does not support the version.
 pub fn supported(cni_version: &str) -> Result<(), CniError> {
     let version = of(cni_version);
     if SUPPORTED.contains(&version) {

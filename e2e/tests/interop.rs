@@ -1,7 +1,7 @@
-//! Runs our node and a real Go flannel in one cluster. On one node, replaces one by the other and back.
+//! Runs our node and a real Go flannel in one cluster. On one node, replaces one implementation with the other and back.
 //! No packet is lost during the replacement, except with wireguard.
 //!
-//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`. Without that path each test fails.
+//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`. Without the path in `GO_FLANNELD`, each test fails.
 
 #![allow(
     clippy::unwrap_used,
@@ -201,7 +201,7 @@ impl Bed {
             .with_context(|| format!("Go flannel on {}", host.name()))
     }
 
-    /// Returns the key of a host's lease, and its value without `NodeID`.
+    /// Returns the key of a host's lease, and the lease's value without `NodeID`.
     fn lease(&self, host: &Host) -> Result<(String, Value)> {
         let public = host.v4()?.to_string();
         for entry in self.etcd.client()?.get_prefix(SUBNETS)? {
@@ -217,7 +217,7 @@ impl Bed {
 }
 
 /// Lists all flannel objects in a host's kernel: links with their indexes and MACs, addresses, routes, neighbours, FDB.
-/// The list does not show whether a route has our protocol or Go flannel's.
+/// The list omits the protocol of routes, which differs between flannel-rs and Go flannel.
 fn objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
     let routes =
@@ -259,7 +259,8 @@ fn everybody_reaches_everybody(pods: &[Pod], within: Duration) -> Result<()> {
     })
 }
 
-/// Runs two Go nodes and one of ours: all pods reach each other. Then one Go node leaves, and our node removes its state.
+/// Runs two Go nodes and one flannel-rs node, and checks that all pods reach each other. Then one Go node
+/// leaves, and our node removes the state of the departed node.
 fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend, version)?;
@@ -320,7 +321,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     })
 }
 
-/// Replaces the daemon of one of three Go nodes by ours and back, while all pods exchange packets.
+/// Replaces the Go daemon of one of three Go nodes with flannel-rs and back, while all pods exchange packets.
 fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend, version)?;

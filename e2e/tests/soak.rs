@@ -1,6 +1,6 @@
 //! The userspace datapath under load: memory and open files do not grow, and almost no packet is lost.
 //!
-//! The default run is short. `FLANNEL_TEST_SOAK` is the time in seconds, `FLANNEL_TEST_RATE` the packets a second (`make soak`).
+//! The default run is short. `FLANNEL_TEST_SOAK` sets the duration in seconds, and `FLANNEL_TEST_RATE` sets the packets per second (`make soak`).
 
 #![allow(
     clippy::unwrap_used,

@@ -30,19 +30,19 @@ const LIMIT: usize = 64 * 1024 * 1024;
 /// Error of a request to the daemon.
 #[derive(Debug)]
 pub(crate) enum AskError {
-    /// No daemon runs. Contains the path of the socket.
+    /// No daemon runs. The value is the path of the socket.
     Stopped(PathBuf),
-    /// A daemon without a socket runs.
+    /// A running daemon without a socket.
     Foreign {
         path: PathBuf,
         /// Descriptions of the processes.
         who: Vec<String>,
     },
-    /// The user has no permission to use the socket.
+    /// Lack of permission to use the socket.
     Denied(PathBuf),
-    /// The daemon does not respond within this time.
+    /// No response from the daemon within this time.
     Hangs(PathBuf, Duration),
-    /// The daemon refuses the request for this reason.
+    /// The daemon's refusal of the request, with the reason.
     Refused(String),
     /// The response is unusable.
     BadAnswer { path: PathBuf, what: BadAnswer },
@@ -52,21 +52,21 @@ pub(crate) enum AskError {
 #[derive(Debug)]
 pub(crate) enum BadAnswer {
     NoHttp,
-    /// The status code is not 200.
+    /// A status code other than 200.
     Code {
         code: String,
         /// The first line of the body.
         line: String,
     },
-    /// The body is not the document as JSON.
+    /// A body that is not the document as JSON.
     NoDocument(serde_json::Error),
-    /// The document has another schema.
+    /// A document with another schema.
     Schema {
         theirs: String,
         /// The expected schema.
         ours: String,
     },
-    /// The write of the request or the read of the response failed.
+    /// A failed write of the request, or a failed read of the response.
     System(io::Error),
 }
 
@@ -88,12 +88,12 @@ impl fmt::Display for AskError {
         types::problem::text(f, self, |f| match self {
             Self::Stopped(path) => write!(
                 f,
-                "flanneld does not run here: no process listens on {}; start it (systemctl start flanneld), or name its --subnet-file",
+                "flanneld does not run on this node: no process listens on {}; start flanneld (systemctl start flanneld), or name its --subnet-file",
                 path.display()
             ),
             Self::Foreign { path, who } => write!(
                 f,
-                "flanneld ({}) runs here and has no socket {}: it is Go flannel, an older version, or one with another --subnet-file",
+                "flanneld ({}) runs on this node and has no socket {}: it is Go flannel, an older version, or a flanneld with another --subnet-file",
                 who.join("; "),
                 path.display()
             ),
@@ -104,7 +104,7 @@ impl fmt::Display for AskError {
             ),
             Self::Hangs(path, patience) => write!(
                 f,
-                "flanneld runs and does not answer on {} within {patience:?}: it hangs, or has too many clients",
+                "flanneld is running, but does not respond on {} within {patience:?}: it hangs, or has too many clients",
                 path.display()
             ),
             Self::Refused(words) => f.write_str(words),
@@ -139,7 +139,9 @@ impl fmt::Display for BadAnswer {
             Self::NoHttp => f.write_str("it is no HTTP"),
             Self::Code { code, line } => write!(f, "code {code}: {line}"),
             Self::NoDocument(error) => write!(f, "{error}"),
-            Self::Schema { theirs, ours } => write!(f, "the schema {theirs}, not {ours}"),
+            Self::Schema { theirs, ours } => {
+                write!(f, "the answer has the schema {theirs}, not {ours}")
+            }
             Self::System(error) => write!(f, "{error}"),
         })
     }
@@ -312,7 +314,7 @@ fn split(answer: &[u8]) -> Result<(String, &[u8]), BadAnswer> {
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
 
-/// Returns the daemon's reason as an error if it refused the request.
+/// Returns the daemon's reason as an error if the daemon refused the request.
 fn refused(answer: &[u8]) -> Result<(), AskError> {
     match split(answer) {
         Ok((head, body)) if matches!(code(&head), "422" | "503") => Err(AskError::Refused(
@@ -408,14 +410,14 @@ mod tests {
         let why = |env: &Path| node(env, false).unwrap_err().to_string();
         let none = why(&env);
         assert!(
-            none.contains("does not run here") || none.contains("runs here"),
+            none.contains("does not run on this node") || none.contains("runs here"),
             "{none}"
         );
         let mut socket = api_socket::Socket::new(&env);
         let _listener = socket.put().unwrap().unwrap();
         let begun = Instant::now();
         // The socket exists, but no process accepts connections.
-        assert!(why(&env).contains("does not answer"), "{}", why(&env));
+        assert!(why(&env).contains("does not respond"), "{}", why(&env));
         assert!(begun.elapsed() >= TIMEOUT);
     }
 }

@@ -21,25 +21,25 @@ use report::Report;
 use terminal::out;
 use terminal::rights;
 
-/// What to remove, and with which safeguards.
+/// The objects to remove, and the safeguards.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only print what would be removed.
+    /// Only prints what cleanup would remove.
     #[arg(long)]
     dry_run: bool,
-    /// Proceed even while flanneld runs here and restores what is removed.
+    /// Proceeds even while flanneld runs on this node and restores the removed objects.
     #[arg(long)]
     force: bool,
-    /// A former flannel network that no subnet.env names; removes the routes of Go flannel's host-gw inside it. Repeatable.
+    /// A former flannel network that no subnet.env names; cleanup removes the routes of Go flannel's host-gw inside this network. Repeatable.
     #[arg(long, value_name = "CIDR")]
     network: Vec<IpNet>,
-    /// The subnet.env of flanneld if it is not /run/flannel/subnet.env; removed as well.
+    /// The subnet.env of flanneld if it is not /run/flannel/subnet.env; cleanup also removes this file.
     #[arg(long, value_name = "FILE", env = "FLANNELD_SUBNET_FILE")]
     subnet_file: Option<PathBuf>,
     /// The protocol number that marks flannel's routes, as given to flanneld.
     #[arg(long, value_name = "NUMBER", env = "FLANNELD_ROUTE_PROTOCOL", default_value_t = 241, value_parser = clap::value_parser!(u8).range(5..))]
     route_protocol: u8,
-    /// Also remove the CNI plugin's bridge cni0 and its files: pods on this node lose their network.
+    /// Also removes the CNI plugin's bridge cni0 and the plugin's files: pods on this node lose their network.
     #[arg(long)]
     cni: bool,
     /// Directory of the CNI plugin's files.
@@ -48,7 +48,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    rights::network("see and remove what flannel left")?;
+    rights::network("find and remove flannel's leftovers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -69,7 +69,7 @@ async fn clean(args: &Args) -> Result<()> {
     require_no_daemon(args, &subnet_files, &instances)?;
     if networks.is_empty() {
         out::complain(
-            "no subnet.env names flannel's network: routes left by Go flannel's host-gw are not searched; name the network with --network",
+            "no subnet.env names flannel's network, so cleanup does not search for routes of Go flannel's host-gw; name the network with --network",
         );
     }
     let others = cleanup::OtherDaemons {
@@ -124,7 +124,7 @@ fn require_no_daemon(
     for who in &instances.who {
         let served: Vec<String> = instances.networks.iter().map(IpNet::to_string).collect();
         out::complain(format!(
-            "flanneld serves {} on this host ({who}): its resources stay",
+            "flanneld serves {} on this host ({who}): cleanup keeps flanneld's resources",
             served.join(", ")
         ));
     }
@@ -132,7 +132,7 @@ fn require_no_daemon(
         let who = running.join("; ");
         if args.dry_run {
             out::complain(format!(
-                "flanneld runs here ({who}): without --dry-run, cleanup refuses; stop flanneld first"
+                "flanneld runs here ({who}): without --dry-run, cleanup refuses to run; stop flanneld first"
             ));
         } else if !args.force {
             bail!(
@@ -143,7 +143,7 @@ fn require_no_daemon(
     Ok(())
 }
 
-/// Returns the subnet.env files to read and remove. Keeps the default file if the operator names another file and a daemon uses the default file.
+/// Returns the subnet.env files to read and remove. Omits the default file if the operator names another file and a daemon uses the default file.
 fn subnet_files(args: &Args) -> Vec<PathBuf> {
     let usual = PathBuf::from(SUBNET_FILE);
     let named = args

@@ -15,14 +15,14 @@ use terminal::out;
 pub(crate) struct Args {
     /// The shell.
     shell: Shell,
-    /// Print the completions of this program only, as needed for a file in a completion directory.
+    /// Prints only the completions of this program, as needed for a file in a completion directory.
     program: Option<Program>,
 }
 
 /// The destination of manual pages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// The directory, such as /usr/local/share/man/man8.
+    /// The directory for the manual pages, such as /usr/local/share/man/man8.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -80,7 +80,7 @@ pub(crate) fn manual(args: &ManArgs, own: &clap::Command) -> Result<()> {
         let mut command = program.manual(own).disable_help_subcommand(true);
         command.build();
         pages(&command, &args.dir)
-            .with_context(|| format!("writing manual pages to {}", args.dir.display()))?;
+            .with_context(|| format!("cannot write manual pages to {}", args.dir.display()))?;
     }
     Ok(())
 }

@@ -13,13 +13,13 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::store;
 
-/// URL of the page unless `--status-port` is set.
+/// URL of the status page unless `--status-port` is set.
 const DEFAULT_URL: &str = "http://127.0.0.1:8474/";
 
-/// Which node's page, and whether to open it.
+/// The node, and whether to open its status page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only print the address, even if a browser could open it.
+    /// Only prints the address, even if a browser could open it.
     #[arg(long)]
     print: bool,
     #[command(flatten)]
@@ -28,10 +28,10 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Opens the page, or prints its address and the command that reaches it from another machine.
+/// Opens the status page, or prints its address and the command that reaches it from another machine.
 ///
 /// # Errors
-/// Returns an error if no daemon responds, or if it serves no page.
+/// Returns an error if no daemon responds, or if the daemon serves no status page.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(node) = args.remote.named()? {
         out::print(port_forward(&args.remote, node)?);
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of a node.
+/// The status page of a node.
 #[derive(Debug)]
 struct Page {
     url: String,
@@ -65,7 +65,7 @@ impl Page {
     fn of(node: &Node) -> Result<Self> {
         let url = node.page.clone().with_context(|| {
             format!(
-                "flanneld on {} serves no status page: --status-port is 0 or taken; see flannelctl status",
+                "flanneld on {} serves no status page: --status-port is 0 or taken; run flannelctl status",
                 node.node
             )
         })?;
@@ -104,13 +104,13 @@ fn hostname() -> String {
         .unwrap_or_default()
 }
 
-/// Whether a program listens at this URL of this host.
+/// Returns whether a program listens at this URL of this host.
 fn is_served(url: &str) -> bool {
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     std::net::TcpStream::connect(address).is_ok()
 }
 
-/// Whether this user has a screen and may start a browser on it.
+/// Returns whether this user has a screen and may start a browser on it.
 fn can_open() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let has_screen = is_set("DISPLAY") || is_set("WAYLAND_DISPLAY");
@@ -128,7 +128,7 @@ fn open(url: &str) -> bool {
     opener.status().is_ok_and(|status| status.success())
 }
 
-/// Returns the commands that reach the page of a Kubernetes node.
+/// Returns the commands that reach the status page of a Kubernetes node.
 fn port_forward(remote: &RemoteFlags, node: &str) -> Result<String> {
     store::run(async {
         let cluster = remote.cluster().connect().await?;
@@ -142,12 +142,12 @@ fn port_forward(remote: &RemoteFlags, node: &str) -> Result<String> {
             .with_context(|| format!("{node}: flannelctl in its pod printed no status"))?;
         let document = status
             .node
-            .with_context(|| format!("flanneld does not run on {node}: see flannelctl doctor"))?;
+            .with_context(|| format!("flanneld is not running on {node}; run flannelctl doctor"))?;
         let page = Page::of(&document)?;
         let (port, name) = (page.port(), pod.name_any());
         let namespace = pod.namespace().unwrap_or_default();
         Ok(format!(
-            "The status page of {node}: run this and open http://127.0.0.1:{port}/\n  kubectl -n {namespace} port-forward pod/{name} {port}"
+            "The status page of {node}: run this command and open http://127.0.0.1:{port}/\n  kubectl -n {namespace} port-forward pod/{name} {port}"
         ))
     })
 }

@@ -19,13 +19,13 @@ const BROKEN: u8 = 3;
 /// The options of the doctor.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also print findings that others explain, and each unknown check.
+    /// Also prints findings that other findings explain, and each check with an unknown result.
     #[arg(long)]
     all: bool,
-    /// Exit with 3 for any finding, not only for broken ones.
+    /// Exits with status 3 for any finding, not only for findings of the severity broken.
     #[arg(long)]
     strict: bool,
-    /// Repeat every two seconds, until Ctrl-C.
+    /// Repeats the diagnosis every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     /// The form of the output.
@@ -77,7 +77,7 @@ fn report(args: &Args) -> Result<Report> {
     Ok(report)
 }
 
-/// Prints the findings of all nodes. The exit code is as for one node.
+/// Prints the findings of all nodes. The exit code is the same as for one node.
 ///
 /// # Errors
 /// Returns an error if neither the cluster's API nor this node's daemon responds.

@@ -11,17 +11,17 @@ use terminal::screen::Screen;
 /// Pause between two rounds of `--watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The form of the output.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Form {
     /// For people.
     #[default]
     Text,
-    /// For people, with everything that is known.
+    /// Text for people, with all known details.
     Wide,
     /// For programs.
     Json,
-    /// The same document as YAML.
+    /// The JSON document as YAML.
     Yaml,
 }
 
@@ -45,7 +45,7 @@ impl Form {
         Ok(())
     }
 
-    /// Whether the output format is for people.
+    /// Returns whether the output format is for people.
     pub(crate) fn is_text(self) -> bool {
         matches!(self, Form::Text | Form::Wide)
     }
@@ -62,8 +62,8 @@ pub(crate) fn print(document: &impl Serialize) -> Result<()> {
 
 /// Prints a document once, or with `--watch` repeatedly until standard output is closed. Returns the last document.
 ///
-/// With `--watch`, the function only prints an error after the first round and then continues, because a restarting daemon does not respond for a
-/// while.
+/// With `--watch`, an error after the first round does not end the command: the function prints the error and
+/// continues. A restarting daemon does not respond for a while.
 ///
 /// # Errors
 /// Returns an error if the document cannot be read in the first round, or cannot be written in this output format.

@@ -34,13 +34,13 @@ pub(crate) struct ClusterFlags {
     /// Kubeconfig of the cluster; default: $KUBECONFIG, else ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Context in the kubeconfig; default: its current one.
+    /// Context in the kubeconfig; default: the kubeconfig's current context.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
 
 impl ClusterFlags {
-    /// Whether a flag selects a cluster.
+    /// Returns whether a flag selects a cluster.
     pub(crate) fn is_named(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some()
     }
@@ -72,7 +72,7 @@ impl Cluster {
         let server = &self.server;
         let pods = tokio::time::timeout(LIST_TIMEOUT, flannel_pods(&self.client))
             .await
-            .map_err(|_| anyhow!("{server} does not answer within {LIST_TIMEOUT:?}"))?
+            .map_err(|_| anyhow!("{server} did not respond within {LIST_TIMEOUT:?}"))?
             .with_context(|| format!("cannot list flannel's pods at {server}"))?;
         if pods.is_empty() {
             bail!(
@@ -86,7 +86,7 @@ impl Cluster {
 /// File name with which kubectl runs this program as `kubectl flannel`.
 const PLUGIN: &str = "kubectl-flannel";
 
-/// Whether kubectl runs this program as its plugin.
+/// Returns whether kubectl runs this program as its plugin.
 pub(crate) fn is_kubectls_plugin() -> bool {
     let name = std::env::args_os().next();
     name.as_deref()
@@ -95,7 +95,7 @@ pub(crate) fn is_kubectls_plugin() -> bool {
         .is_some_and(|name| name == PLUGIN)
 }
 
-/// Whether a kubeconfig exists at a path that kubectl searches.
+/// Returns whether a kubeconfig exists at a path that kubectl searches.
 pub(crate) fn has_kubeconfig() -> bool {
     match std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
         Some(files) => std::env::split_paths(&files).any(|file| file.exists()),
@@ -106,20 +106,19 @@ pub(crate) fn has_kubeconfig() -> bool {
 async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Client, String)> {
     // Errors of the parser are not shown, because they may quote secrets from the file.
     let config = match kubeconfig {
-        Some(file) if !file.exists() => bail!("there is no kubeconfig {}", file.display()),
+        Some(file) if !file.exists() => bail!("the kubeconfig {} does not exist", file.display()),
         Some(file) => Kubeconfig::read_from(file).map_err(|_| {
             anyhow!(
-                "{} is not a kubeconfig, or cannot be read: see kubectl --kubeconfig={} config view",
+                "cannot read {} as a kubeconfig: check it with kubectl --kubeconfig={} config view",
                 file.display(),
                 file.display()
             )
         })?,
         None if !has_kubeconfig() => bail!(
-            "there is no kubeconfig: name one with --kubeconfig or KUBECONFIG; on a control plane of kubeadm it is /etc/kubernetes/admin.conf"
+            "no kubeconfig found: set --kubeconfig or KUBECONFIG; on a control plane of kubeadm, use /etc/kubernetes/admin.conf"
         ),
-        None => Kubeconfig::read().map_err(|_| {
-            anyhow!("the kubeconfig cannot be used: see kubectl config view")
-        })?,
+        None => Kubeconfig::read()
+            .map_err(|_| anyhow!("cannot use the kubeconfig: check it with kubectl config view"))?,
     };
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
@@ -132,13 +131,13 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
     let config = Config::from_custom_kubeconfig(config, &options)
         .await
         .map_err(|_| {
-            anyhow!("the kubeconfig has no server for {named}: kubectl config get-contexts lists the contexts")
+            anyhow!("the kubeconfig has no server for {named}: list the contexts with kubectl config get-contexts")
         })?;
     let server = config.cluster_url.to_string();
     let server = server.trim_end_matches('/').to_owned();
     if config.proxy_url.is_some() {
         bail!(
-            "{server} is reached by a proxy, which flannelctl cannot use: run flannelctl doctor in each pod with kubectl exec"
+            "the kubeconfig sets a proxy for {server}, which flannelctl cannot use: run flannelctl doctor in each pod with kubectl exec"
         );
     }
     let client = Client::try_from(config)
@@ -189,12 +188,12 @@ pub(crate) fn is_running(pod: &Pod) -> bool {
 /// Returns the pod on a node.
 ///
 /// # Errors
-/// Returns an error with the nodes that have a pod if this node has none.
+/// If this node has no pod, the error names the nodes that have a pod.
 pub(crate) fn on_node<'a>(pods: &'a BTreeMap<String, Pod>, node: &str) -> Result<&'a Pod> {
     pods.get(node).with_context(|| {
         let names: Vec<&str> = pods.keys().map(String::as_str).collect();
         format!(
-            "no pod of flannel is on a node {node}: they are on {}",
+            "no flannel pod runs on the node {node}; flannel pods run on {}",
             names.join(", ")
         )
     })
@@ -262,33 +261,33 @@ pub(crate) async fn exec(
 /// Error of a command in a pod.
 #[derive(Debug)]
 pub(crate) enum PodError {
-    /// The user has no permission to run commands in pods of this namespace.
+    /// Lack of permission to run commands in pods of this namespace.
     Forbidden(String),
-    /// The API server refused the command with this status code.
+    /// Refusal of the command by the API server, with this status code.
     Refused(u16),
-    /// The request to the API server failed.
+    /// A failed request to the API server.
     Api(kube::Error),
-    /// The pod is not running.
+    /// A pod that is not running.
     NotRunning {
         /// The name of the pod.
         pod: String,
         /// The pod's phase according to the API.
         phase: String,
     },
-    /// The container runtime cannot run the command in the pod.
+    /// A command that the container runtime cannot run in the pod.
     NoProgram {
         /// The name of the pod.
         pod: String,
         /// The API's message.
         message: String,
     },
-    /// The command printed no output.
+    /// A command that printed no output.
     Silent(String),
-    /// The output of the command is not a report.
+    /// Output of the command that is not a report.
     NoReport(String),
-    /// The report has another schema.
+    /// A report with another schema.
     Schema(String),
-    /// The pod did not respond within this time.
+    /// No response from the pod within this time.
     Timeout(Duration),
 }
 
@@ -313,27 +312,33 @@ impl fmt::Display for PodError {
         types::problem::text(f, self, |f| match self {
             Self::Forbidden(namespace) => write!(
                 f,
-                "this user may not create pods/exec in the namespace {namespace}: ask for that right"
+                "this user may not create pods/exec in the namespace {namespace}: request that permission"
             ),
             Self::Refused(code) => write!(
                 f,
-                "the API server did not run the command (code {code}): it may not reach the kubelet of that node"
+                "the API server did not run the command (code {code}): check that the API server can reach the kubelet of the node"
             ),
-            Self::Api(error) => write!(f, "the API server: {}", first_line(error)),
+            Self::Api(error) => {
+                write!(f, "request to the API server failed: {}", first_line(error))
+            }
             Self::NotRunning { pod, phase } => {
-                write!(f, "its pod {pod} does not run: it is {phase}")
+                write!(f, "the pod {pod} is not running: its phase is {phase}")
             }
             Self::NoProgram { pod, message } => write!(
                 f,
-                "flannelctl does not run in its pod {pod} (Go flannel's image has none): {message}"
+                "cannot run flannelctl in the pod {pod} (Go flannel's image does not contain flannelctl): {message}"
             ),
-            Self::Silent(pod) => write!(f, "its pod {pod} printed nothing"),
-            Self::NoReport(pod) => write!(f, "the output of its pod {pod} is not a report"),
+            Self::Silent(pod) => write!(f, "the pod {pod} printed nothing"),
+            Self::NoReport(pod) => write!(f, "the output of the pod {pod} is not a report"),
             Self::Schema(theirs) => write!(
                 f,
-                "its doctor prints the schema {theirs}: it has another version"
+                "the node's doctor uses the schema {theirs}: the node has another version of flannelctl"
             ),
-            Self::Timeout(time) => write!(f, "its pod did not answer within {} s", time.as_secs()),
+            Self::Timeout(time) => write!(
+                f,
+                "the node's pod did not respond within {} s",
+                time.as_secs()
+            ),
         })
     }
 }

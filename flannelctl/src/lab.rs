@@ -17,7 +17,7 @@ pub(crate) fn run() -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     // Skips the name of this program and that of the subcommand.
     let options: Vec<OsString> = std::env::args_os().skip(2).collect();
-    let own = std::env::current_exe().context("finding flannelctl's folder")?;
+    let own = std::env::current_exe().context("cannot find flannelctl's folder")?;
     let sibling = own.with_file_name(PROGRAM);
     let program = if sibling.is_file() {
         sibling
@@ -27,7 +27,7 @@ pub(crate) fn run() -> Result<()> {
     let error = Command::new(&program).args(options).exec();
     if error.kind() == ErrorKind::NotFound {
         bail!(
-            "there is no {PROGRAM} in {} or in PATH: `make install` installs it next to flannelctl, `cargo build -p {PROGRAM}` builds it",
+            "cannot find {PROGRAM} in {} or in PATH: install it next to flannelctl with `make install`, or build it with `cargo build -p {PROGRAM}`",
             own.parent().unwrap_or(&own).display()
         );
     }

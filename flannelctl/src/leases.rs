@@ -28,10 +28,10 @@ const SCHEMA: &str = "flannel.leases/1";
 /// The options of the list.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also show when each holder was last seen and when its lease expires; one request to etcd per lease.
+    /// Also shows when each holder was last seen and when its lease expires; sends one request to etcd per lease.
     #[arg(long)]
     long: bool,
-    /// Print the leases as a JSON array.
+    /// Prints the leases as a JSON array.
     #[arg(long, conflicts_with = "output")]
     json: bool,
     /// The form of the output.
@@ -112,7 +112,7 @@ impl Keys {
 /// Notes on problems of leases, by key.
 type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 
-/// Returns the notes on all leases: reasons for which admission refuses them, if the network configuration is known, and [`observed`] problems.
+/// Returns the notes on all leases: [`observed`] problems and, if the network configuration is known, the reasons why admission refuses a lease.
 fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     let mut notes = Notes::new();
     let refused = config
@@ -149,7 +149,7 @@ fn observed(
         notes.push(format!("unreadable: {reason}"));
     }
     if let Some(config) = config.filter(|config| !config.contains(&item.subnets)) {
-        notes.push(format!("no subnet of {}", config.networks));
+        notes.push(format!("not a subnet of {}", config.networks));
     }
     notes.extend(refused.iter().map(|refused| format!("not used: {refused}")));
     if let Some(other) = older
@@ -242,7 +242,7 @@ fn identities(item: &Item) -> Vec<String> {
     Family::ALL.into_iter().filter_map(of).collect()
 }
 
-/// Returns the name of the holder's node, or the node's id without a name; empty if the lease does not name a node.
+/// Returns the name of the holder's node, or the id of a node without a name; empty if the lease does not name a node.
 pub(crate) fn holder(item: &Item) -> String {
     match item.node() {
         Some(node) if node.name.is_empty() => node.id.to_string(),
@@ -268,7 +268,7 @@ fn state(item: &Item, sign: Option<&Liveness>) -> String {
         Some(Some(heard)) if item.node().is_some() || !item.reserved() => {
             parts.push(format!("last seen {} ago", span(heard)));
         }
-        Some(None) if item.keepalive() != 0 => parts.push("its etcd lease is gone".to_owned()),
+        Some(None) if item.keepalive() != 0 => parts.push("the etcd lease is gone".to_owned()),
         _ => {}
     }
     parts.join(", ")
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn keys_have_a_line_each_with_notes() {
         let lines = text(&BTreeMap::new());
-        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, this network uses vxlan: restart flanneld there";
+        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, but this network uses vxlan: restart flanneld on that node";
         assert!(
             lines[0].starts_with(&format!(
                 "10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}"
@@ -451,7 +451,7 @@ mod tests {
         );
         assert_eq!(
             lines[4],
-            "10.6.0.0/24|192.168.56.109||||leased|no subnet of 10.5.0.0/16"
+            "10.6.0.0/24|192.168.56.109||||leased|not a subnet of 10.5.0.0/16"
         );
         assert!(
             lines[5].starts_with("10.5.1.0-24.bak|") && lines[5].ends_with(NO_SUBNET),
@@ -461,7 +461,8 @@ mod tests {
         assert_eq!(lines.len(), 6);
     }
 
-    /// The last letter of a key has bits that decoding ignores. The note on a duplicate key is shown even if the nodes share an address, as behind NAT.
+    /// The last letter of a key has bits that decoding ignores. `flannelctl leases` shows the note on a
+    /// duplicate key even if the nodes share an address, as behind NAT.
     #[test]
     fn duplicate_key_is_noted_in_any_spelling() {
         let value = |node: &str, key: &str| {
@@ -491,7 +492,7 @@ mod tests {
         assert!(!notes.contains_key("10.5.1.0-24"), "{notes:?}");
         let note = notes["10.5.2.0-24"].join("; ");
         assert!(
-            note.contains(&format!("not used: the value of 10.5.2.0/24 cannot be used: {key} is used by the node at 192.0.2.1 already")),
+            note.contains(&format!("not used: cannot use the value of 10.5.2.0/24: the node at 192.0.2.1 already uses {key}")),
             "{note}"
         );
         // Without a configuration, admission refuses nothing.
@@ -521,7 +522,7 @@ mod tests {
             lines[2]
         );
         assert!(
-            lines[3].contains("|its etcd lease is gone|"),
+            lines[3].contains("|the etcd lease is gone|"),
             "{}",
             lines[3]
         );

@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use terminal::out;
 
-/// Inspect a flannel network, clean up after it, or build one to try out.
+/// Inspects a flannel network, cleans up after it, or builds a network for a trial.
 #[derive(Debug, Parser)]
 #[command(name = "flannelctl", version, arg_required_else_help = true)]
 struct Cli {
@@ -42,33 +42,33 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show this node: subnet, address, store, kernel, rules, peers and problems.
+    /// Shows this node: subnet, address, store, kernel, rules, peers and problems.
     Status(status::Args),
-    /// List the other nodes, and whether packets reach them.
+    /// Lists the other nodes, and whether packets reach them.
     Peers(peers::Args),
-    /// Compare desired and actual kernel state and list conflicting objects.
+    /// Compares desired and actual kernel state and lists conflicting objects.
     Routes(routes::Args),
-    /// Trace the path to a peer, pod or TCP port and show where it breaks.
+    /// Traces the path to a peer, pod or TCP port and shows where the path breaks.
     Probe(probe::Args),
-    /// List the leases in the store, their holders and problems.
+    /// Lists the leases in the store, their holders and problems.
     Leases(leases::Args),
-    /// Give a node a fixed subnet, or keep a lease for good.
+    /// Gives a node a fixed subnet, or makes a lease permanent.
     Reserve(reserve::Args),
-    /// Free the lease of a node that is gone.
+    /// Frees the lease of a node that is gone.
     Release(release::Args),
-    /// Remove what flannel-rs or Go flannel left on this node.
+    /// Removes objects that flannel-rs or Go flannel left on this node.
     Cleanup(cleanup::Args),
-    /// Diagnose this node or all nodes and print the commands that fix them. Works without a running daemon.
+    /// Diagnoses this node or all nodes and prints the commands that fix problems. Works without a running daemon.
     Doctor(doctor::Args),
-    /// Open this node's status page in a browser, or print how to reach it.
+    /// Opens this node's status page in a browser, or prints how to reach it.
     Dashboard(dashboard::Args),
-    /// Collect diagnostics into one archive. Secrets are redacted.
+    /// Collects diagnostics into one archive. Secrets are redacted.
     SupportBundle(support_bundle::Args),
-    /// Build hosts in network namespaces on this machine and demonstrate flannel.
+    /// Builds hosts in network namespaces on this machine and demonstrates flannel.
     Lab(terminal::lab::Args),
-    /// Print a shell's completions for flanneld and flannelctl.
+    /// Prints a shell's completions for flanneld and flannelctl.
     Completion(completion::Args),
-    /// Write the manual pages of flanneld and flannelctl into a directory.
+    /// Writes the manual pages of flanneld and flannelctl into a directory.
     Man(completion::ManArgs),
 }
 

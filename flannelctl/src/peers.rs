@@ -27,10 +27,10 @@ const ROWS_INTERVAL: Duration = Duration::from_millis(200);
 /// Time after which a terminal shows the number of missing nodes.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
-/// Which rows, how often, and in which form.
+/// The options of the list of peers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also fetch every other node's report about its peers.
+    /// Also fetches every other node's report about its peers.
     #[arg(long)]
     all: bool,
     /// Repeat every two seconds, until Ctrl-C.
@@ -132,7 +132,7 @@ fn document(node: Node, all: bool) -> Peers {
     peers
 }
 
-/// Whether packets to a peer are lost.
+/// Returns whether packets to a peer are lost.
 fn is_broken(peers: &Peers) -> bool {
     peers
         .peers

@@ -8,7 +8,7 @@ pub(crate) const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// The selected daemon.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Place {
-    /// subnet.env of flanneld; its socket and exit report are in the same folder.
+    /// The subnet.env of flanneld; flanneld's socket and exit report are in the same folder.
     #[arg(long, value_name = "FILE", default_value = SUBNET_FILE, env = "FLANNELD_SUBNET_FILE")]
     pub subnet_file: PathBuf,
 }

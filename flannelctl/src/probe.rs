@@ -17,7 +17,7 @@ use crate::status::BROKEN;
 use terminal::out;
 use terminal::screen::Screen;
 
-/// Whom, and the form of the output.
+/// The target, and the output format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A peer (name, subnet or address), a pod's address, or a TCP port of any host or Service.

@@ -22,10 +22,10 @@ pub(crate) struct Args {
     /// The key (10.5.34.0-24), the subnet (10.5.34.0/24) or the node of the lease.
     #[arg(value_name = "KEY|SUBNET|NODE")]
     lease: String,
-    /// Do not ask for confirmation.
+    /// Does not ask for confirmation.
     #[arg(long)]
     yes: bool,
-    /// Release it even if its holder may be alive.
+    /// Releases the lease even if its holder may be alive.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let keys = Keys::of(store.list().await?);
         let entry = find(&keys, &args.lease).with_context(|| {
             format!(
-                "there is no lease {} in {}; list the leases with `flannelctl leases`",
+                "cannot find the lease {} in {}; list the leases with `flannelctl leases`",
                 args.lease,
                 store.place()
             )
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if let Some(why) = item.as_ref().and_then(|item| alive(item, &sign))
             && !args.force
         {
-            bail!("{why}; delete it anyway with --force");
+            bail!("{why}; to delete the lease anyway, use --force");
         }
         let same = |other: &&Item| {
             item.as_ref()
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         if store.is_of_nodes() && !args.force {
             bail!(
-                "a Node's lease ends with the Node: delete it with `kubectl delete node`; --force removes flannel's mark from it"
+                "a Node's lease ends with the Node: delete the Node with `kubectl delete node`; --force removes flannel's mark from the Node"
             );
         }
         if !args.yes && !agreed()? {
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         if !store.release(&entry).await? {
             bail!(
-                "{} has just been changed: nothing was deleted; check again with `flannelctl leases`",
+                "another program has just changed {}, so flannelctl deleted nothing; check again with `flannelctl leases`",
                 entry.key
             );
         }
@@ -83,11 +83,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .as_ref()
             .is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
         let after = if store.is_of_nodes() {
-            "peers drop their routes to it within a minute, unless its flanneld runs and restores it"
+            "peers drop their routes to the subnet within a minute, unless flanneld runs on the holder and restores the lease"
         } else if lives {
-            "if its flanneld runs, it restores the lease"
+            "if flanneld runs on the holder, it restores the lease"
         } else {
-            "peers drop their routes to it within seconds"
+            "peers drop their routes to the subnet within seconds"
         };
         out::print(format!("released; {after}"));
         Ok(())
@@ -168,13 +168,13 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
 
 /// Returns the reason why the holder may be alive; `None` if the holder has been silent for long enough.
 fn alive(item: &Item, sign: &Liveness) -> Option<String> {
-    let remedy = "stop flanneld there first: a running daemon restores its lease at once";
+    let remedy = "stop flanneld on the holder first: a running daemon restores its lease at once";
     match (item.node(), sign.heard) {
-        (Some(_), Some(heard)) if heard < SILENCE => Some(format!("its holder was last seen less than 3 minutes ago; {remedy}")),
+        (Some(_), Some(heard)) if heard < SILENCE => Some(format!("the holder of the lease was last seen less than 3 minutes ago; {remedy}")),
         (Some(_), _) => None,
-        (None, _) if item.reserved() => Some("it is a reservation, which stays in force without a live node".to_owned()),
+        (None, _) if item.reserved() => Some("the lease is a reservation, which stays in force without a live node".to_owned()),
         (None, Some(_)) => {
-            Some("its holder does not report every minute (Go flannel, or written manually): it may be alive; check that the node is gone".to_owned())
+            Some("the holder of the lease does not report every minute (Go flannel, or written manually): the holder may be alive; check that the node is gone".to_owned())
         }
         (None, None) => None,
     }
@@ -183,7 +183,7 @@ fn alive(item: &Item, sign: &Liveness) -> Option<String> {
 /// Asks on the terminal whether to delete the lease.
 fn agreed() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("cannot ask without a terminal: use --yes to delete it");
+        bail!("cannot ask for confirmation without a terminal: use --yes to delete the lease");
     }
     out::begin("Delete it? [y/N] ");
     let mut answer = String::new();

@@ -16,7 +16,7 @@ const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];
 /// The node on which a command runs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RemoteFlags {
-    /// Run in flannel's pod on this Kubernetes node; needs a kubeconfig.
+    /// Runs the command in flannel's pod on this Kubernetes node; needs a kubeconfig.
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
     #[command(flatten)]
@@ -32,10 +32,10 @@ impl RemoteFlags {
         run(self.node.as_deref(), &self.cluster)
     }
 
-    /// Returns the node that is named, if any.
+    /// Returns the node that the flags name, if any.
     ///
     /// # Errors
-    /// Returns an error if a cluster but no node is named.
+    /// Returns an error if the flags name a cluster but no node.
     pub(crate) fn named(&self) -> Result<Option<&str>> {
         if self.node.is_none() && (self.cluster.is_named() || is_kubectls_plugin()) {
             bail!("the options name a cluster but no node: add --node");

@@ -14,13 +14,13 @@ use crate::release::find;
 use crate::store;
 use terminal::out;
 
-/// The subnet, and whose it will be.
+/// The subnet, and the node that receives the subnet.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Lease to keep for good (key, subnet or node); with --address a free subnet (10.5.34.0/24) or key.
+    /// Lease to keep permanently (key, subnet or node); with --address, a free subnet (10.5.34.0/24) or key.
     #[arg(value_name = "KEY|SUBNET|NODE")]
     lease: String,
-    /// Public address of the node that will get the subnet. Repeatable, once for each address family.
+    /// Public address of the node that gets the subnet. Repeatable, once for each address family.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let store = store::open(&args.store)?;
         ensure!(
             !store.is_of_nodes(),
-            "on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved"
+            "on Kubernetes, a node's subnet is its Node's podCIDR: flannelctl cannot reserve a subnet"
         );
         store.reach().await?;
         let keys = Keys::of(store.list().await?);
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         };
         let Some((subnets, value, present)) = plan else {
             out::print(format!(
-                "{} is a reservation already",
+                "{} is already a reservation",
                 printable::value(&args.lease)
             ));
             return Ok(());
@@ -53,25 +53,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .await?
         {
             bail!(
-                "the keys of {subnets} have just been changed: nothing was written; check again with `flannelctl leases`"
+                "another program has just changed the keys of {subnets}, so flannelctl wrote nothing; check again with `flannelctl leases`"
             );
         }
         out::print(format!(
-            "{subnets} is reserved; to undo it: flannelctl release {} --force",
+            "{subnets} is reserved; to undo the reservation, run flannelctl release {} --force",
             wire::render_key(&subnets)
         ));
         Ok(())
     })
 }
 
-/// The planned write: the subnets, the value, and the lease that the write replaces. `None` if no write is necessary.
+/// The planned write: the subnets, the value, and the lease that the write replaces. The value is `None` if no write is necessary.
 type Plan<'a> = Option<(Subnets, String, Option<&'a Item>)>;
 
-/// Plans to turn a lease into a reservation. Returns `None` if the lease already is a reservation.
+/// Plans the change of a lease to a reservation. Returns `None` if the lease already is a reservation.
 fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     let missing = || {
         format!(
-            "there is no lease {wanted}; list them with `flannelctl leases`, or name the node's address with --address to reserve a free subnet"
+            "cannot find the lease {wanted}; list the leases with `flannelctl leases`, or name the node's address with --address to reserve a free subnet"
         )
     };
     let entry = find(keys, wanted).with_context(missing)?;
@@ -82,14 +82,14 @@ fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
         .with_context(|| format!("{} names no subnet", entry.key))?;
     ensure!(
         item.attrs.is_some(),
-        "{} cannot be read: correct or release it first",
+        "cannot read {}: correct or release it first",
         item.entry.key
     );
     if item.reserved() {
         return Ok(None);
     }
     let value = String::from_utf8(item.entry.value.to_vec())
-        .with_context(|| format!("{} cannot be read", item.entry.key))?;
+        .with_context(|| format!("cannot read {}", item.entry.key))?;
     Ok(Some((item.subnets, value, Some(item))))
 }
 
@@ -110,7 +110,7 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
         };
         ensure!(
             !taken,
-            "--address names two addresses of one family: a node has one of each"
+            "--address names two addresses of one family: give at most one for each family"
         );
     }
     if let Some(item) = keys
@@ -119,7 +119,7 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
         .find(|item| item.subnets.overlaps(&subnets))
     {
         bail!(
-            "{subnets} overlaps {}, {}: release that first, or choose another subnet",
+            "{subnets} overlaps {}, {}: release the other lease first, or choose another subnet",
             item.subnets,
             holder_clause(item)
         );
@@ -129,7 +129,7 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
             .any(|address| args.address.contains(&address))
     }) {
         bail!(
-            "that node has {} already, {}: keep it with `flannelctl reserve {}`",
+            "the node with this address has {} already, {}: keep that lease with `flannelctl reserve {}`",
             item.subnets,
             holder_clause(item),
             wire::render_key(&item.subnets)
@@ -226,8 +226,8 @@ mod tests {
             "it is one already"
         );
         for (wrong, why) in [
-            ("n9", "there is no lease n9"),
-            ("10.5.12.0-24", "cannot be read"),
+            ("n9", "cannot find the lease n9"),
+            ("10.5.12.0-24", "cannot read 10.5.12.0-24"),
         ] {
             let error = keep(&keys, wrong).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

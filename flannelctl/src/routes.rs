@@ -12,10 +12,11 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
-/// Which objects, how often, and in which form.
+/// The options of the comparison.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// List every object. Without it, more than 30 objects in sync are only counted, and so are routes to this node's pods.
+    /// List every object. Without this flag, flannelctl only counts routes to this node's pods, and objects
+    /// in sync if there are more than 30 of them.
     #[arg(long)]
     all: bool,
     /// Repeat every two seconds, until Ctrl-C.

@@ -18,7 +18,7 @@ use crate::remote::RemoteFlags;
 /// Exit code for a fault.
 pub(crate) const BROKEN: u8 = 3;
 
-/// The daemon, and the form of the output.
+/// The daemon, and the output format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The form of the output.
@@ -85,7 +85,7 @@ fn find_out(args: &Args) -> Result<Status> {
             match exit_report::read(file) {
                 Ok(report) => status.exit_report = report,
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                    bail!("{why}; only root may read why the last one ended")
+                    bail!("{why}; only root may read the exit report of the last daemon")
                 }
                 // The status can do without an unreadable report.
                 Err(_) => {}

@@ -48,12 +48,12 @@ impl Store {
         self.0.place()
     }
 
-    /// Whether leases are part of Node objects and end with them.
+    /// Returns whether leases are part of Node objects and end with them.
     pub(crate) fn is_of_nodes(&self) -> bool {
         self.0.nature().of_nodes
     }
 
-    /// Whether each read of a holder's liveness is a request to a server.
+    /// Returns whether each read of a holder's liveness is a request to a server.
     pub(crate) fn asks_a_server(&self) -> bool {
         self.0.nature().asks_a_server
     }
@@ -66,7 +66,7 @@ impl Store {
         match tokio::time::timeout(TIMEOUT, self.config()).await {
             Ok(_) => Ok(()),
             Err(_) => Err(anyhow!(
-                "{} does not answer within {TIMEOUT:?}: check the address, and that the store runs and is reachable",
+                "{} did not respond within {TIMEOUT:?}: check the address, and that the store runs and is reachable",
                 self.place()
             )),
         }
@@ -91,7 +91,7 @@ impl Store {
         Ok(self.0.config().await?)
     }
 
-    /// Reads the time of the last sign of life from a key's holder, and the time at which its lease ends.
+    /// Reads the time of the last sign of life from a key's holder, and the time at which the holder's lease ends.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -102,7 +102,7 @@ impl Store {
                 item.subnets
             ),
             false => format!(
-                "cannot read when the holder of {} was last seen",
+                "cannot read the time when the holder of {} was last seen",
                 item.subnets
             ),
         };
@@ -130,7 +130,7 @@ impl Store {
             .await
     }
 
-    /// Deletes a key unless the key has changed since the listing. Returns whether the key was deleted.
+    /// Deletes a key unless the key has changed since the listing. Returns whether the function deleted the key.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -141,7 +141,7 @@ impl Store {
             .with_context(|| format!("cannot delete {} below {}", entry.key, self.place()))
     }
 
-    /// Writes a key that never expires. Replaces `present`, if given, unless `present` has changed. Returns whether the key was written.
+    /// Writes a key that never expires. Replaces `present`, if given, unless `present` has changed. Returns whether the function wrote the key.
     ///
     /// # Errors
     /// Returns an error if the store does not respond, or has no keys.
@@ -269,7 +269,7 @@ mod tests {
         );
     }
 
-    /// flanneld needs a Node for `--kube-subnet-mgr`, but flannelctl does not. Therefore no test compares the two.
+    /// flanneld needs a Node for `--kube-subnet-mgr`, but flannelctl does not, so this test cannot compare the two.
     #[test]
     fn switch_needs_no_value() {
         let url = "--kube-api-url=http://a:1";

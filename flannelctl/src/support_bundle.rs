@@ -26,16 +26,16 @@ use wanted::WANTED;
 /// Schema of the JSON list.
 const SCHEMA: &str = "flannel.support-bundle/1";
 
-/// Where the bundle goes, and what is in it.
+/// The destination and the contents of the bundle.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only list the contents.
     #[arg(long)]
     list: bool,
-    /// File to write, which must not exist; `-`: standard output. Default: flannel-HOST-TIME.tar.gz in this directory.
+    /// File to write, which must not exist; `-`: standard output. Default: flannel-HOST-TIME.tar.gz in the current directory.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Collect the bundle in flannel's pod on this Kubernetes node, with the pod's logs; needs a kubeconfig.
+    /// Collects the bundle in flannel's pod on this Kubernetes node, with the pod's logs; needs a kubeconfig.
     #[arg(long, value_name = "NODE", conflicts_with = "list")]
     node: Option<String>,
     #[command(flatten)]
@@ -69,7 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
     let is_stdout = file.as_os_str() == "-";
     if is_stdout && std::io::stdout().is_terminal() {
-        bail!("standard output is a terminal: send the archive into a file with `> bundle.tar.gz`");
+        bail!(
+            "standard output is a terminal: redirect the archive to a file with `> bundle.tar.gz`"
+        );
     }
     let open = || {
         if is_stdout {
@@ -106,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         file.display().to_string()
     };
     let told = format!(
-        "{place}: {} of {total} items, {} kB; check it before you send it",
+        "{place}: {} of {total} items, {} kB; check the archive before you send it",
         total - missing,
         bytes.div_ceil(1000)
     );

@@ -17,7 +17,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 use types::printable;
 
-/// Control sequences that clear a screen, begin a line, report a title or reverse text, and invisible characters.
+/// Invisible characters, and control sequences that clear a screen, begin a line, set a title or reverse text.
 const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;title\u{7}\r\nb\u{9b}31m\u{202e}cod\u{2066}\u{200b}\u{feff}\u{ad}\u{7f}\u{e0041}\u{2028}z";
 
 fn flannelctl(folder: &Path, args: &[&str]) -> Output {
@@ -58,7 +58,7 @@ fn value(text: &str) -> Value {
     })
 }
 
-/// Creates a directory of leases: readable ones, one whose value is not JSON, and one whose key names no subnet.
+/// Creates a directory of leases: readable leases, a lease whose value is not JSON, and a lease whose key names no subnet.
 fn store(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let subnets = folder.path().join("subnets");

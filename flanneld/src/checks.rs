@@ -1,7 +1,7 @@
-//! The doctor's rounds: gathers facts, evaluates them, logs new and resolved findings, and passes the report to /status, /metrics and the API.
+//! The doctor's rounds, which gather facts, evaluate them, log new and resolved findings, and pass the report to /status, /metrics and the API.
 //!
-//! Checks never change readiness. They change the host in two cases only: with `--set-sysctls`, and where they load a missing br_netfilter. nftables
-//! does not need that module.
+//! Checks never change readiness. The rounds change the host in only two cases: with `--set-sysctls`, and if
+//! they load a missing br_netfilter. nftables does not need this module.
 
 mod budget;
 mod clock;
@@ -44,16 +44,16 @@ use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
 use traffic_rules::pace;
 use types::{DaemonPod, printable};
 
-/// Interval of a pass without any event. It costs reads of a few small files.
+/// Interval of passes without any event. A pass costs reads of a few small files.
 const FILES_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval at which the firewalls are listed without a notice of a change. A listing costs a few processes.
+/// Interval at which the task lists the firewalls without a notice of a change. A listing costs a few processes.
 const FIREWALLS: Duration = Duration::from_secs(30);
-/// Interval of listings if there are rules without change notices: iptables-legacy.
+/// Interval of listings if a firewall has rules without change notices: iptables-legacy.
 const LEGACY_RULES_INTERVAL: Duration = Duration::from_secs(10);
-/// Time for which changes of rules are collected, and minimum time between two listings that they cause.
+/// Time for which the task collects changes of rules, and minimum time between two listings because of such changes.
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
-/// Checks whose findings other tasks log. These findings are reported, but not logged again.
+/// Checks whose findings other tasks log. The task reports these findings, but does not log them again.
 const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "config",
     "lease",
@@ -64,24 +64,24 @@ const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "store-unreachable",
     "subnet-env",
 ];
-/// Maximum age of a listing that is not repeated for a request.
+/// Maximum age of a listing that the task reuses for a request.
 const RECENT: Duration = Duration::from_secs(1);
-/// Interval at which the store is asked for the pods of flannel on this node.
+/// Interval at which the task asks the store for the pods of flannel on this node.
 const PODS: Duration = Duration::from_secs(300);
 const RECENT_PODS: Duration = Duration::from_secs(5);
 const PODS_ANSWER: Duration = Duration::from_secs(1);
 
 /// Reason for which the task wakes up.
 enum Wake {
-    /// The next pass is due.
+    /// The next pass, which is due.
     Look,
     /// Rules changed.
     RulesChanged,
-    /// The changed rules are to be listed.
+    /// The due listing of changed rules.
     ListingDue,
 }
 
-/// The task that runs the checks, as long as the process.
+/// The task that runs the checks until the process ends.
 pub struct Checks {
     known: watch::Receiver<Known>,
     networks: watch::Receiver<Option<RunningNetwork>>,
@@ -170,7 +170,7 @@ impl Checks {
         stop.run_until_cancelled(work).await;
     }
 
-    /// Waits for the next pass. `due` is the time at which changed rules are to be listed.
+    /// Waits for the next pass. `due` is the time at which the task has to list changed rules.
     async fn wait(&mut self, notices: &mut Option<Notices>, due: Option<Instant>) -> Wake {
         let begun = Instant::now();
         let tunnels = tunnels(self.running.clone());
@@ -310,7 +310,7 @@ impl Checks {
         self.pods = (listed, Some(Instant::now()));
     }
 
-    /// Logs new and resolved findings; all current ones go to /status, /metrics and the API.
+    /// Logs new and resolved findings, and passes all current findings to /status, /metrics and the API.
     fn report(&mut self, began: std::time::Instant, facts: &Facts) {
         let mut report = judge(facts, jiff::Timestamp::now());
         let news = self.ledger.enter(&mut report);
@@ -353,8 +353,8 @@ impl Checks {
     }
 }
 
-/// Waits until the set of silent WireGuard peers changes; forever with another backend. It polls, because the kernel announces no change of a
-/// session.
+/// Waits until the set of silent WireGuard peers changes. With another backend, waits forever. This function polls,
+/// because the kernel announces no change of a session.
 async fn tunnels(running: Option<RunningNetwork>) {
     let Some(running) = running.filter(wireguard::is_used) else {
         return std::future::pending().await;

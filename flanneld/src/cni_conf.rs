@@ -1,5 +1,5 @@
 //! Installs the container runtime's network configuration and keeps it installed. The runtime reports its node as ready once the configuration exists.
-//! So flanneld installs the configuration when pods can have a network.
+//! flanneld therefore installs the configuration when pods can have a network.
 
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -14,39 +14,39 @@ use tracing::{info, warn};
 use types::Coded;
 use types::problem::text;
 
-/// Interval at which both files are compared. A mounted ConfigMap changes within a minute or two, without an event.
+/// Interval at which flanneld compares both files. A mounted ConfigMap changes within a minute or two, without an event.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Error when the configuration cannot be installed.
+/// Error when flanneld cannot install the configuration.
 #[derive(Debug)]
 pub enum ConfError {
-    /// The source cannot be read.
+    /// Failure to read the source.
     Source {
         /// Path of the source.
         file: PathBuf,
         /// Error of the system call.
         cause: io::Error,
     },
-    /// The destination cannot be read.
+    /// Failure to read the destination.
     Destination {
         /// Path of the destination.
         file: PathBuf,
         /// Error of the system call.
         cause: io::Error,
     },
-    /// The source is not JSON.
+    /// A source that is not JSON.
     NotJson {
         /// Path of the source.
         file: PathBuf,
         /// Position and kind of the syntax error.
         cause: serde_json::Error,
     },
-    /// The source is JSON, but not an object.
+    /// A source that is JSON, but not an object.
     NotAnObject {
         /// Path of the source.
         file: PathBuf,
     },
-    /// The source cannot be copied to the destination.
+    /// Failure to copy the source to the destination.
     Install(InstallError),
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for ConfError {
             Self::Source { file, cause } => {
                 write!(
                     f,
-                    "cannot read the CNI configuration {}: {cause}; on Kubernetes it is a key of the ConfigMap",
+                    "cannot read the CNI configuration {}: {cause}; on Kubernetes, check the key of the ConfigMap",
                     file.display()
                 )
             }
@@ -80,14 +80,14 @@ impl fmt::Display for ConfError {
             Self::NotJson { file, cause } => {
                 write!(
                     f,
-                    "the CNI configuration {} is not JSON: {cause}: correct it; it was not installed",
+                    "the CNI configuration {} is not JSON, so flanneld did not install it: {cause}; correct the file",
                     file.display()
                 )
             }
             Self::NotAnObject { file } => {
                 write!(
                     f,
-                    "the CNI configuration {} is not a JSON object: correct it; it was not installed",
+                    "the CNI configuration {} is not a JSON object, so flanneld did not install it; correct the file",
                     file.display()
                 )
             }
@@ -111,10 +111,10 @@ impl std::error::Error for ConfError {
 pub struct CniConfKeeper {
     conf: CniConf,
     health: Health,
-    /// Contents that were installed last.
+    /// The last installed contents.
     installed: Option<Vec<u8>>,
     trouble: String,
-    /// Whether the log already contains that another program's contents stay.
+    /// Whether flanneld has already logged that another program's contents stay.
     change_logged: bool,
 }
 
@@ -133,7 +133,7 @@ impl CniConfKeeper {
     /// Compares periodically, and installs the configuration again at each change, until `stop`.
     ///
     /// # Cancel safety
-    /// Can be dropped at any time, because each installation is atomic.
+    /// The caller can drop the future at any time, because each installation is atomic.
     pub async fn keep(mut self, stop: CancellationToken) {
         let run = async {
             loop {
@@ -144,7 +144,8 @@ impl CniConfKeeper {
         stop.run_until_cancelled(run).await;
     }
 
-    /// Compares once, and installs the configuration if that is due. A failure sets the condition, and is logged when its text changes.
+    /// Compares once, and installs the configuration if an installation is due. A failure sets the condition.
+    /// flanneld logs a failure when its text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
         self.health.condition(
@@ -164,8 +165,9 @@ impl CniConfKeeper {
         self.trouble = trouble;
     }
 
-    /// Installs the source's contents if they are new, or if the destination is missing. Contents that were written there after the last installation
-    /// stay: an operator tries something out, or another program chains a plugin.
+    /// Installs the source's contents if they are new, or if the destination is missing. Contents that others
+    /// wrote to the destination after the last installation stay. An operator may test a change, or another
+    /// program may chain a plugin.
     fn sync(&mut self) -> Result<(), ConfError> {
         let CniConf {
             source,
@@ -192,7 +194,7 @@ impl CniConfKeeper {
                 info!(
                     path = %destination.display(),
                     source = %source.display(),
-                    "another program changed the CNI configuration; it stays until the source changes"
+                    "another program changed the CNI configuration; flanneld keeps the change until the source changes"
                 );
                 self.change_logged = true;
             }

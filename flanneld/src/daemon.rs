@@ -1,4 +1,4 @@
-//! Life cycle of the daemon. `Daemon::live` has its steps in order.
+//! Life cycle of the daemon. `Daemon::live` contains the steps of the life cycle in order.
 
 mod attrs;
 mod bridge;
@@ -150,7 +150,7 @@ async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     }
 }
 
-/// State that is kept until the process ends.
+/// State that lasts until the process ends.
 struct Daemon {
     settings: Settings,
     inherited: Arc<Inherited>,
@@ -165,7 +165,7 @@ struct Daemon {
     sysctls: Arc<SysctlWriter>,
     /// Tasks that run as long as the process.
     tasks: JoinSet<()>,
-    /// The tasks of the network, which may have to be restarted.
+    /// The tasks of the network, which the daemon may have to restart.
     run: Run,
 }
 
@@ -253,7 +253,7 @@ impl Daemon {
         self.run.supervise().await
     }
 
-    /// Ends the network's tasks, so that the network can be restarted. Kernel objects stay until the new network is compared with them.
+    /// Ends the network's tasks, so that the daemon can restart the network. Kernel objects stay until flanneld compares them with the new network.
     async fn start_over(&mut self, why: &Problem) {
         warn!(code = %why.code, error = %why, "restarting this node's network");
         // The daemon is not ready from this point. The other state is cleared once no task writes it.
@@ -376,10 +376,10 @@ async fn reconnect_on_hangup(
         }
         if manager.renew() {
             info!(
-                "SIGHUP: reconnecting to the store with the files of its credentials read again; other options need a restart"
+                "SIGHUP: reading the credential files again and reconnecting to the store; other options need a restart"
             );
         } else {
-            info!("SIGHUP ignored: with leases in a directory there is nothing to reload");
+            info!("SIGHUP ignored: a store in a directory has nothing to reload");
         }
     }
 }

@@ -16,7 +16,7 @@ const BARRIER: u16 = 1000;
 pub struct Inherited(Mutex<Vec<(String, OwnedFd)>>);
 
 impl Inherited {
-    /// Takes over the files. Call it once, before anything else opens files.
+    /// Takes over the files. Call this function once, before anything else opens files.
     #[allow(unsafe_code)]
     pub fn of_systemd() -> Arc<Self> {
         use std::os::fd::FromRawFd;
@@ -42,7 +42,7 @@ impl Inherited {
             return;
         }
         for (name, _) in &rest {
-            debug!(name, "closing a file that systemd kept: nothing needs it");
+            debug!(name, "closing an unused file that systemd kept");
             self.forget(name);
         }
         drop(rest);

@@ -40,7 +40,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The daemon's health. Cheap to clone: all clones share one state.
+/// The daemon's health. A clone is cheap, because all clones share one state.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<Mutex<Inner>>);
 
@@ -52,11 +52,11 @@ struct Inner {
     store: Option<Arc<Counters>>,
     /// The network, once this node has a lease.
     network: watch::Sender<Option<RunningNetwork>>,
-    /// The doctor's report, and when its round began.
+    /// The doctor's report, and the time at which its round began.
     report: watch::Sender<Option<(Instant, Arc<Report>)>>,
-    /// Notified when a client wants a new report.
+    /// Notification that a client wants a new report.
     wanted: Arc<Notify>,
-    /// The part of the document about the process and its store. It stays when the network restarts.
+    /// The part of the document about the process and its store. This part stays when the network restarts.
     process: Node,
     /// The document with the part about the network.
     node: Node,
@@ -66,7 +66,7 @@ struct Inner {
     /// Whether /metrics has series of each peer.
     metrics_per_peer: bool,
     run: Run,
-    /// Notified when conditions or the published address change.
+    /// Notification of a change of the conditions or of the published address.
     changed: Arc<Notify>,
 }
 
@@ -77,11 +77,11 @@ struct Run {
     heartbeats: BTreeMap<String, Instant>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
-    /// The device, as the lease publishes it.
+    /// The device that the lease publishes.
     vtep: Option<Vtep>,
     /// The devices that carry pod packets to other nodes.
     devices: Vec<String>,
-    /// Set when another node took this node's subnet.
+    /// The problem, if another node took this node's subnet.
     lost: Option<Problem>,
 }
 
@@ -160,7 +160,7 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a condition. The daemon is not ready until it is cleared.
+    /// Sets a condition. The daemon is not ready until the condition is cleared.
     pub fn fail(&self, condition: Condition, problem: impl Into<Problem>) {
         self.condition(condition, Some(problem.into()));
     }
@@ -218,7 +218,7 @@ impl Health {
         self.inner().run.figures.rule_repairs
     }
 
-    /// Adds a sample, `elapsed` after the previous one, and notes the counters of the devices.
+    /// Adds a sample, `elapsed` after the previous sample, and notes the counters of the devices.
     pub fn sampled(
         &self,
         totals: Totals,
@@ -272,7 +272,7 @@ impl Health {
         })
     }
 
-    /// Resets the health's data about the network when the network restarts. The node is then not ready.
+    /// Resets the health's data about the network when the network restarts. After this call, the node is not ready.
     pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
@@ -289,7 +289,7 @@ impl Health {
         inner.changed.notify_one();
     }
 
-    /// Records a heartbeat of a task. After its first one, a task must send one every minute.
+    /// Records a heartbeat of a task. After its first heartbeat, a task must send a heartbeat every minute.
     pub fn heartbeat(&self, name: &str) {
         let (task, now) = (name.to_owned(), Instant::now());
         self.inner().run.heartbeats.insert(task, now);
@@ -318,7 +318,7 @@ impl Health {
         }
     }
 
-    /// Returns the reasons why the daemon is not ready; empty if it is.
+    /// Returns the reasons why the daemon is not ready; empty if the daemon is ready.
     pub fn reasons(&self) -> Vec<(Condition, Problem)> {
         self.inner()
             .conditions
@@ -327,17 +327,17 @@ impl Health {
             .collect()
     }
 
-    /// Whether no condition is set.
+    /// Returns whether no condition is set.
     pub fn ready(&self) -> bool {
         self.inner().conditions.is_empty()
     }
 
-    /// Sets the leases that are not used. They never affect readiness, because any node may write a bad lease.
+    /// Sets the leases that this node does not use. Unused leases never affect readiness, because any node may write a bad lease.
     pub fn set_unused(&self, unused: Arc<Vec<Unused>>) {
         self.inner().run.unused = unused;
     }
 
-    /// Returns the leases that are not used.
+    /// Returns the leases that this node does not use.
     pub fn unused(&self) -> Arc<Vec<Unused>> {
         self.inner().run.unused.clone()
     }
@@ -359,7 +359,7 @@ impl Health {
             .map(|(_, report)| report.clone())
     }
 
-    /// Requests a round of the doctor and returns its report, or the last one if that takes too long.
+    /// Requests a round of the doctor and returns its report, or the last report if the round takes too long.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
         let asked = Instant::now();
         let (mut reports, wanted) = {
@@ -401,7 +401,7 @@ impl Health {
         self.inner().store = Some(counters);
     }
 
-    /// Returns the counters of the lease manager, once there is one.
+    /// Returns the counters of the lease manager, once the lease manager exists.
     pub fn store(&self) -> Option<Arc<Counters>> {
         self.inner().store.clone()
     }
@@ -421,7 +421,7 @@ impl Health {
         self.inner().network.subscribe()
     }
 
-    /// Returns this node's name; empty until it is known.
+    /// Returns this node's name; empty until the name is known.
     pub fn name(&self) -> String {
         self.inner().node.node.clone()
     }
@@ -525,7 +525,7 @@ impl Health {
         metrics::text(&self.document(), &self.counted())
     }
 
-    /// Renders /status for clients on other hosts. It contains nothing about peers, addresses or rules.
+    /// Renders /status for clients on other hosts. The document contains nothing about peers, addresses or rules.
     pub fn counts(&self) -> serde_json::Value {
         let alive = self.alive().is_ok();
         let inner = self.inner();

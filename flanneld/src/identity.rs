@@ -7,8 +7,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use subnet_lease::NodeId;
 
-/// Returns the identity of this node. Its id is `given` by `--node-id`, otherwise a hash of what distinguishes machines. The id is not stored in
-/// a file, because hosts that share a file system would share it.
+/// Returns the identity of this node. The id is `given` by `--node-id`, otherwise a hash of properties that
+/// distinguish machines. flanneld does not store the id in a file, because hosts that share a file system would share the id.
 pub fn node(given: Option<&str>) -> NodeId {
     let name = nix::unistd::gethostname()
         .ok()
@@ -53,7 +53,7 @@ fn derived(
 
 /// Returns the inode of this network namespace, unless process 1 is in the same namespace. The inode distinguishes the nodes of a lab on one machine.
 fn namespace() -> Option<u64> {
-    /// Namespaces that the kernel creates while it boots have inodes below this (include/linux/proc_ns.h: dynamic ones begin at 0xF0000000).
+    /// Upper limit of the inodes of namespaces that the kernel creates while it boots (include/linux/proc_ns.h: dynamic inodes begin at 0xF0000000).
     const BOOT: u64 = 0xF000_0000 + 200;
     let own = fs::metadata("/proc/self/ns/net").ok()?.ino();
     let elsewhere = match fs::metadata("/proc/1/ns/net") {
@@ -64,7 +64,7 @@ fn namespace() -> Option<u64> {
     elsewhere.then_some(own)
 }
 
-/// Returns the MACs of flannel's devices on this host. A lease that contains one of them belonged to this host.
+/// Returns the MACs of flannel's devices on this host. A lease that contains one of these MACs belonged to this host.
 pub async fn flannel_macs() -> Vec<String> {
     let Ok(mut reader) = HostReader::open() else {
         return Vec::new();

@@ -59,7 +59,8 @@ pub fn init(logging: Logging) {
     }
 }
 
-/// Returns the filter directives for a klog verbosity. The verbosity raises the level of our crates. From 4 on, it also raises the level of libraries.
+/// Returns the filter directives for a klog verbosity. The verbosity raises the level of our crates. A
+/// verbosity of 4 or more also raises the level of libraries.
 fn directives(verbosity: i32) -> &'static str {
     match verbosity {
         // flanneld logs once what kube's own lines repeat with each connection.

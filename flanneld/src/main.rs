@@ -5,7 +5,7 @@ use flanneld::{daemon, logging, memory};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time for which an idle thread for blocking calls is kept.
+/// Time for which the runtime keeps an idle thread for blocking calls.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             tracing::error!(
                 error = %error,
                 remedy = "raise the limits (ulimit -u, -n; TasksMax, LimitNOFILE)",
-                "cannot start: no threads or file descriptors left"
+                "cannot start: no threads or file descriptors left; raise the limits (ulimit -u and -n; TasksMax and LimitNOFILE)"
             );
             return ExitCode::from(1);
         }

@@ -1,6 +1,6 @@
 //! Limits the memory that glibc's allocator keeps. In a cluster with ten thousand leases, short-lived lists leave large gaps in the heap.
 
-/// Configures one arena, and low thresholds for returning memory to the system. Must be called before other threads start.
+/// Configures one arena, and low thresholds for returning memory to the system. Call this function before other threads start.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn configure() {
@@ -14,7 +14,7 @@ pub fn configure() {
     }
 }
 
-/// Returns free pages to the system, including those between allocations. Call it after work on all leases.
+/// Returns free pages to the system, including free pages between allocations. Call this function after work on all leases.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn trim() {

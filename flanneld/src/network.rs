@@ -1,4 +1,4 @@
-//! The running network. Its tasks write to the channels; health, checks, API and probe read a clone.
+//! The running network. The network's tasks write to the channels. Health, checks, API and probe read a clone.
 
 use crate::checks::silence::Heard;
 use backends::status::NetworkHandle;
@@ -30,7 +30,7 @@ pub struct RunningNetwork {
     pub env: watch::Receiver<SubnetEnv>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
-    /// Minimum remaining time of the lease. If less time is left, the node is not ready.
+    /// Minimum remaining time of the lease. If the lease has less time left, the node is not ready.
     pub margin: Duration,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
@@ -38,11 +38,11 @@ pub struct RunningNetwork {
     pub readings: watch::Receiver<Reading>,
     /// Counters of the lease manager.
     pub store: Arc<Counters>,
-    /// The network's configuration for the next start; `None` if it is the one in use.
+    /// The network's configuration for the next start; `None` if it equals the configuration in use.
     pub next_config: watch::Receiver<Option<NextConfig>>,
-    /// What the store reports about the holders of leases that do not reply to probes.
+    /// Reports of the store about lease holders that do not reply to probes.
     pub heard: watch::Receiver<Heard>,
-    /// Status of the backend, and the kernel objects that it needs for a peer.
+    /// Status of the backend, and the kernel objects that the backend needs for a peer.
     pub observer: Arc<dyn NetworkHandle>,
     /// Reads the kernel through the network's reconcile loop.
     pub kernel_audit: Option<KernelAudit>,
@@ -52,13 +52,13 @@ pub struct RunningNetwork {
     pub written: watch::Receiver<u64>,
     /// Whether `--set-sysctls` is set.
     pub set_sysctls: bool,
-    /// How peers are probed over the overlay; `None` if the backend carries no packets.
+    /// Parameters of the probes over the overlay; `None` if the backend carries no packets.
     pub overlay: Option<Overlay>,
     /// UDP port of probes; 0 if this node does not probe.
     pub probe_port: u16,
     /// Prober of the peers; `None` if `--probe-port` is 0 or the tunnel uses that port.
     pub prober: Option<Prober>,
-    /// State of the path of pod packets; `None` if it is not probed.
+    /// State of the path of pod packets; `None` if flanneld does not probe this path.
     pub pod_paths: Option<watch::Receiver<PodPaths>>,
 }
 
@@ -70,7 +70,7 @@ impl std::fmt::Debug for RunningNetwork {
 
 #[cfg(test)]
 impl RunningNetwork {
-    /// A network in which nothing happens.
+    /// Returns a network in which nothing happens.
     pub fn idle() -> Self {
         use types::{Addresses, Subnets};
         let (networks, own) = (

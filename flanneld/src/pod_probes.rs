@@ -1,7 +1,7 @@
 //! `--probe-pods`: pod probes, which take the path of pod packets, from a port of the pods' bridge to other nodes and back.
 //!
-//! The port is a pair of veth devices without an address. Packets to the address of the probe are read from a packet socket, so that the host's own
-//! stack receives none of them.
+//! The port is a pair of veth devices without an address. flanneld reads packets to the probe's address from
+//! a packet socket, so that the host's own stack does not receive them.
 
 mod frame;
 
@@ -36,9 +36,9 @@ use types::{Family, Subnets};
 const ROUND: Duration = Duration::from_secs(3);
 /// Time for which a round waits for replies.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// Interval at which another holder of the address is looked for.
+/// Interval at which flanneld looks for another holder of the address.
 const LOOK_FOR_OTHERS: Duration = Duration::from_secs(10);
-/// Time for which replies of another holder of the address are awaited.
+/// Time for which flanneld waits for replies of another holder of the address.
 const OTHERS_ANSWER: Duration = Duration::from_millis(300);
 /// Number of the host's own probes that must all get a reply.
 const CONTROLS: usize = 3;
@@ -59,7 +59,7 @@ pub struct PodProbing {
     others: Option<(Instant, Option<String>)>,
 }
 
-/// A port of the pods' bridge that is in use.
+/// A port in use on the pods' bridge.
 struct Plug {
     bridge: u32,
     inner: u32,
@@ -113,7 +113,7 @@ fn bridge_of<'a>(interfaces: &'a [Interface], subnet: &IpNet) -> Option<&'a Inte
     })
 }
 
-/// Removes the port that an earlier run of this daemon left for such probes.
+/// Removes the port that an earlier run of this daemon left for pod probes.
 pub async fn remove_leavings(own: Subnets) {
     let removed = async {
         let mut ports = Ports::open()?;
@@ -173,7 +173,7 @@ impl PodProbing {
         if let Some(plug) = &self.plug
             && let Err(error) = ports.remove(plug.bridge).await
         {
-            debug!(error = %error, "cannot remove the port of probes");
+            debug!(error = %error, "cannot remove the bridge port for pod probes");
         }
     }
 
@@ -210,7 +210,7 @@ impl PodProbing {
         });
     }
 
-    /// Discards the results of a family, because no peer can be probed.
+    /// Discards the results of a family, because this node cannot probe any peer.
     fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: Obstacle) -> PodPath {
         self.families.entry(family).or_default().reset();
         PodPath {
@@ -220,7 +220,7 @@ impl PodProbing {
         }
     }
 
-    /// Logs once why no peer can be probed.
+    /// Logs once why this node cannot probe any peer.
     fn report(&self, family: Family, path: &PodPath) {
         let paths = self.paths.borrow();
         let before = paths.get(&family).and_then(|path| path.obstacle.as_ref());
@@ -236,21 +236,21 @@ impl PodProbing {
                     family = %family,
                     address = ?path.address,
                     mac,
-                    remedy = "give the pod another address: the CNI plugin of flannel-rs keeps this one free",
-                    "the path of pods is not probed: a pod has the address"
+                    remedy = "give the pod another address: the CNI plugin of flannel-rs keeps the address of the probes free",
+                    "flanneld does not probe the path of pods: a pod has the address"
                 ),
                 Obstacle::SmallSubnet => {
-                    warn!(family = %family, "the path of pods is not probed: the subnet has fewer than 16 addresses");
+                    warn!(family = %family, "flanneld does not probe the path of pods: the subnet has fewer than 16 addresses");
                 }
                 Obstacle::NoBridge
                 | Obstacle::NobodyAnswers
                 | Obstacle::Filtered
                 | Obstacle::Flooded => {
-                    debug!(family = %family, reason = ?obstacle, "the path of pods is not probed now");
+                    debug!(family = %family, reason = ?obstacle, "flanneld does not probe the path of pods now");
                 }
             },
             None if matches!(before, Some(Obstacle::Refused(_) | Obstacle::Taken(_))) => {
-                info!(family = %family, "resolved: the path of pods is probed");
+                info!(family = %family, "resolved: flanneld probes the path of pods");
             }
             _ => {}
         }
@@ -336,7 +336,7 @@ impl PodProbing {
         })
     }
 
-    /// Creates the port of the bridge, unless it exists.
+    /// Creates the port of the bridge, unless the port exists.
     async fn plug(
         &mut self,
         ports: &mut Ports,
@@ -371,7 +371,8 @@ impl PodProbing {
         Ok(())
     }
 
-    /// Returns the hardware address of another holder of the address. IPv6 is not checked: pods get the last of 2^64 addresses only manually.
+    /// Returns the hardware address of another holder of the address. This function does not check IPv6: a
+    /// pod gets the last of 2^64 addresses only by manual configuration.
     async fn other_holder(&mut self, address: IpAddr) -> Option<String> {
         let (IpAddr::V4(address), Some(plug)) = (address, &self.plug) else {
             return None;
@@ -394,7 +395,7 @@ impl PodProbing {
     }
 }
 
-/// Sends the same probes from this host. If they are lost as well, the fault is not on the pods' path.
+/// Sends the same probes from the host itself. If these probes are also lost, the fault is not on the pods' path.
 struct Control {
     from: Option<IpAddr>,
     port: u16,
@@ -402,7 +403,7 @@ struct Control {
 }
 
 impl Control {
-    /// Whether a peer replies to all of several probes from a port that has no tracked connection.
+    /// Returns whether a peer replies to all of several probes from a port that has no tracked connection.
     async fn is_answered(&self, to: Option<IpAddr>) -> bool {
         let (Some(from), Some(to)) = (self.from, to) else {
             return false;
@@ -436,7 +437,7 @@ impl Control {
     }
 }
 
-/// Receives replies and pod calls until all have arrived or the time is over. Returns the number of frames, at most one more than [`FLOOD`].
+/// Receives replies and pod calls until all of them have arrived or the time is over. Returns the number of frames, at most one more than [`FLOOD`].
 async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<usize> {
     let mut buffer = vec![0; FRAME];
     let mut count = 0;

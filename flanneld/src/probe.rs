@@ -35,9 +35,9 @@ use types::Family;
 const PINGS: u8 = 3;
 /// Number of pings to a peer if this node sends no probes.
 const QUESTIONS: u8 = 5;
-/// Maximum time for which a trace waits for the one before it.
+/// Maximum time for which a trace waits for the previous trace.
 const TURN: Duration = Duration::from_millis(3_500);
-/// Timeout of a trace. Together with the wait for the trace's turn, the timeout is shorter than the connection's.
+/// Timeout of a trace. Together with the wait for the trace's turn, the timeout is shorter than the connection's timeout.
 const WORK: Duration = Duration::from_millis(6_000);
 
 /// Serialises the traces, so that clients cannot make this node send more packets than one trace does.
@@ -61,7 +61,7 @@ impl Tracer {
         })
     }
 
-    /// Traces the path to a peer or a pod. A client that gives up does not shorten the trace: the next one waits for its end.
+    /// Traces the path to a peer or a pod. A client that gives up does not shorten the trace: the next trace waits for the end of the current trace.
     ///
     /// # Errors
     /// Returns an error if no node matches, or the trace cannot run.
@@ -283,7 +283,7 @@ impl Tracer {
         })
     }
 
-    /// Sends probes and pings to the peer; only pings if this node sends no probes. `device` is the address of the peer's overlay device.
+    /// Sends probes and pings to the peer, or only pings if this node sends no probes. `device` is the address of the peer's overlay device.
     async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, Refusal> {
         let Some(prober) = &self.running.prober else {
             let underlay = echo(None, target.address, QUESTIONS);
@@ -327,7 +327,7 @@ impl Tracer {
     }
 }
 
-/// Looks up the WireGuard peer that receives the subnet's packets, if the lease requires one.
+/// Looks up the WireGuard peer that receives the subnet's packets, if the lease requires a WireGuard peer.
 async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
     Some(match Lookup::open() {

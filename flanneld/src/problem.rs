@@ -1,4 +1,4 @@
-//! Problems of the daemon itself. Its crates define enums for theirs.
+//! Problems of the daemon itself. The daemon's crates define enums for their own problems.
 
 use crate::underlay::Better;
 use std::fmt;
@@ -12,42 +12,42 @@ use types::{Subnets, printable};
 /// A problem of the daemon itself.
 #[derive(Debug)]
 pub enum DaemonProblem {
-    /// The start is not complete.
+    /// A start that is not complete.
     Starting,
-    /// The network of this node restarts.
+    /// A restart of this node's network.
     Restarting {
         /// Reason for the restart.
         why: Box<Problem>,
     },
-    /// The traffic rules are not applied for the first time yet.
+    /// Traffic rules before their first application.
     RulesPending,
-    /// The watch of the leases has been interrupted for too long.
+    /// Too long an interruption of the watch of the leases.
     NoNews {
         /// Time since the watch was interrupted.
         since: Duration,
     },
-    /// No lease of another node can be used.
+    /// Lack of a usable lease of another node.
     CutOff {
         /// The number of other nodes.
         nodes: usize,
     },
-    /// The lease ends soon and is not renewed.
+    /// A lease that ends soon, without a renewal.
     LeaseEnds {
         /// Time until the lease expires.
         left: Duration,
         /// Problem that prevents the renewal.
         trouble: Option<Box<Problem>>,
     },
-    /// A change on this node is not published, so peers do not know it.
+    /// An unpublished change on this node, which peers do not know.
     Unpublished {
         /// The change that peers do not know.
         what: Box<Problem>,
         /// Problem that prevents the publication.
         trouble: Option<Box<Problem>>,
     },
-    /// The configured backend is not one of those that `--require-backend` names.
+    /// A configured backend that `--require-backend` does not name.
     BackendNotTaken {
-        /// The configured backend; empty if none is configured.
+        /// The configured backend; empty if the configuration names no backend.
         found: String,
         /// Backends that this node accepts.
         required: Vec<String>,
@@ -56,34 +56,34 @@ pub enum DaemonProblem {
         /// Place of the configuration, as text.
         at: String,
     },
-    /// The store gave this node another subnet while it waited for its lease.
+    /// Another subnet from the store while this node waited for its lease.
     SubnetChanged {
         /// The subnet that the node has now.
         now: Subnets,
         /// The subnet that the node had before.
         before: Subnets,
     },
-    /// The store gave this node another subnet while it waited for an interface.
+    /// Another subnet from the store while this node waited for an interface.
     SubnetChangedWhileWaiting,
-    /// The network configuration has changed.
+    /// A change of the network configuration.
     ConfigChanged,
     /// Another interface is better.
     BetterInterface(Better),
-    /// A task of the daemon panicked or was aborted.
+    /// A task of the daemon that panicked or was aborted.
     TaskFailed {
         /// Message of the runtime.
         error: String,
     },
-    /// A server cannot listen on its port.
+    /// A server that cannot listen on its port.
     Listen {
         /// Server that cannot listen.
         server: HttpServer,
-        /// Address that the server was to listen on.
+        /// Address on which the server has to listen.
         address: SocketAddr,
         /// Error of the system call.
         error: io::Error,
     },
-    /// The watch of the leases is interrupted for an unknown reason.
+    /// An interruption of the watch of the leases for an unknown reason.
     WatchInterrupted,
 }
 
@@ -125,7 +125,7 @@ impl HttpServer {
             }
             (io::ErrorKind::PermissionDenied, HttpServer::Health) => {
                 format!(
-                    "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one with {port}"
+                    "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher port with {port}"
                 )
             }
             (_, HttpServer::Health) => format!("check {ip} and {port}"),
@@ -195,18 +195,18 @@ impl fmt::Display for DaemonProblem {
         text(f, self, |f| match self {
             Self::Starting => f.write_str("starting"),
             Self::Restarting { why } => write!(f, "restarting the network: {why}"),
-            Self::RulesPending => f.write_str("the traffic rules are being applied"),
+            Self::RulesPending => f.write_str("flanneld is still applying the traffic rules"),
             Self::NoNews { since } => {
                 write!(
                     f,
-                    "no news of the other nodes for {} s: the store does not answer, or reports no changes",
+                    "no news of the other nodes for {} s: the store does not respond, or reports no changes",
                     since.as_secs()
                 )
             }
             Self::CutOff { nodes } => {
                 write!(
                     f,
-                    "none of the {nodes} other nodes can be reached: none of their leases can be used on this node"
+                    "this node reaches none of the {nodes} other nodes: it can use none of their leases"
                 )
             }
             Self::LeaseEnds { left, trouble } => {
@@ -216,7 +216,7 @@ impl fmt::Display for DaemonProblem {
                     .unwrap_or_default();
                 write!(
                     f,
-                    "the lease ends in {} s and could not be renewed: {trouble}",
+                    "cannot renew the lease, which ends in {} s: {trouble}",
                     left.as_secs()
                 )
             }
@@ -237,7 +237,7 @@ impl fmt::Display for DaemonProblem {
             Self::SubnetChanged { now, before } => {
                 write!(
                     f,
-                    "this node's subnet became {now} while it waited for its lease, and was {before}"
+                    "this node's subnet changed from {before} to {now} while flanneld waited for the lease"
                 )
             }
             Self::SubnetChangedWhileWaiting => {
@@ -269,8 +269,7 @@ fn write_backend_not_taken(
     };
     write!(
         f,
-        "backend type {found} is not one that this node takes (--require-backend={}); set Backend.Type in the network configuration to {}, in \
-         {at}; if {found} is meant, change --require-backend on this node",
+        "this node does not accept backend type {found} (--require-backend={}); set Backend.Type in the network configuration to {}, in {at}; to use {found}, change --require-backend on this node",
         required.join(","),
         required.join(" or "),
     )
@@ -299,7 +298,7 @@ impl std::error::Error for DaemonProblem {
     }
 }
 
-/// Whether a problem means that the configuration is missing or invalid, rather than that the store does not respond.
+/// Returns whether a problem means that the configuration is missing or invalid, rather than that the store does not respond.
 pub fn is_about_config(problem: &Problem) -> bool {
     problem.details().any(|detail| {
         matches!(

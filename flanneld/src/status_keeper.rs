@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// Interval at which the file is checked, because another program may have deleted it.
+/// Interval at which the keeper checks the file, because another program may have deleted it.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Maintains the file until `stop`, then leaves it in place: a file that no process holds shows that the daemon has ended.
@@ -34,7 +34,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
             Ok(()) => trouble.clear(),
             // The claim on subnet.env ends one of the daemons.
             Err(error @ StatusError::Held(_)) => {
-                debug!(error = %error, "another daemon has the status file");
+                debug!(error = %error, "another daemon uses the status file");
             }
             Err(error) => {
                 let text = error.to_string();

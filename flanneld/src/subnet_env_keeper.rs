@@ -1,4 +1,4 @@
-//! Keeps subnet.env in place while the daemon runs: rewrites it when it is deleted or its contents change.
+//! Keeps subnet.env in place while the daemon runs: rewrites the file after a deletion or a change of its contents.
 
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -13,19 +13,19 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::Coded;
 
-/// Interval at which the file is checked without an event: its directory may have been replaced, or inotify may be exhausted.
+/// Interval at which the keeper checks the file without an event: the directory may have been replaced, or inotify may be exhausted.
 const AUDIT: Duration = Duration::from_secs(5);
-/// Delay before a failed write is retried.
+/// Delay before the keeper retries a failed write.
 const RETRY: Duration = Duration::from_secs(1);
-/// Size of the event buffer in bytes. It holds a few dozen events; the others are read later.
+/// Size of the event buffer in bytes. The buffer holds a few dozen events. The keeper reads further events later.
 const BUFFER: usize = 4096;
 /// Minimum time between two writes, so that a conflict with a program that deletes the file stays cheap.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes the file at each change of `env` and whenever it is missing, until `stop`. Failures set a condition of `health`.
+/// Writes the file at each change of `env` and whenever the file is missing, until `stop`. Failures set a condition of `health`.
 ///
 /// # Cancel safety
-/// Can be dropped at any time, because each write is atomic.
+/// The caller can drop the future at any time, because each write is atomic.
 pub async fn keep(
     path: PathBuf,
     mut env: watch::Receiver<SubnetEnv>,
@@ -78,7 +78,7 @@ pub async fn keep(
     stop.run_until_cancelled(run).await;
 }
 
-/// Waits as the loop does once the desired contents can no longer change.
+/// Waits for the next event or check, once the desired contents can no longer change.
 async fn ended(folder: &mut Folder) {
     tokio::select! {
         () = folder.changed() => {}
@@ -129,7 +129,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Returns when something was removed from the directory; never if it is not watched.
+    /// Returns when a program removes a file from the directory. Never returns without a watch.
     async fn changed(&mut self) {
         let Some(events) = &mut self.events else {
             return std::future::pending().await;

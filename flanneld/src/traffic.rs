@@ -1,4 +1,4 @@
-//! Keeps the traffic rules in place. The rules themselves and how they are written are in [`traffic_rules`].
+//! Keeps the traffic rules in place. [`traffic_rules`] defines the rules and writes them.
 
 mod neighbours;
 
@@ -31,20 +31,20 @@ use types::{Family, Problem};
 
 /// Time for which the start waits for the rules, so that they cannot delay the node for longer.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for which changes by other programs are collected before the rules are checked.
+/// Time for which the keeper collects changes by other programs before it checks the rules.
 const QUIET: Duration = Duration::from_millis(50);
-/// Time for which changes are collected while passes find that they concern other rules, so that a busy writer does not keep flanneld busy.
+/// Time for which the keeper collects changes while they concern only other rules, so that a busy writer does not keep flanneld busy.
 const FOREIGN_QUIET: Duration = Duration::from_millis(500);
 /// Number of consecutive passes without a repair before the longer interval applies.
 const IDLE_PASSES: u32 = 3;
-/// Time for which changes of peers are collected.
+/// Time for which the keeper collects changes of peers.
 const PEER_QUIET: Duration = Duration::from_millis(200);
 /// Maximum number of repairs per minute. Above this number, the keeper logs that the rules are contended, and repairs less often.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Delay before a failed pass is retried.
+/// Delay before the keeper retries a failed pass.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Delay before a failed removal of the rules of the other kind is retried.
+/// Delay before the keeper retries a failed removal of the rules of the other kind.
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// The rules of this daemon that are in use, and the other daemons whose rules stay.
@@ -80,7 +80,7 @@ impl Nodes {
         (hosts, peers)
     }
 
-    /// Returns when one of these addresses may have changed.
+    /// Returns when one of the nodes' addresses may have changed.
     async fn changed(&mut self) {
         let ended = tokio::select! {
             changed = self.leases.changed() => changed.is_err(),
@@ -103,7 +103,7 @@ struct Sharers {
 }
 
 impl Sharers {
-    /// Reads the peers' addresses. Keeps the last ones if reading fails.
+    /// Reads the peers' addresses. Keeps the last addresses if the read fails.
     async fn refresh(&mut self) {
         match self.kernel.destinations(self.port, &self.devices).await {
             Ok(found) => self.known = found,
@@ -130,19 +130,19 @@ struct Repairs {
     /// Times of the repairs within the last minute.
     recent: Vec<Instant>,
     total: u64,
-    /// Whether there were too many repairs within a minute. If so, rules are repaired once a minute.
+    /// Whether the number of repairs within a minute was too high. During a contention, the keeper repairs rules once a minute.
     contended: bool,
 }
 
 impl Repairs {
-    /// Counts a repair, if the pass made one. Warns once when repairs are too many.
+    /// Counts a repair, if the pass repaired rules. Warns once when the number of repairs is too high.
     fn count(&mut self, repaired: bool) {
         let now = Instant::now();
         self.recent.retain(|at| now.duration_since(*at) < MINUTE);
         if repaired {
             self.recent.push(now);
             self.total += 1;
-            info!("another program changed the traffic rules: they have been restored");
+            info!("another program changed the traffic rules; restored them");
         }
         let contended = self.recent.len() > REPAIRS;
         if contended && !self.contended {
@@ -150,7 +150,7 @@ impl Repairs {
                 count = self.recent.len(),
                 seconds = MINUTE.as_secs(),
                 remedy = "look for another program that owns these chains (`nft monitor`, another flanneld, a firewall service)",
-                "another program keeps changing the traffic rules: from now on they are repaired once a minute"
+                "another program keeps changing the traffic rules; from now on, flanneld repairs them once a minute"
             );
         }
         self.contended = contended;
@@ -171,9 +171,9 @@ pub struct Keeper {
     /// Number of consecutive failed passes.
     failures: u32,
     writes: u64,
-    /// Whether it is known that the rules of networks without a daemon on this host have no owner.
+    /// Whether the keeper knows that the rules of networks without a daemon on this host have no owner.
     sole: bool,
-    /// Number of writes, for tasks that follow it.
+    /// Number of writes, for tasks that follow this number.
     written: watch::Sender<u64>,
 }
 
@@ -326,7 +326,7 @@ impl Keeper {
         }
     }
 
-    /// Takes over the current addresses of nodes. Returns whether that changes the rules.
+    /// Takes over the current addresses of nodes. Returns whether the new addresses change the rules.
     async fn follow(&mut self) -> bool {
         let (hosts, mut peers) = self.nodes.now(&self.wanted.own);
         if let Some(sharers) = &mut self.sharers {
@@ -348,9 +348,9 @@ impl Keeper {
     }
 
     /// Checks the rules and repairs them. Returns whether the pass wrote a rule although the other daemons, their networks and their guards are unchanged.
-    /// If they changed, the pass removes the rules of a daemon that has ended, which is not a repair.
+    /// If the other daemons changed, the pass removes the rules of a daemon that has ended, which is not a repair.
     ///
-    /// A periodic pass lists nothing if that would take too much of the processor, or if the kernel has noticed no change.
+    /// A periodic pass lists no rules if a listing would take too much processor time, or if the kernel has reported no change.
     async fn pass(&mut self, periodic: bool) -> bool {
         let others = self.neighbours.refresh();
         let same = (&others.own, &others.served, &others.guards)
@@ -385,7 +385,7 @@ impl Keeper {
         wrote && same
     }
 
-    /// Whether the rules must be listed.
+    /// Returns whether the keeper must list the rules.
     fn is_due(&mut self) -> bool {
         let news = self
             .listing
@@ -512,7 +512,7 @@ impl Keeper {
         });
     }
 
-    /// Returns which rules of this daemon are in use; `None` until they are in place.
+    /// Returns the rules of this daemon that are in use; `None` until these rules are in place.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
         let kept = |family: Family| {
@@ -553,13 +553,14 @@ async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     if !bare.is_empty() {
         warn!(
             remedy = %bare.join("; "),
-            "some rules look like those of Go flannel before v0.17; they stay, because an operator may have created them"
+            "some rules look like rules of Go flannel before v0.17; flanneld keeps them, because an operator may have created them"
         );
     }
 }
 
-/// Removes the rules of the other kind once this daemon's rules are in place. Retries failures and logs each new one. It runs separately, so that a
-/// lock held by another process does not keep this daemon's rules from being repaired.
+/// Removes the rules of the other kind once this daemon's rules are in place. Retries failures and logs each
+/// new failure. This task runs separately, so that another process's lock does not keep this daemon from
+/// repairing its own rules.
 async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut failures = 0;

@@ -1,4 +1,4 @@
-//! The files in conf/ match this version.
+//! Tests that the files in conf/ match this version.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -1,8 +1,9 @@
-//! Names and texts that the documentation quotes exist in the code, and the documentation describes what the code offers.
+//! Tests that the code contains the names and texts that the documentation quotes, and that the documentation describes what the code offers.
 //!
-//! Two elements of the documentation quote a text of the programs: a code span of three or more words that is not a command, and a line of a
-//! `text` block that begins with a log level. In them, `…` stands for any text. A word with a digit, a slash or an equals sign also stands for any
-//! text, because it is a value.
+//! Two elements of the documentation quote a text of the programs. One is a code span of three or more words
+//! that is not a command. The other is a line of a `text` block that begins with a log level. In a quoted
+//! text, `…` represents any text. A word with a digit, a slash or an equals sign also represents any text,
+//! because such a word is a value.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -86,7 +87,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "apiserver-advertise-address",
 ];
 
-/// Programs that begin a code span which is a command.
+/// Programs whose names begin a code span with a command.
 const PROGRAMS: &[&str] = &[
     "bridge",
     "cargo",
@@ -198,7 +199,8 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the pages without the doctor's commands. Another test generates that list from what the checks print.
+/// Returns the pages without the list of the doctor's commands. Another test generates the list of the
+/// doctor's commands from the output of the checks.
 fn pages_by_hand() -> Vec<(String, String)> {
     let by_hand = |(path, text): (String, String)| {
         let text = match text.split_once("\n## The commands\n") {
@@ -274,7 +276,7 @@ fn literals(source: &str) -> Vec<String> {
     found
 }
 
-/// Returns the words of a text that a pattern matches: its first group.
+/// Returns the matches of a pattern's first group in a text.
 fn words(text: &str, pattern: &str) -> Names {
     Regex::new(pattern)
         .unwrap()
@@ -327,7 +329,7 @@ fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
     (spans, blocks)
 }
 
-/// Returns the code spans in the first cells of a table, which a heading row begins.
+/// Returns the code spans in the first column of each table with this heading.
 fn first_cells(page: &str, heading: &str) -> Names {
     let mut cells = Names::new();
     let mut inside = false;
@@ -415,7 +417,7 @@ fn flags_on_every_page_exist() {
     );
 }
 
-/// Without a flag or variable, these commands query etcd on this machine, which most nodes do not have.
+/// Documented commands name the store: otherwise they query etcd on this machine, which most nodes do not have.
 #[test]
 fn commands_that_need_the_store_name_it() {
     for (name, page) in pages_by_hand() {
@@ -831,7 +833,7 @@ impl Texts {
         Self(all)
     }
 
-    /// Checks that the programs can print a quote. Otherwise returns the part that they cannot print.
+    /// Checks that the programs can print a quote. Returns an error with the part that the programs cannot print.
     fn can_say(&self, quote: &str) -> Result<(), String> {
         let is_value = |word: &str| {
             word.contains(|c: char| c.is_ascii_digit() || "…/=`".contains(c))
@@ -877,7 +879,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Whether the programs can print this part if up to two of its words are a value.
+    /// Returns whether the programs can print this part if up to two of its words are a value.
     fn can_put_together(&self, part: &str) -> bool {
         let words: Vec<&str> = part.split(' ').collect();
         let runs = (0..words.len()).flat_map(|from| (1..=3).map(move |count| (from, from + count)));

@@ -1,4 +1,4 @@
-//! A problem is a value: no code recognises flannel's own texts by their words, and no function returns a bare text as its error.
+//! Tests that a problem is a value: no code recognises flannel's texts by their words, and no function returns a bare text as its error.
 //!
 //! `docs/architecture.md` describes the rule.
 
@@ -26,7 +26,7 @@ const SEARCHES: &[&str] = &[
     "trim_start_matches",
 ];
 
-/// The modules that classify texts of other programs, each with the reason why they have no code to rely on.
+/// The modules that classify texts of other programs, each with the reason why no code can replace the texts.
 const FOREIGN: &[(&str, &str)] = &[
     (
         "backends/traffic-rules/src/iptables_text.rs",
@@ -114,7 +114,7 @@ fn sources() -> BTreeMap<String, syn::File> {
     found
 }
 
-/// Returns the files of a file's modules that are compiled only for tests, without their extension.
+/// Returns the files of a file's test-only modules, without their extension.
 fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     let here = name.strip_suffix(".rs").unwrap();
     let here = here
@@ -131,7 +131,7 @@ fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     file.items.iter().filter_map(of).collect()
 }
 
-/// Whether an item is compiled only for tests.
+/// Returns whether an item is compiled only for tests.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) => {
@@ -142,7 +142,7 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Whether a text has two words with a space between them.
+/// Returns whether a text has two words with a space between them.
 fn is_prose(text: &str) -> bool {
     let chars: Vec<char> = text.chars().collect();
     chars
@@ -150,7 +150,7 @@ fn is_prose(text: &str) -> bool {
         .any(|three| three[0].is_alphabetic() && three[1] == ' ' && three[2].is_alphabetic())
 }
 
-/// Collects the phrases in an expression: its literals, and those of constants of its file.
+/// Collects the phrases in an expression: its own literals, and the literals in constants of its file.
 struct Phrases<'a> {
     constants: &'a BTreeMap<String, Vec<String>>,
     found: Vec<String>,

@@ -1,6 +1,6 @@
 //! The status page in a real browser: with clusters of 3 to 1000 nodes, on screens of 320 to 1280 pixels, light and dark.
 //!
-//! `FLANNEL_WRITE_DOCS=1` also takes the pictures of the documentation anew.
+//! With `FLANNEL_WRITE_DOCS=1`, the tests also retake the pictures of the documentation.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -65,7 +65,7 @@ fn variants(widths: &[u32]) -> Vec<Value> {
     widths.iter().flat_map(of).collect()
 }
 
-/// Checks a healthy cluster and one with a fault in all variants.
+/// Checks a healthy cluster and a cluster with a fault in all variants.
 fn sizes(counts: &[usize]) {
     for count in counts {
         for (fault, text) in [

@@ -1,4 +1,4 @@
-//! The dependency law: which crate may use which, and no import cycles between the files of a crate.
+//! The dependency law: the crates that each crate may use, and no import cycles between the files of a crate.
 //!
 //! `docs/architecture.md` describes the law.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use syn::visit::{self, Visit};
 
-/// Each crate of the workspace, and those that it may use. No crate depends upwards.
+/// Each crate of the workspace, and the crates that it may use. No crate depends upwards.
 const LAW: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("subnet-lease", &["types"]),
@@ -69,7 +69,7 @@ const LAW: &[(&str, &[&str])] = &[
     ("e2e", &["lab"]),
 ];
 
-/// Files that have the name of a backend for another reason: a kind of kernel interface, a protocol, a key of a document.
+/// Files that have the name of a backend for another reason: a kind of kernel interface, a protocol, or a key of a document.
 const NO_BACKENDS: &[(&str, &str)] = &[
     ("flanneld/doctor/src", "facts::host"),
     ("flanneld/doctor/src", "checks::daemon"),
@@ -232,7 +232,7 @@ fn crates_keep_the_dependency_law() {
     }
 }
 
-/// Returns all packages with which a crate is built on its own, with the features that it requests.
+/// Returns all packages in the build of a single crate with the features that the crate requests.
 fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args([

@@ -1,4 +1,4 @@
-//! The words of users' texts: phrases that a reader has to read twice are not in pages, help, messages and comments.
+//! Tests that pages, help, messages and comments contain no phrases that a reader has to read twice.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Each phrase, and what to write instead.
+/// Each phrase, and its replacement.
 const PHRASES: &[(&str, &str)] = &[
     (r"\bwhoever\b", "anyone who, the administrator of"),
     (
@@ -46,10 +46,10 @@ const PHRASES: &[(&str, &str)] = &[
     (r"\bstands? (?:below|above|in there)\b", "is below"),
 ];
 
-/// What is ordinary English all the same, or another program's text.
+/// Phrases that are ordinary English or another program's text.
 const ALLOWED: &[&str] = &["leaves it alone", "leave it alone", "leave them alone"];
 
-/// Folders and files that are read. Decisions record what was thought at a time.
+/// Folders and files that the test reads. The list omits decisions, because they record the reasoning of their time.
 const READ: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
@@ -91,7 +91,7 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The phrases in a text, each with its line and what to write instead.
+/// The phrases in a text, each with its line and its replacement.
 fn phrases(text: &str, rules: &[(Regex, &str)]) -> Vec<String> {
     let mut found = Vec::new();
     // A module of tests is no text for users.

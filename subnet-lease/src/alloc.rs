@@ -69,7 +69,7 @@ fn free_near(pool: &Pool, taken: &TakenNets, index: u128) -> Option<IpNet> {
     })
 }
 
-/// Returns start and stride of a full cycle through `size` indexes, derived from the node's id.
+/// Returns the start and the stride of a full cycle through `size` indexes, derived from the node's id.
 fn sequence(node: &str, size: u128) -> (u128, u128) {
     let digest = Sha256::digest(node.as_bytes());
     let word = |range: std::ops::Range<usize>| {

@@ -20,10 +20,10 @@ pub struct Claim {
 
 /// Queries about this host that depend on a lease or an address.
 pub trait HostQueries: fmt::Debug + Send + Sync {
-    /// Whether a lease belongs to this host, judged by the host's identity in the backend (a MAC, a key).
+    /// Returns whether a lease belongs to this host, judged by the host's identity in the backend (a MAC, a key).
     fn is_own(&self, attrs: &LeaseAttrs) -> bool;
 
-    /// Whether the route to an address uses the underlay.
+    /// Returns whether the route to an address uses the underlay.
     fn via_underlay(&self, to: IpAddr) -> bool;
 }
 
@@ -39,7 +39,7 @@ pub struct HostEvidence {
     pub released: Vec<String>,
     /// MACs of the flannel devices on this host, lower-case with colons.
     pub macs: Vec<String>,
-    /// Answers whether a lease belongs to this host and which addresses the underlay reaches; `None` if both are unknown.
+    /// Queries whether a lease belongs to this host and which addresses the underlay reaches; `None` if the answers are unknown.
     pub queries: Option<Arc<dyn HostQueries>>,
     /// Whether a flag or its environment variable set the underlay or the public address.
     pub named: bool,

@@ -28,7 +28,7 @@ pub struct NetworkConfig {
     pub backend: String,
     /// The `Backend` object as written; `{}` if the configuration lacks the object.
     pub backend_config: RawJson,
-    /// Whether the store assigns the subnets, of any size. If so, nodes choose no subnets from the pools.
+    /// Whether the store assigns the subnets, of any size. If the store assigns the subnets, nodes choose no subnets from the pools.
     pub assigned: bool,
 }
 
@@ -57,7 +57,7 @@ impl Pool {
         ((bits(self.max) - bits(self.min)) >> step_bits).saturating_add(1)
     }
 
-    /// Returns the subnet at an index, counted from the first.
+    /// Returns the subnet at an index, counted from the first subnet.
     pub fn subnet(&self, index: u128) -> Option<IpNet> {
         if index >= self.size() {
             return None;
@@ -82,7 +82,7 @@ impl Pool {
     }
 }
 
-/// Returns an address as a number; IPv4 in the low 32 bits.
+/// Returns an address as a number, with an IPv4 address in the low 32 bits.
 pub(crate) fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
@@ -107,7 +107,8 @@ impl NetworkConfig {
         Self::read(text, pool, false)
     }
 
-    /// Parses a net-conf.json where the store assigns the subnets. Like Go flannel, ignores the members that choose subnets (`SubnetLen` etc.).
+    /// Parses a net-conf.json for a store that assigns the subnets. Like Go flannel, the function ignores the
+    /// members that choose subnets (`SubnetLen` etc.).
     ///
     /// # Errors
     /// Returns an error that names the unusable member and the expected value.
@@ -124,7 +125,7 @@ impl NetworkConfig {
         Self::read(text, whole, true)
     }
 
-    /// Returns the names of the members that differ in another configuration. Ignores differences in the formatting of `Backend`.
+    /// Returns the names of the members that differ in another configuration. The comparison ignores differences in the formatting of `Backend`.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let backend = |config: &Self| {
             serde_json::from_str::<Value>(config.backend_config.as_str()).unwrap_or_default()
@@ -154,8 +155,8 @@ impl NetworkConfig {
             .collect()
     }
 
-    /// Returns the configuration as JSON that [`NetworkConfig::parse`] reads as the same configuration. Returns `None` if `Backend` contains a
-    /// preshared key, which flanneld must not display.
+    /// Returns the configuration as JSON that [`NetworkConfig::parse`] reads as the same configuration. The
+    /// function returns `None` if `Backend` contains a preshared key, which flanneld must not display.
     pub fn to_json(&self) -> Option<String> {
         let backend = Object::parse(self.backend_config.as_str()).ok()?;
         if backend.get("PSK").is_some() {
@@ -268,7 +269,7 @@ impl NetworkConfig {
         })
     }
 
-    /// Whether the subnets lie inside the configured networks and are smaller than them. An assigned subnet may fill its network.
+    /// Returns whether the subnets lie inside the configured networks and are smaller than them. An assigned subnet may fill its network.
     pub fn contains(&self, subnets: &Subnets) -> bool {
         let smaller = |half: Option<u8>, network: Option<u8>| {
             half.zip(network)
@@ -285,7 +286,7 @@ impl NetworkConfig {
             )
     }
 
-    /// Whether a lease of these subnets fits this configuration: the families are the same, and each subnet belongs to its family's pool.
+    /// Returns whether a lease of these subnets fits this configuration: the families are the same, and each subnet belongs to its family's pool.
     pub fn fits(&self, subnets: &Subnets) -> bool {
         let v4 = match (self.pools.v4(), subnets.v4()) {
             (Some(pool), Some(net)) => pool.index(&IpNet::V4(*net)).is_some(),
@@ -493,7 +494,7 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
     }
 }
 
-/// Reads `SubnetMin` or `SubnetMax` as a number. Returns `None` if the bound is absent and the caller derives it.
+/// Reads `SubnetMin` or `SubnetMax` as a number. If the configuration lacks the bound, the function returns `None` and the caller derives the bound.
 fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
     let Some(raw) = object.get(name) else {
         return Ok(None);
@@ -647,7 +648,7 @@ mod tests {
             ),
             (
                 r#"{"Network":"10.0.0.0/16","SubnetMin":"10.0.9.0","SubnetMax":"10.0.8.0"}"#,
-                "lies behind",
+                "is after",
             ),
             (r#"{"EnableIPv4":false}"#, "at least one address family"),
             (

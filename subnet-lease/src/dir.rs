@@ -1,8 +1,8 @@
 //! Leases as files in a directory: the embedded default for a laptop, a lab or a static fleet.
 //!
 //! `config` is the network configuration. `subnets/<key>` is a lease, with the same key and JSON as in etcd. A rename creates each file, and a lock
-//! protects every change. Names that begin with a dot are not leases. A lease never expires: its holder touches its file every minute to show that it
-//! is alive.
+//! protects every change. Files whose names begin with a dot are not leases. A lease never expires: its holder touches the file of the lease every
+//! minute to show that the holder is alive.
 
 mod changes;
 mod files;
@@ -64,7 +64,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Runs an operation on the files. Records whether the directory is available.
+    /// Runs an operation on the files. The function records whether the directory is available.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static,
@@ -145,7 +145,7 @@ impl KeyStore for Directory {
         stream::unfold((Peers::of(self), Some(recent)), next).boxed()
     }
 
-    /// Sends a notice after each change of the file. The receiver then reads the file.
+    /// Sends a notice after each change of the file. The receiver reads the file after each notice.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
         let mut changes = Changes::new();
         let mut known = Some(modified);

@@ -189,7 +189,7 @@ impl EtcdRegistry {
     /// Returns the state of an etcd lease; `None` if the lease does not exist or its id is 0.
     ///
     /// # Errors
-    /// Returns an error if etcd cannot be reached, refuses the request, or does not reply within 5 s.
+    /// Returns an error if this node cannot reach etcd, or if etcd refuses the request or does not reply within 5 s.
     async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Unanswered> {
         const DEADLINE: Duration = Duration::from_secs(5);
         if lease == 0 {
@@ -213,7 +213,8 @@ impl EtcdRegistry {
         }))
     }
 
-    /// Waits before the next attempt and returns its number. If this host's addresses change, returns at once, because the attempt may succeed now.
+    /// Waits before the next attempt and returns the number of the attempt. If this host's addresses change, the function
+    /// returns at once, because the attempt may succeed now.
     async fn pause(&self, attempt: u32) -> u32 {
         tokio::select! {
             () = tokio::time::sleep(RETRY.after(attempt).mul_f64(1.0 + rand::random::<f64>())) => attempt + 1,

@@ -1,4 +1,5 @@
-//! Turns the manager's events into the leases in force: folds the events, admits leases, holds down removals and publishes the result as one value.
+//! Converts the manager's events into the leases in force: folds the events, admits leases, holds down
+//! removals and publishes the result as one value.
 
 use crate::admission::{LeasesInForce, Reason, Refused, Terms};
 use crate::hold_down::HoldDown;
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use types::Subnets;
 
-/// Pause after each publication, as a multiple of the time that the publication took. The next two constants are the maximum pause, and the minimum
-/// below which there is no pause.
+/// Pause after each publication, as a multiple of the time that the publication took. The next two constants
+/// are the maximum pause and the minimum pause; flanneld skips shorter pauses.
 const REST: u32 = 64;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
@@ -22,7 +23,7 @@ const SHORTEST_REST: Duration = Duration::from_millis(2);
 /// State of the watch and the refused leases, for health and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// When the interruption of the watch began (boot-time clock); `None` while the watch is up.
+    /// Start of the interruption of the watch (boot-time clock); `None` while the watch is up.
     pub interrupted: Option<Duration>,
     /// Number of readable leases of other nodes in the store.
     pub seen: usize,
@@ -30,7 +31,7 @@ pub struct Reading {
     pub waiting: usize,
     /// Leases that are not in force on this node.
     pub refused: Arc<Vec<Refused>>,
-    /// Number of other nodes, if there are several and none of their leases is usable.
+    /// Number of other nodes if several other nodes exist and none of their leases is usable.
     pub cut_off: Option<usize>,
 }
 
@@ -75,7 +76,8 @@ impl<'a> Feed<'a> {
         (feed, table)
     }
 
-    /// Publishes the leases in force after every event and every change of the terms. Returns only when the source of events or of terms ends.
+    /// Publishes the leases in force after every event and every change of the terms. The function returns
+    /// only when the source of events or of terms ends.
     pub async fn run(
         mut self,
         out: watch::Sender<Arc<LeaseTable>>,
@@ -123,7 +125,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Folds one event. Returns true for a discontinuity.
+    /// Folds one event. The function returns true for a discontinuity.
     fn take(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Interrupted => {
@@ -178,9 +180,9 @@ impl<'a> Feed<'a> {
         published
     }
 
-    /// Returns the number of other nodes, if there are several and no lease is in force. A reservation is not a node.
+    /// Returns the number of other nodes if several other nodes exist and no lease is in force. A reservation is not a node.
     ///
-    /// Does not count nodes with another backend, because operators restart nodes one after another after a configuration change.
+    /// The function does not count nodes with another backend, because operators restart nodes one after another after a configuration change.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
         let admitted = self.standing.admitted();
         if !admitted.is_empty() || !admitted.unreadable().is_empty() {
@@ -219,7 +221,7 @@ impl<'a> Feed<'a> {
             {
                 lines += 1;
                 if lines <= LINES {
-                    tracing::warn!(reason = refusal.reason().label(), subnet = %refusal.subnets, error = %refusal, "a lease is not used");
+                    tracing::warn!(reason = refusal.reason().label(), subnet = %refusal.subnets, error = %refusal, "flanneld does not use a lease");
                 }
             }
             now.entry(refusal.subnets)
@@ -229,7 +231,7 @@ impl<'a> Feed<'a> {
         if lines > LINES {
             tracing::warn!(
                 count = lines - LINES,
-                "more leases are not used; /status lists all of them, /metrics counts them by reason"
+                "flanneld does not use further leases; /status lists all of them, and /metrics counts them by reason"
             );
         }
         self.logged = now;
@@ -264,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Returns how many of these leases are refused, and the value of `cut_off`.
+    /// Returns the number of these leases that admission refuses, and the value of `cut_off`.
     async fn read(leases: Vec<Lease>) -> (usize, Option<usize>) {
         let terms = Terms {
             config: NetworkConfig::parse(

@@ -1,5 +1,5 @@
-//! Classifies errors of the system, the resolver and TLS on connections to a server. Uses errno and variants. Classifies errors of the resolver by
-//! their text, because these errors contain only text.
+//! Classifies errors of the system, the resolver and TLS on connections to a server. Uses errno and variants.
+//! This module classifies errors of the resolver by their text, because these errors contain only text.
 
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 use std::error::Error;
@@ -11,19 +11,19 @@ use types::problem::StoreCause;
 pub enum Certificate {
     /// The certificate has expired.
     Expired,
-    /// The certificate is not valid yet.
+    /// Certificate that is not valid yet.
     NotYetValid,
-    /// The issuing authority is unknown.
+    /// Issuing authority that is unknown to this node.
     Authority,
-    /// The certificate is for another name.
+    /// Certificate for another name.
     Name,
     /// The certificate was revoked.
     Revoked,
-    /// The certificate does not permit use by servers.
+    /// Certificate that does not permit use by servers.
     Purpose,
     /// The certificate is malformed.
     Encoding,
-    /// This node refuses the certificate for another reason.
+    /// Another reason for which this node refuses the certificate.
     Other,
 }
 
@@ -58,19 +58,19 @@ impl Certificate {
 /// Meaning of an error on the connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectFailure {
-    /// The address refuses connections: no process listens on the port.
+    /// Address that refuses connections, because no process listens on the port.
     Refused,
-    /// There is no route to the address.
+    /// Lack of a route to the address.
     NoRoute,
-    /// The server did not reply in time.
+    /// Server that did not reply in time.
     Silent,
-    /// The resolver cannot resolve the server's name.
+    /// Server name that the resolver cannot resolve.
     Name,
-    /// This node refuses the server's certificate.
+    /// Refusal of the server's certificate by this node.
     Certificate(Certificate),
-    /// The server refuses this node's certificate, which has expired.
+    /// Refusal of this node's certificate by the server, because the certificate has expired.
     OwnExpired,
-    /// The server does not speak TLS.
+    /// Server that does not speak TLS.
     Plain,
     /// TLS failed for another reason.
     Tls,

@@ -1,12 +1,14 @@
-//! Delays removals of leases, because a lease that vanishes usually comes back, unless another node leases its subnet.
+//! Delays removals of leases, unless another node leases the subnet, because a vanished lease usually comes back.
 //!
-//! The published table contains the store's leases and the leases that vanished recently. The hold-down of a removal lasts 5 s, or 60 s after a
-//! discontinuity or if many leases vanish at once. A removal has no hold-down if another node leases the subnet. The hold-down runs only while the
-//! watch is up and this process runs. The hold-down restarts after a gap, because an outage may also have kept the other nodes from writing.
+//! The published table contains the store's leases and the leases that vanished recently. The hold-down of a removal lasts 5 s. It lasts 60
+//! s after a discontinuity, or if many leases vanish at once. A removal has no hold-down if another node leases the subnet. The hold-down
+//! runs only while the watch is up and this process runs. The hold-down restarts after a gap, because an outage may also have kept the other
+//! nodes from writing.
 //!
-//! An interruption is not a gap if it is shorter than 5 s and the watch then resumes at its version. The hold-down pauses during the interruption,
-//! and lasts at least 5 s after it. A node returns within 2 s, so the event of its return arrives before the removal. Without this exception, a
-//! proxy that closes idle connections every 35 s would postpone a 60 s removal forever.
+//! An interruption is not a gap if it is shorter than 5 s and the watch then resumes at its version. The
+//! hold-down pauses during the interruption, and lasts at least 5 s after the interruption. A node returns
+//! within 2 s, so the event of its return arrives before the removal. Without the exception for short
+//! interruptions, a proxy that closes idle connections every 35 s would postpone a 60 s removal forever.
 
 use crate::admission::UsedSubnets;
 use crate::lease::Lease;
@@ -20,7 +22,7 @@ const HOLD_DOWN: Duration = Duration::from_secs(5);
 const LONG_HOLD_DOWN: Duration = Duration::from_secs(60);
 /// Maximum length of an interruption that is not a gap.
 const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
-/// Removals within this time count as one burst.
+/// Time within which removals belong to one burst.
 const BURST_WINDOW: Duration = Duration::from_secs(10);
 /// Maximum delay of a step. A longer delay shows that the process was stopped.
 const MAX_STALL: Duration = Duration::from_secs(3);
@@ -245,7 +247,8 @@ mod tests {
         assert_eq!(*published, now);
     }
 
-    /// Steps like `run`, but with the watch interrupted for `cut` tenths of a second every 35 s. Returns when the lease was removed, in tenths of a second.
+    /// Steps like `run`, but with the watch interrupted for `cut` tenths of a second every 35 s. Returns the
+    /// time at which the hold-down removes the lease, in tenths of a second.
     fn removed_under_cuts(wait: u64, cut: u64, relists: bool) -> Option<u64> {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..20), seconds(0), wait == 60, false);

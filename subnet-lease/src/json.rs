@@ -1,6 +1,6 @@
-//! Reads JSON objects as Go's encoding/json does: keys match in any case, the last duplicate wins, unknown keys are ignored.
+//! Reads JSON objects as Go's encoding/json does: keys match in any case, the last duplicate wins, and unknown keys have no effect.
 //!
-//! Values stay raw text until they are read, so a number that fits no type is harmless in an unread field.
+//! Values stay raw text until the caller reads them, so a number that fits no type is harmless in an unread field.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
@@ -50,7 +50,7 @@ impl<'a> Object<'a> {
             .map(|(_, value)| *value)
     }
 
-    /// Reads the value of the last member with a name. Returns `None` if the member is absent or `null`.
+    /// Reads the value of the last member with a name. The function returns `None` if the member is absent or `null`.
     ///
     /// # Errors
     /// Returns an error that names the member if its value does not have the type `T`.
@@ -114,7 +114,7 @@ impl fmt::Display for MemberError {
 
 impl std::error::Error for MemberError {}
 
-/// Whether Go treats two member names as the same name, because they are equal under simple case folding.
+/// Returns whether Go treats two member names as the same name, because they are equal under simple case folding.
 pub(crate) fn same_name(a: &str, b: &str) -> bool {
     let fold = |c: char| match c {
         '\u{212A}' => 'k',
@@ -127,7 +127,7 @@ pub(crate) fn same_name(a: &str, b: &str) -> bool {
 /// Reason why a JSON text is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JsonFault {
-    /// A value has another type.
+    /// Value of another type than expected.
     OtherType {
         /// Line number, from 1.
         line: usize,

@@ -90,7 +90,7 @@ pub struct KubeManager {
 /// The task that follows all Nodes.
 #[derive(Default)]
 struct Following {
-    /// Whether the task lists the Nodes. The `alloc` backend does not need them.
+    /// Whether the task lists the Nodes. The `alloc` backend does not need the Nodes.
     lists: AtomicBool,
     task: Mutex<Option<Task>>,
 }
@@ -117,7 +117,7 @@ impl KubeManager {
     /// Finds this node's name and begins to follow its Node.
     ///
     /// # Errors
-    /// Returns `Refused` if kubeconfig or environment contain a mistake, and `Unavailable` while the API server does not respond.
+    /// Returns `Refused` if the kubeconfig or the environment contains a mistake, and `Unavailable` while the API server does not respond.
     pub async fn open(options: KubeOptions) -> Result<Self, Error> {
         let identity = options.identity.clone();
         let api = Arc::new(Api::new(options));
@@ -235,7 +235,7 @@ impl KubeManager {
         }))
     }
 
-    /// Returns this node's Node. Waits until the daemon has read the Node.
+    /// Returns this node's Node. The function waits until the daemon has read the Node.
     async fn own_node(&self) -> Result<Arc<Node>, Reason> {
         let mut own = self.own.clone();
         let known =
@@ -261,7 +261,7 @@ impl KubeManager {
         KubeTrouble::NoNode(name.clone(), similar)
     }
 
-    /// Waits for the complete list of Nodes, if the backend needs it.
+    /// Waits for the complete list of Nodes if the backend needs the list.
     async fn everybody_known(&self) -> Result<(), Reason> {
         if !self.following.lists.load(Relaxed) {
             return Ok(());
@@ -302,8 +302,8 @@ impl KubeManager {
         }
     }
 
-    /// Posts an Event about a new problem, at most one Event per minute and reason. Runs in the background, because the API server
-    /// may not respond.
+    /// Posts an Event about a new problem, at most one Event per minute and reason. The function posts the
+    /// Event in the background, because the API server may not respond.
     fn tell_once(&self, node: &Node, event: NodeEvent) {
         if !self
             .reported
@@ -362,7 +362,7 @@ impl KubeManager {
         if *known != ignored && !ignored.is_empty() {
             tracing::warn!(
                 error = ignored,
-                "ignoring a mistyped annotation, the node publishes its own address"
+                "ignoring a mistyped annotation; the node publishes its own address"
             );
         }
         *known = ignored;
@@ -465,7 +465,7 @@ impl SubnetManager for KubeManager {
         Some(self.infos.subscribe())
     }
 
-    /// Answers from the followed Nodes, without a request.
+    /// Returns the last sign of life of a node from the followed Nodes, without a request.
     async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
         let report = self.all.with(|nodes| nodes.report(lease))?;
         let since = jiff::Timestamp::now()
@@ -617,7 +617,7 @@ impl SubnetManager for KubeManager {
 }
 
 impl KubeManager {
-    /// Logs and posts that pods with addresses of the previous subnet must be deleted.
+    /// Logs and posts that an operator must delete the pods with addresses of the previous subnet.
     fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let before = self
             .acquired
@@ -639,7 +639,7 @@ impl KubeManager {
             before,
             released,
         };
-        tracing::warn!(node = self.name, reason = %event, "this node has another subnet than before");
+        tracing::warn!(node = self.name, reason = %event, "this node's subnet has changed");
         self.tell_once(node, event);
     }
 }

@@ -1,4 +1,4 @@
-//! The lease of a node: its subnets and the attributes that it publishes.
+//! The lease of a node: its subnets and the attributes that the node publishes.
 
 use serde::Deserialize;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use types::{Addresses, Dual, Family, Problem, Subnets};
 
-/// A node's lease: its subnets and the attributes that it publishes to the peers.
+/// A node's lease: its subnets and the attributes that the node publishes to the peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The subnets, which identify the lease.
@@ -22,9 +22,9 @@ pub struct Lease {
 /// Whether a lease expires. Only the store knows when a peer's lease expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Term {
-    /// The lease expires when its holder stops renewing it.
+    /// Lease that expires when its holder no longer renews it.
     Leased,
-    /// The lease never expires, because an operator reserved the subnet.
+    /// Lease that never expires, because an operator reserved the subnet.
     Reserved,
 }
 
@@ -69,7 +69,7 @@ impl LeaseAttrs {
         Dual::from_options(self.public_ip, self.public_ipv6)
     }
 
-    /// Whether both publish the same to peers: addresses, backend and backend data.
+    /// Returns whether both leases publish the same data to peers: addresses, backend and backend data.
     #[cfg(any(feature = "kube", feature = "protocol"))]
     pub(crate) fn tells_the_same(&self, other: &LeaseAttrs) -> bool {
         self.same_public(other)
@@ -78,7 +78,7 @@ impl LeaseAttrs {
             && self.v6_data == other.v6_data
     }
 
-    /// Whether both publish the same addresses.
+    /// Returns whether both leases publish the same addresses.
     #[cfg(any(feature = "kube", feature = "protocol"))]
     pub(crate) fn same_public(&self, other: &LeaseAttrs) -> bool {
         (self.public_ip, self.public_ipv6) == (other.public_ip, other.public_ipv6)
@@ -103,8 +103,8 @@ pub trait PeerRules: Send + Sync {
         Ok(())
     }
 
-    /// Reads the part of a lease's backend data that is unique to a node (a MAC, a key), in canonical form. Returns `None` if the backend has no
-    /// such part for the family.
+    /// Reads the part of a lease's backend data that is unique to a node (a MAC, a key), in canonical form.
+    /// The function returns `None` if the backend has no such part for the family.
     fn identity(&self, _attrs: &LeaseAttrs, _family: Family) -> Option<String> {
         None
     }
@@ -113,7 +113,7 @@ pub trait PeerRules: Send + Sync {
 /// Accepts every lease.
 impl PeerRules for () {}
 
-/// The node that holds a lease, and the run of its daemon that wrote it.
+/// The node that holds a lease, and the run of the node's daemon that wrote the lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(default)]
 pub struct NodeId {
@@ -123,14 +123,15 @@ pub struct NodeId {
     pub name: Arc<str>,
     /// Id of the daemon's run, random for each start.
     pub instance: String,
-    /// The store's revision when the lease was acquired. An instance that started earlier has a lower rank.
+    /// Revision of the store at which the instance acquired the lease. An instance that started earlier has a lower rank.
     pub rank: i64,
-    /// For reservations: id of the store's lease that the holder keeps alive.
+    /// Id of the store's lease that the holder of a reservation keeps alive.
     pub lease: Option<i64>,
     /// Whether the holder had to restore its key after another instance changed the key.
     pub contested: bool,
-    /// Whether Go flannel wrote the lease. Go flannel does not reply to probes. Set only on Kubernetes, where every node has an identity (its name),
-    /// with Go flannel and with flannel-rs. In the other stores, Go flannel writes no identity.
+    /// Whether Go flannel wrote the lease. Go flannel does not reply to probes. Only the Kubernetes store
+    /// sets this field, because every node has an identity (its name) there, with Go flannel and with
+    /// flannel-rs. In the other stores, Go flannel writes no identity.
     #[serde(skip)]
     pub by_go: bool,
 }

@@ -20,9 +20,9 @@ use types::{Coded, Problem};
 /// The state of a held lease, published whenever it changes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Held {
-    /// When the lease expires unless it is renewed (boot-time clock); `None` for a reservation.
+    /// Time at which the lease expires without a renewal (boot-time clock); `None` for a reservation.
     pub until: Option<Duration>,
-    /// When the lease was last renewed (boot-time clock); `None` if the store's leases are not renewed.
+    /// Time of the last renewal of the lease (boot-time clock); `None` if the store's leases have no renewals.
     pub renewed: Option<Duration>,
     /// The current problem, or `None`.
     pub trouble: Option<Reason>,
@@ -37,7 +37,7 @@ pub struct Held {
 /// Changed attributes that are not in the store yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpublished {
-    /// When the change happened (boot-time clock).
+    /// Time of the change (boot-time clock).
     pub since: Duration,
     /// Message about the values that the peers do not know yet.
     pub what: Problem,
@@ -52,19 +52,19 @@ pub struct NodeState {
     pub programmed: watch::Receiver<bool>,
 }
 
-/// Reason why holding a lease ended.
+/// Reason why a node no longer holds its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The subnet belongs to another node or is permanently lost. The daemon must lease another subnet.
+    /// Subnet that belongs to another node or is permanently lost. The daemon must lease another subnet.
     Taken(Problem),
-    /// Another instance of this node holds the lease. This instance must stop.
+    /// Another instance of this node that holds the lease. This instance must stop.
     Displaced(Problem),
-    /// The store assigned another subnet to this node, or withdrew the subnet. The daemon must restart the network.
+    /// Assignment of another subnet to this node by the store, or withdrawal of the subnet. The daemon must restart the network.
     Moved(Problem),
 }
 
 impl Lost {
-    /// Returns why the lease was lost.
+    /// Returns the reason why the lease was lost.
     pub fn problem(&self) -> &Problem {
         match self {
             Lost::Taken(problem) | Lost::Displaced(problem) | Lost::Moved(problem) => problem,
@@ -112,7 +112,7 @@ impl fmt::Display for Stopped {
                 Stopped::NoLease => "no lease was acquired",
                 Stopped::Watch => "the watch of this node's lease ended",
                 Stopped::Publication => "publication ended",
-                Stopped::OwnNode => "following this node's Node ended",
+                Stopped::OwnNode => "the watch of this node's Node ended",
                 Stopped::Nodes => "following the Nodes ended",
             })
         })
@@ -124,7 +124,7 @@ impl Lasting for Stopped {}
 /// Reason why a manager cannot carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A retry may succeed: the store does not respond, or the configuration is missing or unreadable.
+    /// Error after which a retry may succeed: the store does not respond, or the configuration is missing or unreadable.
     Unavailable(Reason),
     /// A retry cannot succeed.
     Refused(Problem),
@@ -178,9 +178,10 @@ pub struct NodeInfo {
     pub public: Option<Addresses>,
     /// Addresses that this node published last.
     pub published: Vec<IpAddr>,
-    /// Addresses that the store has for this node from other sources (a Node's InternalIPs), the preferred one first.
+    /// Addresses that the store has for this node from other sources (a Node's InternalIPs), the preferred address first.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose the published address, which replaces the node's own address. Other nodes may then have the same address.
+    /// Whether an operator chose the published address, which replaces the node's own address. If an operator
+    /// chose the published address, other nodes may have the same own address.
     pub overwritten: bool,
     /// Addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
@@ -240,8 +241,9 @@ pub trait SubnetManager: LeaseStore {
         Vec::new()
     }
 
-    /// Withdraws published addresses that this host no longer has, because another node may be waiting for one of them. An address that an operator
-    /// chose stays. Ignores failures: peers then still know the former address.
+    /// Withdraws published addresses that this host no longer has, because another node may be waiting for
+    /// one of them. The function keeps an address that an operator chose. The function ignores failures:
+    /// after a failure, peers still know the former address.
     async fn withdraw(&self, _local: &[IpAddr]) {}
 
     /// Reports to the operators of the store what they must do about this node's interface.
@@ -284,18 +286,18 @@ pub trait SubnetManager: LeaseStore {
         state: watch::Sender<Held>,
     ) -> Lost;
 
-    /// Returns the time of the last sign of life from the holder of a lease; `None` if the time is unknown. Takes one or two requests.
+    /// Returns the time of the last sign of life from the holder of a lease; `None` if the time is unknown. The function sends one or two requests.
     async fn last_heard(&self, _lease: &Subnets) -> Option<LastHeard> {
         None
     }
 
-    /// Passes on the current addresses of this host. The manager replaces a connection from any other local address.
+    /// Passes the current addresses of this host to the manager. The manager replaces a connection from any other local address.
     fn readdressed(&self, _local: &[IpAddr]) {}
 
     /// Returns the counters of calls to the store, with the unreadable leases.
     fn counters(&self) -> Arc<Counters>;
 
-    /// Reconnects to the store and reads its TLS files again. Returns false for a store without a connection.
+    /// Reconnects to the store and reads its TLS files again. The function returns false for a store without a connection.
     fn renew(&self) -> bool {
         false
     }
@@ -319,31 +321,31 @@ pub struct NodeHealth {
     pub cordoned: bool,
 }
 
-/// Time of the last sign of life from a holder, and the time at which its lease expires unless renewed.
+/// Time of the last sign of life from a holder, and the time at which its lease expires without a renewal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Liveness {
     /// Time since the last sign of life from the holder; `None` if unknown.
     pub heard: Option<Duration>,
-    /// Time until the lease expires; `None` if it does not expire.
+    /// Time until the lease expires; `None` if the lease does not expire.
     pub left: Option<Duration>,
 }
 
 /// Properties in which stores differ for an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nature {
-    /// Whether a lease disappears with the Node that contains it. If so, operators cannot reserve subnets.
+    /// Whether a lease disappears with the Node that contains it. If leases disappear with their Nodes, operators cannot reserve subnets.
     pub of_nodes: bool,
-    /// Whether each query about a holder takes a request to a server.
+    /// Whether each query about a holder requires a request to a server.
     pub asks_a_server: bool,
 }
 
-/// A store as used by an operator's tools, which serve no node.
+/// A store for an operator's tools, which serve no node.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
     /// Returns the location of the leases for messages, e.g. `the Nodes of Kubernetes`.
     fn place(&self) -> String;
 
-    /// Returns the properties in which the store differs from others.
+    /// Returns the properties in which the store differs from other stores.
     fn nature(&self) -> Nature {
         Nature::default()
     }
@@ -366,17 +368,17 @@ pub trait LeaseStore: Send + Sync {
     /// Returns an error if the store does not respond.
     async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason>;
 
-    /// Releases a lease, unless the lease has changed since the listing. Returns whether the store released the lease.
+    /// Releases a lease, unless the lease has changed since the listing. The function returns whether the store released the lease.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
     async fn release(&self, entry: &Entry) -> Result<bool, Reason>;
 
-    /// Writes a lease that never expires: a new lease, or a replacement of `present`, unless that lease has changed since the listing. Returns
-    /// whether the store wrote the lease.
+    /// Writes a lease that never expires: a new lease, or a replacement of `present`, unless that lease has
+    /// changed since the listing. The function returns whether the store wrote the lease.
     ///
     /// # Errors
-    /// Returns an error if the store does not respond, or if its leases cannot be reserved.
+    /// Returns an error if the store does not respond, or does not support reservations.
     async fn reserve(
         &self,
         subnets: &Subnets,
@@ -392,7 +394,7 @@ pub struct Counters {
     unreadable: std::sync::Mutex<BTreeMap<String, Problem>>,
     unavailable: std::sync::Mutex<Option<Problem>>,
     unfollowed: std::sync::Mutex<Option<Problem>>,
-    /// Boot time in milliseconds; 0 before the first response.
+    /// Boot-time clock at the last response, in milliseconds; 0 before the first response.
     heard: std::sync::atomic::AtomicU64,
     durations: Histogram,
     failures: std::sync::atomic::AtomicU64,
@@ -414,7 +416,7 @@ impl Counters {
             .unwrap_or_default()
     }
 
-    /// Awaits a request to the store. Records its duration, and whether the request failed.
+    /// Awaits a request to the store. The function records the duration of the request, and whether the request failed.
     pub async fn timed<T, E>(&self, request: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let began = std::time::Instant::now();
         let outcome = request.await;
@@ -444,14 +446,14 @@ impl Counters {
         );
     }
 
-    /// Returns when the store last responded (boot-time clock).
+    /// Returns the time at which the store last responded (boot-time clock).
     pub fn last_heard(&self) -> Option<Duration> {
         Some(self.heard.load(std::sync::atomic::Ordering::Relaxed))
             .filter(|heard| *heard > 0)
             .map(Duration::from_millis)
     }
 
-    /// Records that the store is unavailable, and why. Callers do not report a single lost response.
+    /// Records that the store is unavailable, and the reason. Callers do not report a single lost response.
     pub fn set_unavailable(&self, why: Problem) {
         if let Ok(mut unavailable) = self.unavailable.lock() {
             *unavailable = Some(why);
@@ -465,7 +467,7 @@ impl Counters {
         }
     }
 
-    /// Returns why the store is unavailable; `None` while it is available or its state is unknown.
+    /// Returns the reason why the store is unavailable; `None` while the store is available or its state is unknown.
     pub fn why_unavailable(&self) -> Option<Problem> {
         self.unavailable
             .lock()
@@ -473,14 +475,14 @@ impl Counters {
             .and_then(|unavailable| unavailable.clone())
     }
 
-    /// Records why the daemon cannot follow the leases; `None` if it can.
+    /// Records why the daemon cannot follow the leases; `None` if the daemon can follow the leases.
     pub fn following(&self, trouble: Option<Problem>) {
         if let Ok(mut unfollowed) = self.unfollowed.lock() {
             *unfollowed = trouble;
         }
     }
 
-    /// Returns why the daemon cannot follow the leases, if known. The store itself may be available.
+    /// Returns the reason why the daemon cannot follow the leases, if known. The store itself may be available.
     pub fn why_not_followed(&self) -> Option<Problem> {
         self.unfollowed
             .lock()
@@ -488,7 +490,7 @@ impl Counters {
             .and_then(|unfollowed| unfollowed.clone())
     }
 
-    /// Records that a key is unreadable. Returns true if the key or its reason is new.
+    /// Records that a key is unreadable. The function returns true if the key or its reason is new.
     pub fn unreadable(&self, key: &str, reason: Problem) -> bool {
         const KEPT: usize = 1000;
         let Ok(mut known) = self.unreadable.lock() else {

@@ -1,4 +1,4 @@
-//! Problems that may last, each with a topic that identifies it while it lasts.
+//! Problems that may last, each with a topic that identifies the lasting problem.
 //!
 //! The text of a problem may contain parts that change with each attempt, such as a time or a count. Topics omit these parts. The log compares
 //! topics, so it contains each problem only once.
@@ -8,7 +8,7 @@ use types::{Coded, Problem};
 
 /// A problem that may last for many attempts.
 pub trait Lasting: Coded {
-    /// Returns the part that stays the same while the problem lasts. By default, this is the whole text.
+    /// Returns the part that stays the same while the problem lasts. By default, this part is the whole text.
     fn topic(&self) -> String {
         self.to_string()
     }
@@ -71,10 +71,11 @@ impl LogOnce {
         self.0.is_empty()
     }
 
-    /// Returns whether to log this reason: its topic was not logged since the last success. `None` means success, which is logged only after a
-    /// failure. Two alternating causes are logged once each.
+    /// Returns whether the daemon must log this reason: the log does not contain the reason's topic since the last success. `None` means
+    /// success, which the daemon logs only after a failure. The log contains each of two alternating causes
+    /// only once.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
-        /// Maximum number of remembered topics. With more topics, the log repeats some of them.
+        /// Maximum number of remembered topics. With more topics, the log repeats some topics.
         const KEPT: usize = 32;
         let Some(reason) = reason else {
             return !std::mem::take(&mut self.0).is_empty();

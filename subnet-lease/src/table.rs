@@ -1,4 +1,4 @@
-//! Table of leases, the only place where lease events are folded into state, and the peers derived from it.
+//! Table of leases, which is the only code that folds lease events into state, and the peers derived from the table.
 
 use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;
@@ -18,15 +18,15 @@ pub enum LeaseEvent {
         /// Subnets whose key exists but whose value is unreadable.
         unreadable: BTreeSet<Subnets>,
     },
-    /// A lease was created or changed.
+    /// Creation or change of a lease.
     Put(Lease),
-    /// A key exists, but its value is unreadable.
+    /// Key that exists but has an unreadable value.
     Unreadable(Subnets),
-    /// A lease no longer exists.
+    /// Lease that no longer exists.
     Delete(Subnets),
-    /// The watch is interrupted, so changes may be missed.
+    /// Interruption of the watch, which may miss changes.
     Interrupted,
-    /// The watch has resumed at its last version, without missed changes.
+    /// Resumption of the watch at its last version, without missed changes.
     Resumed,
 }
 
@@ -49,7 +49,7 @@ pub enum Kinds {
 }
 
 impl Kinds {
-    /// Returns whether a lease of this backend is included.
+    /// Returns whether the selection includes a lease of this backend.
     pub fn include(self, lease: &Lease) -> bool {
         match self {
             Kinds::Only(kind) => lease.attrs.backend == kind,
@@ -72,7 +72,7 @@ pub struct Peer<'a> {
 }
 
 impl LeaseTable {
-    /// Applies one event. Returns true if the table changed.
+    /// Applies one event. The function returns true if the table changed.
     pub fn apply(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Reset { leases, unreadable } => {
@@ -113,7 +113,7 @@ impl LeaseTable {
         }
     }
 
-    /// Returns the existing lease if it equals the new one.
+    /// Returns the existing lease if it equals the new lease.
     fn shared(&self, lease: Lease) -> Arc<Lease> {
         match self.leases.get(&lease.subnets) {
             Some(present) if **present == lease => present.clone(),
@@ -138,7 +138,7 @@ impl LeaseTable {
         Self { leases, unreadable }
     }
 
-    /// Returns the differences between this table and a later one, in order of the subnets: the lease before and after.
+    /// Returns the differences between this table and a later table, in order of the subnets: the lease before and the lease after.
     pub fn changes<'a>(
         &'a self,
         later: &'a Self,
@@ -180,7 +180,7 @@ impl LeaseTable {
         self.leases.get(subnets)
     }
 
-    /// Replaces the lease of these subnets, or removes it.
+    /// Replaces or removes the lease of these subnets.
     #[cfg(feature = "managers")]
     pub(crate) fn set(&mut self, subnets: &Subnets, lease: Option<&Arc<Lease>>) {
         match lease {
@@ -204,12 +204,12 @@ impl LeaseTable {
         self.leases.len()
     }
 
-    /// Whether the table contains no lease.
+    /// Returns whether the table contains no lease.
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
-    /// Returns the subnets whose key exists but was never readable. The kernel objects of these subnets stay.
+    /// Returns the subnets whose key exists but was never readable. flanneld keeps the kernel objects of these subnets.
     pub fn unreadable(&self) -> &BTreeSet<Subnets> {
         &self.unreadable
     }
@@ -254,7 +254,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Whether the subnets lie in the given networks. Ignores a half whose family the networks lack.
+/// Returns whether the subnets lie in the given networks. The function ignores a half whose family the networks lack.
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
     let v4 = subnets
         .v4()

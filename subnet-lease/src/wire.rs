@@ -26,7 +26,7 @@ pub fn render_key(subnets: &Subnets) -> String {
     }
 }
 
-/// Returns the common beginning of all keys with the same IPv4 subnet and any IPv6 half. For an IPv6-only lease, returns the whole key.
+/// Returns the common beginning of all keys with the same IPv4 subnet and any IPv6 half. For an IPv6-only lease, the function returns the whole key.
 #[cfg(feature = "protocol")]
 pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     match subnets {
@@ -35,7 +35,7 @@ pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     }
 }
 
-/// Parses the subnet part of a key. Accepts only the canonical form, which re-encodes to the same text.
+/// Parses the subnet part of a key. The function accepts only the canonical form, which re-encodes to the same text.
 pub fn parse_key(key: &str) -> Option<Subnets> {
     let (v4_text, v6_text) = match key.split_once('&') {
         Some((v4, v6)) => (v4, Some(v6)),
@@ -104,15 +104,15 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
 /// Reason why a lease's value is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueError {
-    /// The value has this many bytes, which is too long.
+    /// Value that is too long, with this number of bytes.
     TooLong(usize),
-    /// The value is not a JSON object.
+    /// Value that is not a JSON object.
     NoObject(JsonFault),
-    /// PublicIP is not an IPv4 address.
+    /// PublicIP that is not an IPv4 address.
     PublicIp,
-    /// PublicIPv6 is not an IPv6 address.
+    /// PublicIPv6 that is not an IPv6 address.
     PublicIpv6,
-    /// The backend's type is not a string.
+    /// Type of the backend that is not a string.
     BackendType,
 }
 
@@ -145,7 +145,7 @@ impl fmt::Display for ValueError {
 /// Parses a value as Go flannel does, including NodeID and unknown members.
 ///
 /// # Errors
-/// Returns an error if the value cannot be parsed. The error does not quote the value, because every node logs its text. The caller knows the key.
+/// Returns an error if the value is unreadable. The error does not quote the value, because every node logs its text. The caller knows the key.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
         return Err(ValueError::TooLong(value.len()));

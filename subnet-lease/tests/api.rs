@@ -21,7 +21,7 @@ use subnet_lease::kube::{Identity, KubeManager, KubeOptions, NodeClient, server_
 use subnet_lease::manager::{Error, SubnetManager};
 use types::Problem;
 
-/// Ten times the maximum time between two attempts of the client.
+/// Deadline: ten times the maximum time between two attempts of the client.
 const SOON: Duration = Duration::from_secs(100);
 
 /// A node with its directory.
@@ -110,10 +110,10 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, async || if is_so() { Ok(()) } else { Err("not yet") }).await;
 }
 
-/// Longer than posting an Event and its response take.
+/// Time within which the client posts an Event and receives the response.
 const ANSWERED: Duration = Duration::from_millis(500);
 
-/// Advances the program's clock by this much at once.
+/// Advances the program's clock by this duration at once.
 async fn later(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
@@ -394,7 +394,7 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
         until("it is well", || {
             log.lines()
                 .iter()
-                .any(|line| line.contains("resolved: Nodes are being watched again"))
+                .any(|line| line.contains("resolved: the watch on Nodes works again"))
         })
         .await;
         server.forget();

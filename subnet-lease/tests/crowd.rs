@@ -1,4 +1,4 @@
-//! Many nodes that follow one API server. They spread their requests at the start and after a disturbance.
+//! Many nodes that follow one API server. The nodes spread their requests at the start and after a disturbance.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,14 +24,14 @@ const NODES: usize = 500;
 /// Maximum number of Node lists that a server may receive within a second.
 const A_SECOND: usize = 60;
 
-/// How a server lists Nodes.
+/// Form in which a server lists Nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lists {
     /// As a stream.
     Streams,
-    /// Only in pages, like servers before Kubernetes 1.32.
+    /// Pages only, as from servers before Kubernetes 1.32.
     Pages,
-    /// In pages, but with at most this many new lists per second. Further ones are refused for a second, as overload protection does.
+    /// Pages only, with at most this many new lists per second. The server refuses further lists for a second, as overload protection does.
     Limited(usize),
 }
 
@@ -39,15 +39,15 @@ enum Lists {
 struct Server {
     mode: Lists,
     lists: Mutex<Vec<Instant>>,
-    /// Requests for the first page of all Nodes, including refused ones.
+    /// Times of the requests for the first page of all Nodes, including refused requests.
     begun: Mutex<Vec<Instant>>,
-    /// Those that were not refused.
+    /// Times of the requests that the server did not refuse.
     served: Mutex<Vec<Instant>>,
     watches: Mutex<usize>,
     everybody: String,
-    /// Periods in which this process was not scheduled, as on a busy machine. Requests due in that time arrive all at once.
+    /// Periods in which the kernel did not schedule this process, as on a busy machine. Requests that are due in such a period arrive all at once.
     stalls: Mutex<Vec<(Instant, Instant)>>,
-    /// A change drops every connection.
+    /// Channel on which a change drops every connection.
     dropped: watch::Sender<u64>,
 }
 
@@ -176,7 +176,7 @@ impl Server {
     }
 }
 
-/// Serves the pages of all Nodes. `page` returns whether it replied.
+/// Serves the pages of all Nodes. `page` returns whether the server replied.
 impl Server {
     async fn page(
         &self,
@@ -239,7 +239,7 @@ async fn refuse(
     stream.write_all(format!("{head}{body}").as_bytes()).await
 }
 
-/// Writes a kubeconfig. It contains a CA, so that not every client loads all CAs of this machine.
+/// Writes a kubeconfig. The file contains a CA, so that not every client loads all CAs of this machine.
 fn kubeconfig(server: SocketAddr, sibling: &std::path::Path) -> std::path::PathBuf {
     let (path, authority) = (
         sibling.with_file_name("kubeconfig"),
@@ -274,10 +274,10 @@ fn options(server: SocketAddr, number: usize, net_conf: &std::path::Path) -> Kub
     }
 }
 
-/// Serializes the tests of this file.
+/// Lock that serialises the tests of this file.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Starts a cluster of many clients at once, on hosts with this uptime. All clients know all Nodes when it returns.
+/// Starts a cluster of many clients at once, on hosts with this uptime. All clients know all Nodes when the function returns.
 async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
     // Each client has two connections, and both ends are in this process. The usual limit is 1024 files.
     let _ = std::process::Command::new("prlimit")
@@ -338,7 +338,7 @@ async fn hosts_that_are_switched_on_together_list_one_after_the_other() {
     );
 }
 
-/// These nodes do not know in advance how many they are. They learn it from the server.
+/// These nodes do not know the size of their cluster in advance. The nodes learn the size of the cluster from the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_spread_after_a_server_asks_to_wait() {
     let _turn = TURN.lock().await;
@@ -374,8 +374,8 @@ async fn requests_are_spread_after_a_server_asks_to_wait() {
     );
 }
 
-/// Returns the highest rate of lists per second within any three seconds. The period is extended by the time in which this process was not
-/// scheduled during it or shortly before.
+/// Returns the highest rate of lists per second within any three seconds. The period is longer by the time in
+/// which the kernel did not schedule this process during the period or shortly before it.
 fn peak(server: &Server, lists: &[Instant]) -> usize {
     const SECOND: Duration = Duration::from_secs(1);
     // A busy machine executes in the next second what was due in this one.
@@ -398,7 +398,7 @@ fn peak(server: &Server, lists: &[Instant]) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_large_cluster_reconnect_one_after_the_other() {
     let _turn = TURN.lock().await;
-    /// As many clients as a cluster of this size has. A tenth of them would not test the spreading.
+    /// Number of clients, equal to the number of nodes in the cluster. A tenth of the clients would not test the spreading of requests.
     const CLIENTS: usize = NODES;
     let (server, _managers, _folder) = stagger(Lists::Streams, Duration::from_secs(86_400)).await;
     // One request for the own Node and one for all Nodes, without a list in pages. On a busy machine, a few clients time out.

@@ -1,4 +1,5 @@
-//! Laws of the model, tested with random cases: the wire format, the table, admission and the hold-down. Also tests the exact bytes of Go flannel.
+//! Laws of the model, tested with random cases: the wire format, the table, admission and the hold-down. This
+//! file also tests the exact bytes of Go flannel.
 
 #![allow(
     clippy::unwrap_used,
@@ -250,7 +251,7 @@ proptest! {
         let _ = wire::parse_value(&bytes);
     }
 
-    /// Slightly wrong configurations never cause a panic. The pool of an accepted one follows the configuration's own rules.
+    /// Slightly wrong configurations never cause a panic. The pool of an accepted configuration follows the configuration's own rules.
     #[test]
     fn configurations_are_accepted_or_refused(network in "[0-9]{1,3}\\.[0-9]{1,3}\\.0\\.0/[0-9]{1,2}", len in 0u16..40, min in "(10\\.[0-9]{1,3}\\.[0-9]{1,3}\\.0)?", v6 in "fd[0-9a-f]{0,2}:[0-9a-f]{0,4}::/[0-9]{1,3}", v6len in 0u16..140) {
         let minimum = if min.is_empty() { String::new() } else { format!(r#","SubnetMin":"{min}""#) };
@@ -334,7 +335,7 @@ proptest! {
         }
     }
 
-    /// The incremental result equals a full admission, whatever changes and whichever leases conflict.
+    /// An incremental admission has the same result as a full admission, whatever changes and whichever leases conflict.
     #[test]
     fn a_change_is_admitted_as_the_whole_is(steps in proptest::collection::vec((proptest::collection::vec(event(), 0..4), prop::bool::weighted(0.1)), 1..20)) {
         let terms = Arc::new(terms());
@@ -411,7 +412,8 @@ proptest! {
     }
 }
 
-/// Addresses that no node can have are refused, and so are ours. The network may contain nodes; a leased subnet may not.
+/// Admission refuses addresses that no node can have, and addresses of this node. The network may contain
+/// nodes, but a leased subnet may not contain nodes.
 #[test]
 fn public_addresses_are_those_of_other_hosts() {
     let subnets: Subnets = Dual::V4("10.5.1.0/24".parse().unwrap());
@@ -449,7 +451,8 @@ fn public_addresses_are_those_of_other_hosts() {
     }
 }
 
-/// A lease of another backend is refused, and the text contains both types. Go flannel's leases for udp and alloc cannot be told apart.
+/// Admission refuses a lease of another backend, and the text of the refusal contains both types. Go
+/// flannel's leases for udp and alloc are indistinguishable.
 #[test]
 fn each_backend_has_its_own_leases() {
     let lease = |written: &str| Lease {
@@ -500,9 +503,9 @@ fn each_backend_has_its_own_leases() {
                 written
             };
             assert!(
-                refused
-                    .to_string()
-                    .contains(&format!("backend {theirs}, this network uses {backend}")),
+                refused.to_string().contains(&format!(
+                    "backend {theirs}, but this network uses {backend}"
+                )),
                 "{refused}"
             );
             assert_eq!(refused.reason(), Reason::OtherBackend);
@@ -510,7 +513,7 @@ fn each_backend_has_its_own_leases() {
     }
 }
 
-/// An untaken reservation is not reported as a lease of another backend.
+/// Admission does not report an untaken reservation as a lease of another backend.
 #[test]
 fn untaken_reservation_belongs_to_no_other_backend() {
     let lease = |term, node| Lease {
@@ -547,7 +550,7 @@ fn untaken_reservation_belongs_to_no_other_backend() {
     }
 }
 
-/// A family that is left out is reported, and the other one is used.
+/// Admission reports a family that it leaves out, and uses the other family.
 #[test]
 fn family_without_an_address_is_reported() {
     let lease = |v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>| Lease {
@@ -610,7 +613,7 @@ fn family_without_an_address_is_reported() {
     }
 }
 
-/// If a subnet contains a node's address, the older lease wins, in whatever order the leases are read.
+/// If a subnet contains a node's address, the older lease takes precedence, whatever the order of the leases.
 #[test]
 fn node_inside_a_leased_subnet_is_refused() {
     let lease = |third: u8, public: [u8; 4], since| Lease {
@@ -718,7 +721,7 @@ fn host_gw_lease(third: u8, v4: [u8; 4], v6: &str) -> Lease {
     }
 }
 
-/// Only a peer that the backend cannot reach is refused. Of a dual-stack lease, only the family that cannot be reached is refused.
+/// Admission refuses only peers that the backend cannot reach. Admission refuses only the unreachable family of a dual-stack lease.
 #[test]
 fn off_link_lease_is_refused_per_family() {
     let config = NetworkConfig::parse(
@@ -800,7 +803,8 @@ fn off_link_lease_is_refused_per_family() {
     assert!(judged(Some(&["0.0.0.0/0", "::/0"])).1.is_empty());
 }
 
-/// Nodes are created in whole seconds. Among those of one second, the first by name is older, as it is for equal subnets.
+/// The creation times of Nodes have a resolution of one second. Among the Nodes of one second, admission
+/// treats the first Node by name as older, as it does for equal subnets.
 #[test]
 fn nodes_of_one_second_are_ordered_by_name() {
     let lease = |name: &str, net: &str, host: u8| Lease {
@@ -846,7 +850,7 @@ fn nodes_of_one_second_are_ordered_by_name() {
     );
 }
 
-/// Keys and values written by Go flannel 0.28.9 are parsed, and rendered again to the same bytes.
+/// Keys and values of Go flannel 0.28.9 keep the same bytes after parsing and rendering.
 #[test]
 fn golden_bytes() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");

@@ -10,17 +10,19 @@ use std::time::{Duration, Instant};
 const FRAME: usize = 14 + 28;
 /// EtherType of ARP.
 const ETHERTYPE: [u8; 2] = [0x08, 0x06];
-/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
+/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses in bytes.
 const KINDS: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
 
-/// Sends an ARP probe for an address on a link. Returns the MAC of another host that replies within the timeout. Ignores replies from MACs in `own`.
+/// Sends an ARP probe for an address on a link. Returns the MAC of another host that replies within the
+/// timeout. This function ignores replies from MACs in `own`.
 ///
-/// The probe carries no sender IP address, so it does not change the neighbour tables of other hosts. Blocks the thread and needs `CAP_NET_RAW`.
+/// The probe carries no sender IP address, so it does not change the neighbour tables of other hosts. This
+/// function blocks the thread. The process needs `CAP_NET_RAW`.
 ///
 /// # Errors
-/// Returns an error if the packet socket cannot be opened, read or written.
+/// Returns an error if this function cannot open, read or write the packet socket.
 pub fn other_holder(
     link: u32,
     from: Mac,

@@ -1,6 +1,6 @@
 //! Blackhole routes for exactly this node's own subnets. The routes drop packets to non-existent pods of this node.
 //!
-//! Without these routes and without a bridge, such packets would leave by the default route and come back.
+//! Without blackhole routes and without a bridge, packets to non-existent pods would leave over the default route and return to this node.
 
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
@@ -15,7 +15,7 @@ use types::Subnets;
 /// kernel refuses Go flannel's route.
 pub(crate) const METRIC: u32 = 65_535;
 
-/// Adds the routes to the desired state.
+/// Adds the blackhole routes to the desired state.
 pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     let dev = LinkName::default();
     let route = RouteSpec {
@@ -46,7 +46,7 @@ pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
     (Key::Route(network.trunc(), u32::MAX), Value::Route(route))
 }
 
-/// Whether a route of protocol `boot` is one that Go flannel adds with `--ip-blackhole-route`: to exactly our own subnet.
+/// Returns whether a route of protocol `boot` is a blackhole route to exactly our own subnet, as Go flannel adds with `--ip-blackhole-route`.
 pub(crate) fn is_go_flannels(net: &IpNet, route: &RouteSpec, own: &Subnets) -> bool {
     route.kind == RouteKind::Blackhole && own.nets().any(|own| own.trunc() == *net)
 }

@@ -21,12 +21,13 @@ pub struct StaleGateway {
     pub bridge: LinkName,
     /// The address, with the prefix length of the subnet.
     pub address: IpNet,
-    /// Another address of the bridge in the same subnet. This address may not be flannel's, and the kernel could remove it together with the gateway.
+    /// Another address of the bridge in the same subnet. Another program may own this address. The kernel
+    /// could remove the address together with the gateway.
     pub other: Option<IpNet>,
 }
 
-/// Returns the gateways of previous subnets that bridges still have. The connected routes of such gateways divert packets that belong to the subnet's
-/// current holder, and the bridge plugin refuses new pods.
+/// Returns the gateway addresses that previous subnets left on bridges. The connected routes of stale gateways
+/// divert packets that belong to the subnet's current holder. The bridge plugin also refuses new pods.
 ///
 /// A subnet is previous only if this node now has another subnet of the same family.
 pub fn stale_gateways(

@@ -1,6 +1,7 @@
-//! Finds the objects of flannel-rs and Go flannel in this network namespace so that they can be removed. Distinguishes them from the objects of others.
+//! Finds the objects of flannel-rs and Go flannel in this network namespace so that they can be removed. This
+//! module distinguishes flannel's objects from the objects of other programs.
 //!
-//! Pure: [`NetlinkKernel::inventory`] reads the kernel and [`Kernel::apply`] changes it.
+//! This module is pure: [`NetlinkKernel::inventory`] reads the kernel state and [`Kernel::apply`] changes the kernel state.
 //!
 //! [`NetlinkKernel::inventory`]: crate::netlink::NetlinkKernel::inventory
 //! [`Kernel::apply`]: crate::kernel::Kernel::apply
@@ -36,10 +37,10 @@ pub struct FlannelNetwork {
     pub length: u8,
 }
 
-/// The evidence by which flannel's objects are recognised.
+/// The evidence by which cleanup recognises flannel's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// The flannel networks whose routes may be removed.
+    /// The flannel networks whose routes cleanup may remove.
     pub networks: Vec<FlannelNetwork>,
     /// The protocol number of our routes.
     pub protocol: u8,
@@ -52,9 +53,9 @@ pub struct Evidence {
 /// Objects of running daemons, which cleanup must not remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherDaemons {
-    /// Cluster networks whose routes stay.
+    /// Cluster networks whose routes cleanup keeps.
     pub networks: BTreeSet<IpNet>,
-    /// Names of devices that stay.
+    /// Names of devices that cleanup keeps.
     pub devices: BTreeSet<String>,
 }
 
@@ -74,13 +75,13 @@ pub struct KeptObject {
 pub struct Decisions {
     /// The operations in order, each with a description.
     pub remove: Vec<(Op, String)>,
-    /// Objects that may not be flannel's.
+    /// Objects that cleanup keeps, because another program might own them.
     pub keep: Vec<KeptObject>,
 }
 
 enum LinkOwner {
     Flannel,
-    /// The link has one of flannel's names but another kind.
+    /// Link that has one of flannel's names but another kind.
     Unclear,
     Others,
 }
@@ -112,7 +113,7 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
     }
 }
 
-/// Whether flannel-rs or Go flannel creates devices of this name and kind.
+/// Returns whether flannel-rs or Go flannel creates devices of this name and kind.
 pub fn is_flannels(name: &str, kind: &str) -> bool {
     matches!(link_owner(name, kind), LinkOwner::Flannel)
 }
@@ -120,9 +121,9 @@ pub fn is_flannels(name: &str, kind: &str) -> bool {
 /// The decision about an object.
 enum Fate {
     Remove,
-    /// The object may not be flannel's, so it stays, for this reason.
+    /// Object that cleanup keeps for this reason, because another program might own the object.
     Keep(&'static str),
-    /// The object is not flannel's.
+    /// Object that is not flannel's.
     Ignore,
 }
 
@@ -185,7 +186,9 @@ fn link_fate(name: LinkName, spec: &LinkSpec, evidence: &Evidence) -> Fate {
     match link_owner(name.as_str(), kind) {
         LinkOwner::Flannel => Fate::Remove,
         LinkOwner::Others if bridge && evidence.bridge => Fate::Remove,
-        LinkOwner::Others if bridge => Fate::Keep("pods of this node may use it; --cni removes it"),
+        LinkOwner::Others if bridge => {
+            Fate::Keep("pods of this node may use this bridge; --cni removes the bridge")
+        }
         LinkOwner::Unclear => {
             Fate::Keep("flannel does not create devices of this kind under this name")
         }
@@ -221,22 +224,23 @@ fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> 
     let subnet = net.prefix_len() == network.length;
     match route.kind {
         RouteKind::Blackhole if own => Fate::Remove,
-        RouteKind::Blackhole if subnet => {
-            Fate::Keep("it is inside flannel's network, but not this node's subnet")
-        }
+        RouteKind::Blackhole if subnet => Fate::Keep(
+            "the route is inside flannel's network, but its destination is not this node's subnet",
+        ),
         RouteKind::Unicast if is_go_flannels(net, route, network.own, network.length) => {
             Fate::Remove
         }
         RouteKind::Unicast if route.via.is_some() && net.prefix_len() < net.max_prefix_len() => {
             Fate::Keep(
-                "it is inside flannel's network, but its destination is not another node's subnet",
+                "the route is inside flannel's network, but its destination is not another node's subnet",
             )
         }
         _ => Fate::Ignore,
     }
 }
 
-/// Formats a route in the syntax of `ip route`. Prints protocols other than `boot` as numbers, because their names differ between hosts.
+/// Formats a route in the syntax of `ip route`. This function prints protocols other than `boot` as numbers,
+/// because the protocols' names differ between hosts.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
     let protocol = |number: u8| {
         if number == BOOT {

@@ -1,4 +1,5 @@
-//! The desired kernel state, computed from all leases or from a change of some leases. Both computations give the same state.
+//! The desired kernel state, computed from all leases or from a change of some leases. The computation from
+//! all leases and the computation from a change give the same state.
 
 use crate::kernel::Facts;
 use crate::object::{KernelState, Key, Value};
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 
-/// The state that a plan wants, and the parts of it that depend on several peers.
+/// The state that a plan requires, and the parts of the state that depend on several peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The objects that the kernel should have.
@@ -27,8 +28,8 @@ pub struct Change {
 }
 
 impl Desired {
-    /// Computes the state from all leases. If peers need different content for the same object, the oldest lease wins, and the other peers are
-    /// skipped.
+    /// Computes the state from all leases. If peers need different content for the same object, the oldest
+    /// lease takes precedence. flanneld skips the other peers.
     pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
@@ -61,7 +62,7 @@ impl Desired {
         desired
     }
 
-    /// Adds the objects of a peer, or no objects if one of them conflicts. `own` contains the keys that the other family of the same lease needs.
+    /// Adds the objects of a peer, unless one of the objects conflicts. `own` contains the keys that the other family of the same lease needs.
     fn add(&mut self, objects: Vec<(Key, Value)>, own: &[Key]) {
         let mut conflict = false;
         for (key, value) in &objects {
@@ -78,7 +79,7 @@ impl Desired {
         }
     }
 
-    /// Computes the change that follows from the changed leases. Returns `None` if the change also depends on other leases.
+    /// Computes the change of the desired state that follows from the changed leases. Returns `None` if the change also depends on other leases.
     pub fn change<P: Plan + ?Sized>(
         &self,
         plan: &P,
@@ -136,7 +137,7 @@ impl Desired {
 
 /// Computes the state if no two leases need the same object, which is the usual case. Returns `None` otherwise.
 ///
-/// Builds the map in one go: single insertions leave half-empty nodes, which waste megabytes with thousands of peers.
+/// This function builds the map in a single insertion. Separate insertions leave half-empty nodes, which waste megabytes with thousands of peers.
 fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Option<KernelState> {
     let mut objects: Vec<(Key, Value)> = plan.base(facts).0.into_iter().collect();
     objects.reserve_exact(3 * all.len());
@@ -211,7 +212,8 @@ mod tests {
     use subnet_lease::{Kinds, Lease, LeaseAttrs, Term};
     use types::{Addresses, Dual};
 
-    /// A plan in which each family of a lease needs its own neighbour, and both need the FDB entry of the lease's MAC. The MAC ends like the public address.
+    /// A plan in which each family of a lease needs its own neighbour, and both need the FDB entry of the
+    /// lease's MAC. The last byte of the MAC is the last byte of the public address.
     struct Halves(Scope);
 
     impl Plan for Halves {

@@ -1,4 +1,4 @@
-//! The operations that turn one kernel state into another: additions in order of dependency, then deletions in reverse.
+//! The operations that convert one kernel state into another state: additions in order of dependency, then deletions in reverse order.
 
 use crate::encrypted::Encrypted;
 use crate::fit::Fit;
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::Subnets;
 
-/// Returns the operations that turn `have` into `want` in one pass.
+/// Returns the operations that convert `have` into `want` in one pass.
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);
@@ -66,9 +66,9 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     ops
 }
 
-/// Whether a route must be deleted before it is added again. The kernel looks up an IPv6 onlink gateway. The kernel refuses the new route while the
-/// old route leads to that gateway through another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). flanneld sends both messages in one
-/// datagram.
+/// Returns whether flanneld must delete a route before it adds the route again. When a program adds an IPv6 route, the kernel looks up the
+/// onlink gateway of the route. The kernel refuses a new IPv6 route while the old route leads to the same gateway through another
+/// interface (net/ipv6/route.c, ip6_route_check_nh_onlink). flanneld sends both messages in one datagram.
 fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Route(old), Value::Route(new)) => {
@@ -78,7 +78,8 @@ fn must_delete_first(old: &Value, new: &Value) -> bool {
     }
 }
 
-/// Whether the object is an allowed IP of a peer that is deleted. The kernel removes such an allowed IP with the peer.
+/// Returns whether the object is an allowed IP of a peer that flanneld deletes. The kernel removes the allowed IPs of a deleted peer
+/// together with the peer.
 fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &KernelState) -> bool {
     match (key, value) {
         (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => {
@@ -92,11 +93,11 @@ fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &Kerne
 /// The operations on links, which also affect the objects on them.
 #[derive(Default)]
 struct Links {
-    /// Links that flanneld rebuilds first. All objects on these links are lost.
+    /// Links that flanneld rebuilds first. A rebuild deletes all objects on the link.
     rebuilt: BTreeSet<LinkName>,
     /// Links that flanneld deletes last, so that it can first replace routes on these links in place.
     unwanted: BTreeSet<LinkName>,
-    /// Links with a new MAC. The kernel flushes the neighbours of such links, even permanent neighbours (neigh_changeaddr).
+    /// Links with a new MAC. The kernel flushes the neighbours of a link with a new MAC, even permanent neighbours (neigh_changeaddr).
     readdressed: BTreeSet<LinkName>,
     /// Links that do not belong to flannel. flanneld places no objects on these links.
     refused: BTreeSet<LinkName>,
@@ -117,7 +118,7 @@ impl Links {
     }
 }
 
-/// Returns the link that an object is on. For a route, this is its device.
+/// Returns the link that an object is on. The link of a route is the route's device.
 fn holder(key: &Key, value: &Value) -> Option<LinkName> {
     if let Value::Route(route) = value {
         Some(route.dev)
@@ -171,10 +172,10 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
     })
 }
 
-/// Adds to `want` the objects that the kernel has for exactly these subnets. These are a route with its neighbour and the neighbour's FDB entry, or an allowed
-/// IP with its peer.
+/// Adds to `want` the objects that the kernel has for exactly these subnets. The kept objects are a route with its neighbour and the
+/// neighbour's FDB entry, or an allowed IP with its peer.
 ///
-/// flanneld never treats an existing but unreadable lease key as a removal. Does not keep a route that bypasses an encrypting device.
+/// flanneld never treats an existing but unreadable lease key as a removal. This function does not keep a route that bypasses an encrypting device.
 pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;

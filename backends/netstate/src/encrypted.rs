@@ -5,7 +5,7 @@ use crate::object::{KernelState, Key, Value};
 use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 
-/// The networks that a desired state routes into encrypting devices. Empty if there are none.
+/// The networks that a desired state routes into encrypting devices. The struct is empty if the desired state has no encrypting devices.
 pub(crate) struct Encrypted {
     devices: Vec<LinkName>,
     nets: Vec<IpNet>,
@@ -41,7 +41,7 @@ impl Encrypted {
         }
     }
 
-    /// Whether a route diverts packets that should be encrypted to another device.
+    /// Returns whether a route diverts packets from an encrypting device to another device.
     pub(crate) fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
         route.kind == RouteKind::Unicast
             && !self.devices.contains(&route.dev)

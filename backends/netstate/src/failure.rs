@@ -8,12 +8,12 @@ use std::net::IpAddr;
 use types::problem::{PortPurpose, text};
 use types::{Coded, Detail, Errno, Problem};
 
-/// The kind of a failure, as far as callers act on it.
+/// The kind of a failure, which determines how callers handle the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The kernel refuses only this object, because a foreign object conflicts with it or the kernel cannot use its address.
+    /// Refusal of only this object. Either a foreign object conflicts with this object, or the kernel cannot use this object's address.
     Conflict,
-    /// The kernel does not support the operation.
+    /// Operation that the kernel does not support.
     Unsupported,
     /// Any other failure. The reconciler retries the operation.
     Other,
@@ -32,7 +32,7 @@ pub struct OpError {
     pub why: Failure,
 }
 
-/// A failed read from the kernel or query to the kernel.
+/// A failed read from the kernel or a failed query to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelError {
     /// The request, named in the error text.
@@ -94,90 +94,90 @@ pub enum Listed {
     WireguardPeers,
 }
 
-/// The reason why a kernel request failed or was not sent.
+/// The reason why a kernel request failed or why flanneld did not send the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The kernel answered with an errno.
+    /// Kernel answer with an errno.
     Refused {
         /// The errno of the kernel's answer.
         errno: Errno,
-        /// The kernel's message (extended acknowledgement). Empty if the kernel sent no message.
+        /// The kernel's message (extended acknowledgement). The text is empty if the kernel sent no message.
         words: String,
-        /// The likely cause, given the operation.
+        /// The likely cause, for the refused operation.
         cause: Cause,
     },
-    /// The kernel did not answer before the timeout.
+    /// Lack of an answer from the kernel before the timeout.
     Silent,
-    /// The kernel did not answer an operation. Whether the operation took effect is unknown.
+    /// Lack of an answer from the kernel to an operation. flanneld does not know whether the operation took effect.
     Unanswered,
-    /// The kernel's objects changed during this number of dumps in a row.
+    /// Change of the kernel's objects during this number of consecutive dumps.
     Interrupted(u32),
-    /// The kernel's answer contains no route.
+    /// Kernel answer that contains no route.
     NoRoute,
-    /// The kernel module that must answer is not loaded.
+    /// Kernel module that must answer but is not loaded.
     NotLoaded {
         /// Name of the kernel module.
         module: &'static str,
     },
-    /// The interface of the object does not exist.
+    /// Absence of the interface of the object.
     NoInterface(LinkName),
-    /// The interface disappeared during the operation.
+    /// Disappearance of the interface during the operation.
     InterfaceGone,
-    /// An interface of another kind has the name of flannel's interface.
+    /// Interface of another kind that has the name of flannel's interface.
     NameTaken {
         /// Name of the interface.
         link: LinkName,
         /// The kind of the interface, as the kernel names it.
         kind: String,
     },
-    /// flanneld cannot request an interface of this kind: the program that opens the interface creates it.
+    /// Interface kind that flanneld cannot request, because the program that opens the interface creates it.
     OpenedByProgram {
         /// The kind of the interface, as the kernel names it.
         kind: String,
     },
-    /// The kernel state has not been read successfully yet.
+    /// Kernel state that flanneld has not read successfully yet.
     Unread,
-    /// The network is being stopped.
+    /// Network that flanneld is stopping.
     Stopping,
-    /// The packet engine of the device failed because of this problem.
+    /// Failure of the device's packet engine because of this problem.
     Userspace(Box<Problem>),
 }
 
-/// The likely cause of a refusal, given the operation.
+/// The likely cause of a refusal, for the refused operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The kernel's answer shows no cause.
+    /// Cause that the kernel's answer does not show.
     Unknown,
-    /// This process lacks the privilege.
+    /// Missing privilege of this process.
     Forbidden,
-    /// IPv6 is disabled on the interface.
+    /// Interface on which IPv6 is disabled.
     Ipv6Disabled(LinkName),
-    /// A foreign route leads to the same destination.
+    /// Foreign route to the same destination.
     RouteExists(IpNet),
-    /// A peer is not on-link on the underlay interface.
+    /// Peer that is not on-link on the underlay interface.
     NotOnLink {
         /// Public address of the peer, the gateway of its route.
         via: IpAddr,
         /// The underlay interface.
         dev: LinkName,
     },
-    /// A gateway is not reachable over its interface.
+    /// Gateway that is not reachable over its interface.
     Unreachable {
         /// Address of the gateway.
         via: IpAddr,
         /// Interface of the route.
         dev: LinkName,
     },
-    /// The kernel does not know the kind of the interface.
+    /// Interface kind that the kernel does not know.
     ModuleMissing {
         /// Name of the interface.
         link: LinkName,
         /// Name of the kernel module.
         module: String,
     },
-    /// Another IPIP interface has the same local and remote addresses.
+    /// Another IPIP interface with the same local and remote addresses.
     SameEnds(LinkName),
-    /// Another process or interface uses the UDP port.
+    /// UDP port that another process or interface uses.
     PortTaken {
         /// The interface that needs the port.
         link: LinkName,
@@ -186,7 +186,7 @@ pub enum Cause {
         /// Whether WireGuard needs the port; if not, vxlan needs it.
         wireguard: bool,
     },
-    /// Another vxlan interface has the same VNI and UDP port, or another program uses the port.
+    /// Another vxlan interface with the same VNI and UDP port, or another program that uses the port.
     TunnelExists(LinkName),
 }
 
@@ -271,29 +271,30 @@ impl Cause {
     fn remedy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Unknown => Ok(()),
-            Cause::Forbidden => f.write_str("; CAP_NET_ADMIN is needed in this network namespace"),
+            Cause::Forbidden => {
+                f.write_str("; run this program with CAP_NET_ADMIN in this network namespace")
+            }
             Cause::Ipv6Disabled(name) => {
                 write!(
                     f,
-                    "; IPv6 is disabled on this interface: sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same for default"
+                    "; IPv6 is disabled on this interface: run sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same command for default"
                 )
             }
             Cause::RouteExists(net) => write!(
                 f,
-                "; another route to {net} already exists: find it with `ip route show {net}` and remove it (one by cni0 comes from an address of \
-                 that bridge: `ip address del` it, and restart the pods of that subnet)"
+                "; another route to {net} already exists: find the route with `ip route show {net}` and remove it (a route by cni0 comes from an address of that bridge: remove the address with `ip address del`, and restart the pods of its subnet)"
             ),
             Cause::NotOnLink { via, dev } => write!(
                 f,
-                "; the peer's address {via} is not on the network of {dev}: host-gw and DirectRouting need a direct link, other peers are not affected"
+                "; the peer's address {via} is not on the network of {dev}: host-gw and DirectRouting need a direct link; other peers are not affected"
             ),
             Cause::Unreachable { via, dev } => write!(
                 f,
-                "; {via} must be reachable over {dev}: check that it is up and that no other route to {via} takes precedence (ip route get {via})"
+                "; {via} must be reachable over {dev}: check that the interface is up and that no other route to {via} takes precedence (ip route get {via})"
             ),
             Cause::ModuleMissing { link, module } => write!(
                 f,
-                "; {link} needs the kernel module {module} (modprobe {module}; some distributions package it separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
+                "; {link} needs the kernel module {module}: run modprobe {module} (some distributions package the module separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
             ),
             Cause::SameEnds(name) => write!(
                 f,
@@ -305,7 +306,7 @@ impl Cause {
                 wireguard: true,
             } => write!(
                 f,
-                "; another WireGuard interface or program uses UDP port {port}, which {link} needs: find it with `wg show all listen-port` and `ss -ulpn`, or set another ListenPort in the Backend, on all nodes"
+                "; another WireGuard interface or program uses UDP port {port}, which {link} needs. Find the user of the port with `wg show all listen-port` and `ss -ulpn`, or set another ListenPort in the Backend, on all nodes"
             ),
             Cause::PortTaken {
                 link,
@@ -313,11 +314,11 @@ impl Cause {
                 wireguard: false,
             } => write!(
                 f,
-                "; another program uses UDP port {port}, which {link} needs: find it with `ss -ulpn sport = :{port}`, or set another Port in the Backend, on all nodes"
+                "; another program uses UDP port {port}, which {link} needs. Find the program with `ss -ulpn sport = :{port}`, or set another Port in the Backend, on all nodes"
             ),
             Cause::TunnelExists(name) => write!(
                 f,
-                "; another vxlan interface or program uses the VNI and UDP port of {name}: find it with `ip -d link show type vxlan` and `ss -ulpn`, or set another Port or VNI in the Backend"
+                "; another vxlan interface or program uses the VNI and UDP port of {name}. Find the interface or program with `ip -d link show type vxlan` and `ss -ulpn`, or set another Port or VNI in the Backend"
             ),
         }
     }
@@ -337,17 +338,17 @@ impl fmt::Display for Failure {
                 }
                 cause.remedy(f)
             }
-            Failure::Silent => f.write_str("the kernel does not answer"),
+            Failure::Silent => f.write_str("the kernel does not respond"),
             Failure::Unanswered => {
-                f.write_str("the kernel did not answer; the next pass checks the result")
+                f.write_str("the kernel did not respond; the next pass checks the result")
             }
             Failure::Interrupted(times) => {
-                write!(f, "interrupted by changes {times} times in a row")
+                write!(f, "changes interrupted {times} consecutive attempts")
             }
-            Failure::NoRoute => f.write_str("the kernel's answer has no route"),
+            Failure::NoRoute => f.write_str("the kernel returned no route"),
             Failure::NotLoaded { module } => write!(
                 f,
-                "the kernel module {module} is not loaded (modprobe {module})"
+                "the kernel module {module} is not loaded; run modprobe {module}"
             ),
             Failure::NoInterface(name) => write!(f, "interface {name} does not exist"),
             Failure::InterfaceGone => f.write_str("the interface no longer exists"),
@@ -358,10 +359,13 @@ impl fmt::Display for Failure {
                 )
             }
             Failure::OpenedByProgram { kind } => {
-                write!(f, "a {kind} device is created by the program that opens it")
+                write!(
+                    f,
+                    "only the program that opens a {kind} device can create the device"
+                )
             }
-            Failure::Unread => f.write_str("it has not been read yet"),
-            Failure::Stopping => f.write_str("the network is being stopped"),
+            Failure::Unread => f.write_str("flanneld has not read the kernel state yet"),
+            Failure::Stopping => f.write_str("flanneld is stopping the network"),
             Failure::Userspace(problem) => problem.fmt(f),
         })
     }

@@ -1,5 +1,5 @@
-//! A fake kernel for tests. The fake follows the rules that matter (dependencies, exclusive adds, objects that vanish with a link) and injects
-//! faults.
+//! A fake kernel for tests. The fake follows the kernel's rules about dependencies, exclusive additions and
+//! objects that vanish with a link. The fake also injects faults.
 
 use crate::failure::{Failure, Listed, Request};
 use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
@@ -29,7 +29,7 @@ pub(crate) struct World {
     pub sessions: Sessions,
     /// Addresses that are on-link.
     pub on_link: BTreeSet<IpAddr>,
-    /// Faults to inject: for each call, whether it fails.
+    /// Faults to inject: whether each call fails.
     pub faults: VecDeque<bool>,
     /// The number of changes through `apply`.
     pub writes: usize,
@@ -41,7 +41,7 @@ pub(crate) struct World {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
-    /// An object has this content, or was deleted.
+    /// New content of an object, or `None` for a deleted object.
     Object(Key, Option<Value>),
     /// Anything else.
     Other,
@@ -143,7 +143,7 @@ impl FakeKernel {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the contents as another program would, with notifications.
+    /// Changes the contents of the fake as another program would, with notifications.
     pub(crate) fn modify(&self, change: impl FnOnce(&mut World)) {
         let mut world = self.world();
         let before = world.state.clone();

@@ -5,10 +5,10 @@
 pub enum Fit {
     /// Nothing to do.
     Same,
-    /// A property differs that flanneld can change in place.
+    /// Difference in a property that flanneld can change in place.
     Change,
-    /// A property differs that is fixed at creation.
+    /// Difference in a property that is fixed at creation.
     Rebuild,
-    /// A link of another program has the name of flannel's link.
+    /// Link of another program that has the name of flannel's link.
     Refused,
 }

@@ -1,4 +1,4 @@
-//! Forwarding entries of the userspace datapath. A packet engine builds its own lookup table from these entries.
+//! Forwarding entries of the userspace datapath. A packet engine builds its own lookup table from the forwarding entries.
 
 use crate::names::{LinkName, Mac};
 use ipnet::IpNet;
@@ -18,7 +18,7 @@ pub struct Forwarding {
 /// The next hop of a peer's subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The peer's address and port: destination of this node's datagrams, source of the peer's datagrams.
+    /// The peer's address and port: the destination of this node's datagrams and the source of the peer's datagrams.
     pub address: SocketAddr,
     /// The MAC of the peer's VTEP, if the encapsulation uses one.
     pub mac: Option<Mac>,

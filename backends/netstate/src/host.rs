@@ -21,7 +21,7 @@ pub struct Interface {
     pub up: bool,
     /// Whether the interface has a carrier.
     pub carrier: bool,
-    /// Whether this is the loopback interface.
+    /// Whether the interface is the loopback interface.
     pub loopback: bool,
     /// Whether the interface neither sends nor answers address resolution requests (IFF_NOARP).
     pub noarp: bool,
@@ -44,7 +44,7 @@ pub struct Interface {
 pub enum LinkClass {
     /// A network card, or a VLAN, bond or macvlan device on a network card.
     Link,
-    /// An end of a veth pair, of a pod or of a host in a lab.
+    /// An end of a veth pair that belongs to a pod or to a host in a test environment.
     Veth,
     /// A bridge.
     Bridge,
@@ -65,7 +65,7 @@ impl Interface {
         }
     }
 
-    /// Returns the usable addresses of a family, the preferred ones first.
+    /// Returns the usable addresses of a family, preferred addresses first.
     pub fn usable(&self, family: Family) -> Vec<IpAddr> {
         let mut addresses: Vec<&Address> = self
             .addresses
@@ -76,12 +76,12 @@ impl Interface {
         addresses.into_iter().map(Address::ip).collect()
     }
 
-    /// Whether the interface has an address.
+    /// Returns whether the interface has an address.
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip() == ip)
     }
 
-    /// Whether the interface is a port of this bridge other than flanneld's probe port.
+    /// Returns whether the interface is a port of this bridge other than flanneld's probe port.
     pub fn is_pods_end_in(&self, bridge: u32) -> bool {
         self.master == Some(bridge) && !crate::probe_port::is_port(&self.name)
     }
@@ -142,7 +142,7 @@ impl Address {
         self.net.addr()
     }
 
-    /// Whether the address can be the source of packets between nodes.
+    /// Returns whether the address can be the source of packets between nodes.
     pub fn usable(&self) -> bool {
         !self.deprecated
             && !self.tentative
@@ -153,7 +153,7 @@ impl Address {
     /// Returns the reason why the address is not usable, for messages.
     pub fn state(&self) -> &'static str {
         if self.dad_failed {
-            "another host has it (dadfailed)"
+            "another host has this address (dadfailed)"
         } else if self.tentative {
             "still tentative"
         } else if self.deprecated {
@@ -169,7 +169,7 @@ impl Address {
     }
 }
 
-/// Whether an address is global as in Go's `IsGlobalUnicast`, which includes private addresses.
+/// Returns whether an address is global as in Go's `IsGlobalUnicast`, which includes private addresses.
 fn is_global(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -211,8 +211,9 @@ const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     ),
 ];
 
-/// Returns the router of the NAT if a machine with this address is behind a NAT that serves only this machine. A hypervisor's *NAT network* has
-/// another router and connects its machines, so it does not match.
+/// Returns the router of the NAT if a machine with this address is behind a NAT that serves only this
+/// machine. A hypervisor's *NAT network* does not match, because it has another router and connects several
+/// machines.
 pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     let found = MACHINE_NATS.iter().find(|(router, guest)| {
         let router = IpAddr::V4(*router);
@@ -224,7 +225,7 @@ pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     found.map(|(router, _)| IpAddr::V4(*router))
 }
 
-/// Whether an address is link-local.
+/// Returns whether an address is link-local.
 pub fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -237,9 +238,9 @@ pub fn is_link_local(ip: IpAddr) -> bool {
 pub struct Route {
     /// The destination network.
     pub to: IpNet,
-    /// The gateway. `None` if the destination is on-link or the route has several paths.
+    /// The gateway. The value is `None` if the destination is on-link or the route has several paths.
     pub via: Option<IpAddr>,
-    /// The interface index. `None` for a route of several paths.
+    /// The interface index. The value is `None` for a route with several paths.
     pub index: Option<u32>,
     /// The paths of a route with several paths.
     pub paths: Vec<Path>,
@@ -254,14 +255,14 @@ pub struct Route {
 /// One next hop of a route with several paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The gateway. `None` if the destination is on-link.
+    /// The gateway. The value is `None` if the destination is on-link.
     pub via: Option<IpAddr>,
     /// The index of the interface.
     pub index: Option<u32>,
 }
 
 impl Route {
-    /// Returns a unicast route without a gateway and an interface.
+    /// Returns a unicast route that has neither a gateway nor an interface.
     pub fn new(to: IpNet) -> Self {
         Self {
             to,
@@ -274,12 +275,12 @@ impl Route {
         }
     }
 
-    /// Whether this is a default route.
+    /// Returns whether the route is a default route.
     pub fn is_default(&self) -> bool {
         self.to.prefix_len() == 0
     }
 
-    /// Whether the route forwards packets, unlike the types `unreachable`, `blackhole` and `prohibit`.
+    /// Returns whether the route forwards packets, unlike the types `unreachable`, `blackhole` and `prohibit`.
     pub fn carries(&self) -> bool {
         self.kind == RouteKind::Unicast
     }
@@ -290,7 +291,7 @@ impl Route {
             .filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
     }
 
-    /// Returns one route for each of its paths.
+    /// Returns one route for each path of this route.
     pub fn split(self) -> Vec<Route> {
         match self.paths.is_empty() {
             true => vec![self],
@@ -316,7 +317,7 @@ impl Route {
 /// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteAnswer {
-    /// The outgoing interface; the loopback interface for this host's own addresses.
+    /// The index of the outgoing interface, which is the loopback interface for this host's own addresses.
     pub index: u32,
     /// The source address that the kernel selects.
     pub source: Option<IpAddr>,
@@ -351,13 +352,13 @@ pub struct PolicyRule {
     pub to: Option<IpNet>,
     /// The incoming interface that the rule matches. `None` matches any interface.
     pub incoming: Option<String>,
-    /// Whether the rule has a condition that not every packet of a pod fulfils: a mark, a socket, a user, a protocol.
+    /// Whether the rule has a condition that not every packet of a pod fulfils, such as a mark, a socket, a user or a protocol.
     pub conditional: bool,
     /// Whether the rule matches the packets that do not fulfil its conditions (`not`).
     pub inverted: bool,
-    /// The routing table that the rule selects. `None` if the rule drops the packet.
+    /// The routing table that the rule selects. The value is `None` if the rule drops the packet.
     pub table: Option<u32>,
-    /// The destinations of the routes in the rule's table. `None` if flanneld did not read the table.
+    /// The destinations of the routes in the rule's table. The value is `None` if flanneld did not read the table.
     pub destinations: Option<Vec<IpNet>>,
 }
 
@@ -377,7 +378,7 @@ impl PolicyRule {
         }
     }
 
-    /// Whether the rule matches all packets and leads to table `local`, `main` or `default`, like the kernel's own rules.
+    /// Returns whether the rule matches all packets and leads to table `local`, `main` or `default`, like the kernel's own rules.
     pub fn is_standard(&self) -> bool {
         // The priority is not compared: VRFs and Cilium move these rules to other priorities.
         const STANDARD: [u32; 3] = [RT_TABLE_DEFAULT, RT_TABLE_MAIN, RT_TABLE_LOCAL];
@@ -388,8 +389,8 @@ impl PolicyRule {
             && self.table.is_some_and(|table| STANDARD.contains(&table))
     }
 
-    /// Whether the rule matches packets between these addresses that arrive on this interface. A rule with conditions that such packets may not
-    /// fulfil does not match.
+    /// Returns whether the rule matches packets between these addresses that arrive on this interface. A rule does
+    /// not match if some packets between these addresses might not fulfil the rule's conditions.
     pub fn is_about(&self, from: IpAddr, to: IpAddr, incoming: Option<&str>) -> bool {
         let holds = |net: &Option<IpNet>, ip: IpAddr| net.is_none_or(|net| net.contains(&ip));
         let fits = !self.conditional
@@ -401,8 +402,8 @@ impl PolicyRule {
 }
 
 impl PolicyRule {
-    /// Whether the rule decides about a packet to another host, because it drops the packet or its table has a route. Otherwise the next rule
-    /// applies.
+    /// Returns whether the rule decides about a packet to another host, because it drops the packet or its table has
+    /// a route. If the rule does not decide, the next rule applies.
     ///
     /// This function assumes that the tables `main` and `default` have a route.
     pub fn decides(&self, to: IpAddr) -> bool {
@@ -444,23 +445,23 @@ impl fmt::Display for PolicyRule {
 pub struct Neighbour {
     /// The address.
     pub address: IpAddr,
-    /// The MAC that answered for the address. `None` if no host answered.
+    /// The MAC of the host that answered for the address. The value is `None` if no host answered.
     pub mac: Option<Mac>,
 }
 
 /// The reason why a route lookup has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoRoute {
-    /// The kernel refuses the lookup.
+    /// Refusal of the lookup by the kernel.
     Refused {
         /// The errno of the kernel's answer.
         errno: i32,
         /// The kernel's message, which is usually empty.
         words: String,
     },
-    /// The kernel gave no answer.
+    /// Lack of an answer from the kernel.
     Unanswered,
-    /// The kernel's answer names no outgoing interface.
+    /// Kernel answer that names no outgoing interface.
     WithoutInterface,
 }
 
@@ -486,7 +487,7 @@ impl fmt::Display for NoRoute {
                 std::io::Error::from_raw_os_error(*errno),
                 words.trim()
             ),
-            NoRoute::Unanswered => f.write_str("the kernel does not answer"),
+            NoRoute::Unanswered => f.write_str("the kernel does not respond"),
             NoRoute::WithoutInterface => f.write_str("the route has no outgoing interface"),
         })
     }

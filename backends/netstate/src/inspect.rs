@@ -108,7 +108,7 @@ impl Judge<'_> {
             .is_some_and(|(found, _)| fits(wanted, found))
     }
 
-    /// Whether the report treats a link as flannel's.
+    /// Returns whether the report treats a link as flannel's.
     fn is_named_ours(&self, name: LinkName) -> bool {
         [&self.sighting.want, &self.sighting.have]
             .iter()
@@ -156,8 +156,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Reports an object that is flannel's by location or mark but is not desired. flanneld removes such objects, usually before an operator sees
-    /// them.
+    /// Reports an object that is flannel's by location or mark but is not desired. flanneld removes these
+    /// objects, usually before an operator sees them.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
         let is_others =
             matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
@@ -202,7 +202,7 @@ impl Judge<'_> {
         let conflicting = others.map(|(name, spec, theirs)| Foreign {
             kind: ObjectKind::Link,
             text: self.words.link(*name, spec),
-            by: "an operator or another program: it has the UDP port of flannel's device"
+            by: "an operator or another program: the device has the UDP port of flannel's device"
                 .to_owned(),
             own_subnet: false,
             // The other family's tunnel has the same port and may have the same VNI.
@@ -215,7 +215,7 @@ impl Judge<'_> {
         conflicting.collect()
     }
 
-    /// Whether a route is the route that the kernel itself adds for an IPv6 address of flannel.
+    /// Returns whether a route is the route that the kernel itself adds for an IPv6 address of flannel.
     fn follows_from_ours(&self, seen: &Seen) -> bool {
         match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => {
@@ -266,7 +266,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether a found object matches the desired object.
+/// Returns whether a found object matches the desired object.
 fn fits(wanted: &Value, found: &Value) -> bool {
     match (wanted, found) {
         (Value::Link(wanted), Value::Link(found)) => wanted.fit(found) == Fit::Same,
@@ -292,7 +292,7 @@ fn kind(key: &Key, value: &Value) -> ObjectKind {
 /// A desired vxlan device: its name and properties.
 type Tunnel<'a> = (LinkName, &'a VxlanSpec);
 
-/// Returns the desired vxlan devices, and the desired vxlan devices that do not exist.
+/// Returns all desired vxlan devices, and separately the desired vxlan devices that do not exist.
 fn tunnels(
     want: &KernelState,
     is_there: impl Fn(&Key, &Value) -> bool,
@@ -316,7 +316,7 @@ fn tunnels(
     )
 }
 
-/// Returns the state of an entry as `ip` and `bridge` print it. Empty if they print no state.
+/// Returns the state of an entry as `ip` and `bridge` print it. The text is empty if `ip` and `bridge` print no state.
 fn state(origin: Origin) -> &'static str {
     match origin {
         Origin::Set => "permanent",
@@ -329,7 +329,7 @@ fn state(origin: Origin) -> &'static str {
 fn maker(origin: Origin, protocols: &Protocols) -> String {
     match origin {
         Origin::Set => "an operator or another program".to_owned(),
-        Origin::Learned => "the kernel, which learned it, or an operator".to_owned(),
+        Origin::Learned => "the kernel, which learned the entry, or an operator".to_owned(),
         Origin::ExternLearn => "a program that adds learned entries (extern_learn)".to_owned(),
         Origin::Protocol(protocol) => protocols.maker(protocol, LinkName::default()),
     }

@@ -1,4 +1,4 @@
-//! The kernel interface that the reconciler uses: read our objects, gather facts, apply operations, wait for changes.
+//! The kernel interface that the reconciler uses to read objects, gather facts, apply operations and wait for changes.
 
 pub use crate::failure::{FailureKind, KernelError, OpError};
 use crate::forwarding::Forwarding;
@@ -24,12 +24,12 @@ pub struct Facts {
     pub accepted_macs: BTreeMap<LinkName, Mac>,
 }
 
-/// The objects found in the kernel: ours, and routes that Go flannel may have left.
+/// The objects found in the kernel: flannel's objects, and routes that Go flannel may have left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExistingState {
     /// Objects in this network's scope: on its devices, or with its protocol number.
     pub ours: KernelState,
-    /// Routes of protocol `boot` inside our networks and not on our links: candidates for adoption.
+    /// Routes of protocol `boot` inside our networks but not on our links: candidates for adoption.
     pub leftovers: Vec<(Key, RouteSpec)>,
     /// The sessions of WireGuard's peers.
     pub sessions: Sessions,
@@ -46,13 +46,14 @@ pub trait Kernel: Send {
     /// Reads all our objects from the kernel.
     ///
     /// # Errors
-    /// Returns an error if any part cannot be read completely: a partial state would be mistaken for removals.
+    /// Returns an error if any part of the state is incomplete, because the reconciler would mistake missing objects for removals.
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
 
-    /// Reads only our WireGuard peers, with their allowed IPs and sessions, as in [`Kernel::read`]. The kernel sends no notifications about them.
+    /// Reads only our WireGuard peers, with their allowed IPs and sessions, as in [`Kernel::read`]. The
+    /// kernel sends no notifications about WireGuard peers.
     ///
     /// # Errors
-    /// Returns an error if any part cannot be read completely.
+    /// Returns an error if any part of the state is incomplete.
     async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
         Ok(ExistingState::default())
     }
@@ -60,10 +61,11 @@ pub trait Kernel: Send {
     /// Reads all objects of any program in flannel's networks and on the devices that were flannel's at the last [`Kernel::read`].
     ///
     /// # Errors
-    /// Returns an error if any part cannot be read completely.
+    /// Returns an error if any part of the state is incomplete.
     async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError>;
 
-    /// Reads the state of the underlay, and looks up which of the queried addresses are on-link. A failed lookup repeats the last result.
+    /// Reads the state of the underlay, and looks up which of the queried addresses are on-link. If a lookup
+    /// fails, this function returns the last result again.
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer.
@@ -73,26 +75,26 @@ pub trait Kernel: Send {
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError>;
 
-    /// Returns the addresses that the current underlay reaches without a gateway. Keeps earlier results for other addresses.
+    /// Returns the addresses that the current underlay reaches without a gateway. This function keeps earlier results for other addresses.
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr>;
 
-    /// Sets the forwarding entries of the packet engine, if there is one.
+    /// Sets the forwarding entries of the packet engine, if a packet engine exists.
     fn forward(&mut self, _forwarding: Vec<Forwarding>) {}
 
     /// Applies all operations in order and collects the failures.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
-    /// Starts sessions with WireGuard peers that were just added, instead of waiting for a packet to them. Packets that such a peer sends in an
-    /// earlier session get lost until the peer notices the new session.
+    /// Starts sessions with newly added WireGuard peers, without waiting for a packet to these peers.
+    /// Packets that a peer sends in an earlier session get lost until the peer notices the new session.
     async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
 
     /// Returns when one of our objects, the underlay or (if there are on-link queries) the main table has changed. A notification that
-    /// matches `known` is not a change: our own writes come back this way.
+    /// matches `known` is not a change: the kernel also reports flanneld's own writes.
     ///
     /// # Cancel safety
-    /// Nothing is lost when the future is dropped: unread notifications stay queued.
+    /// Dropping the future loses no notification: unread notifications stay queued.
     async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>);
 
-    /// Whether a queued notification would end [`Kernel::wait_for_change`]. Consumes all queued notifications.
+    /// Returns whether a queued notification would end [`Kernel::wait_for_change`]. Consumes all queued notifications.
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool;
 }

@@ -1,7 +1,8 @@
 //! Kernel state: computed from leases, compared with the kernel, and applied.
 //!
-//! A [`plan`] computes the desired state; [`diff`] computes the operations; [`netlink`] applies them; [`reconcile`] is the loop around them.
-//! Plans and differences are pure and consist of [`object`]s. Each kind of object has a separate file.
+//! A [`plan`] computes the desired state, and [`diff`] computes the operations. [`netlink`] applies the
+//! operations, and [`reconcile`] repeats these steps. Plans and differences consist of [`object`]s. Their
+//! computation is pure. Each kind of object has a separate file.
 
 pub mod arp;
 pub mod blackhole;

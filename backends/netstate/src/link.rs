@@ -1,4 +1,4 @@
-//! Interfaces: their common properties, and their kinds, each in a separate file.
+//! The common properties of interfaces, and the kinds of interfaces in separate files.
 
 pub mod ipip;
 pub mod tun;
@@ -12,18 +12,18 @@ use tun::TunSpec;
 use vxlan::VxlanSpec;
 use wireguard::WireguardSpec;
 
-/// An interface, desired or found. `None` means "leave unchanged" in a desired interface and "unknown" in a found one.
+/// An interface, desired or found. `None` means "leave unchanged" in a desired interface and "unknown" in a found interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSpec {
     /// The kind of the interface, and the properties of that kind.
     pub kind: LinkKind,
-    /// The MAC address. `None` if the interface has none, or if flanneld leaves it unchanged.
+    /// The MAC address. The value is `None` if the interface has no MAC, or if flanneld leaves the MAC unchanged.
     pub mac: Option<Mac>,
     /// The MTU in bytes.
     pub mtu: u32,
     /// Whether the interface is administratively up.
     pub up: bool,
-    /// Whether the kernel accepts router advertisements on it.
+    /// Whether the kernel accepts router advertisements on the interface.
     pub accept_ra: Option<bool>,
     /// Whether the device computes transmit checksums (ethtool's `tx`).
     pub checksum_offload: Option<bool>,
@@ -62,12 +62,13 @@ impl LinkKind {
         self.name()
     }
 
-    /// Whether no packet that enters such a link leaves the host unencrypted.
+    /// Returns whether packets that enter a link of this kind never leave the host unencrypted.
     pub(crate) fn encrypts(&self) -> bool {
         matches!(self, LinkKind::Wireguard(_))
     }
 
-    /// Whether flannel creates links of this kind. Such a link with flannel's name belongs to flannel, and flanneld may rebuild it as another kind.
+    /// Returns whether flannel creates links of this kind. If this function returns true, a link with flannel's name
+    /// belongs to flannel. flanneld may rebuild the link as another kind.
     fn is_flannels(&self) -> bool {
         !matches!(self, LinkKind::Other(_))
     }

@@ -7,10 +7,10 @@ use std::fmt;
 pub struct LinkName([u8; Self::LONGEST]);
 
 impl LinkName {
-    /// The longest name that the kernel accepts (IFNAMSIZ without the terminating zero).
+    /// The maximum length in bytes of a name that the kernel accepts (IFNAMSIZ without the terminating zero).
     pub const LONGEST: usize = 15;
 
-    /// Parses a name that the kernel accepts: 1 to 15 bytes without slashes, white space or zeros.
+    /// Parses a name that the kernel accepts: 1 to 15 bytes without slashes, white space or zero bytes.
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty()
             && text.len() <= Self::LONGEST
@@ -69,7 +69,7 @@ impl Mac {
         Some(Self(bytes.try_into().ok()?))
     }
 
-    /// Whether a device can have this address: not multicast, not zero.
+    /// Returns whether a device can have this address, which must be neither multicast nor zero.
     pub fn is_station(&self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }

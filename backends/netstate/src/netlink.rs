@@ -43,7 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use uapi::*;
 
-/// A connection to the kernel of the network namespace in which it was opened.
+/// A connection to the kernel, in the network namespace of the thread that opened the connection.
 pub struct NetlinkKernel {
     requests: Requests,
     /// The generic netlink connection for WireGuard, opened on first use.
@@ -55,16 +55,16 @@ pub struct NetlinkKernel {
     wireguards: Vec<(LinkName, u32)>,
     /// The last known interface indices of flannel's links. A renamed link keeps its index.
     last_index: BTreeMap<LinkName, u32>,
-    /// The underlay, as of the last facts.
+    /// The underlay at the last read of the facts.
     underlay: (u32, LinkName),
-    /// Whether there are on-link queries. With such queries, every route of the main table matters.
+    /// Whether there are on-link queries. With on-link queries, a change of any route in the main table is relevant.
     asking: bool,
     /// The last on-link results, which flanneld reuses if a lookup fails.
     on_link: BTreeSet<IpAddr>,
-    /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare accept_ra again, because otherwise the kernel would never be
-    /// in sync.
+    /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare accept_ra of these
+    /// links again, because otherwise the kernel would never be in sync.
     fixed_ra: BTreeSet<LinkName>,
-    /// Links on which the kernel refuses changes of the checksum offload. flanneld does not compare this offload again either.
+    /// Links on which the kernel refuses changes of the checksum offload. flanneld does not compare the checksum offload of these links again.
     fixed_checksum: BTreeSet<LinkName>,
 }
 
@@ -95,8 +95,8 @@ impl NetlinkKernel {
         })
     }
 
-    /// Whether the kernel supports vxlan interfaces. The request has no VNI, so the kernel always refuses it: for the missing VNI or for the unknown
-    /// kind.
+    /// Returns whether the kernel supports vxlan interfaces. The request has no VNI, so the kernel always refuses the
+    /// request, either for the missing VNI or for the unknown kind.
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer.
@@ -112,10 +112,10 @@ impl NetlinkKernel {
         }
     }
 
-    /// Whether the kernel supports WireGuard. The check loads the module of WireGuard.
+    /// Returns whether the kernel supports WireGuard. The check loads the module of WireGuard.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not answer or refuses the request: whether it supports WireGuard is then unknown.
+    /// Returns an error if the kernel does not answer or refuses the request, because support for WireGuard is then unknown.
     pub async fn supports_wireguard(&mut self) -> Result<bool, KernelError> {
         self.generic = generic::Generic::find().await?;
         Ok(self.generic.is_some())
@@ -177,7 +177,7 @@ impl NetlinkKernel {
         Ok(bridges)
     }
 
-    /// Returns the MAC of an existing vxlan or TUN interface of that name.
+    /// Returns the MAC of an existing vxlan or TUN interface with this name.
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer.

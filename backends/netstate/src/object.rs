@@ -26,7 +26,7 @@ pub enum Key {
     Neighbor(LinkName, IpAddr),
     /// A peer of a WireGuard interface.
     WireguardPeer(LinkName, PublicKey),
-    /// A network from which a peer of a WireGuard interface may send and for which it receives packets. An allowed IP belongs to only one peer.
+    /// A network from which a WireGuard peer may send packets and for which the peer receives packets. An allowed IP belongs to only one peer.
     AllowedIp(LinkName, IpNet),
     /// A route of the main table: destination and metric.
     Route(IpNet, u32),
@@ -89,13 +89,13 @@ impl fmt::Display for Key {
 pub enum Value {
     /// An interface.
     Link(Box<LinkSpec>),
-    /// An address has no content besides its key.
+    /// Empty content: the key identifies an address completely.
     Address,
     /// The destination of frames, on the underlay.
     Fdb(IpAddr),
     /// The MAC address of the neighbour.
     Neighbor(Mac),
-    /// A WireGuard peer. Boxed because it is the largest variant, and ten thousand vxlan peers have thirty thousand values.
+    /// A WireGuard peer. The variant is boxed because it is the largest variant, and ten thousand vxlan peers have thirty thousand values.
     WireguardPeer(Box<WireguardPeer>),
     /// The peer to which an allowed IP belongs.
     AllowedIp(PublicKey),
@@ -108,7 +108,7 @@ pub enum Value {
 pub struct KernelState(pub BTreeMap<Key, Value>);
 
 impl KernelState {
-    /// Returns the interface of that name.
+    /// Returns the interface with this name.
     pub fn link(&self, name: LinkName) -> Option<&LinkSpec> {
         match self.0.get(&Key::Link(name)) {
             Some(Value::Link(spec)) => Some(spec),
@@ -121,7 +121,7 @@ impl KernelState {
         self.0.insert(key, value);
     }
 
-    /// Adds objects in a single insertion. Of several objects with the same key, the last object takes precedence. A map that grows by single
+    /// Adds objects in a single insertion. If several objects have the same key, the last object takes precedence. A map that grows by single
     /// insertions has half-empty nodes.
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
         self.0.append(&mut objects.into_iter().collect());
@@ -132,7 +132,7 @@ impl KernelState {
         self.0.len()
     }
 
-    /// Whether the state contains no objects.
+    /// Returns whether the state contains no objects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -145,9 +145,9 @@ pub enum Op {
     Add(Key, Value),
     /// Changes one of flannel's objects.
     Replace(Key, Value),
-    /// Deletes an object. The value is the existing content, so that no other object is deleted.
+    /// Deletes an object. The value is the existing content, so that the kernel deletes no other object.
     Delete(Key, Value),
-    /// No change: a link of another kind has flannel's name, which the reconciler reports.
+    /// No change, because a link of another kind has flannel's name. The reconciler reports this conflict.
     Refuse(Key, Value),
 }
 

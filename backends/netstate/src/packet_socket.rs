@@ -21,7 +21,7 @@ impl PacketSocket {
     /// Opens a socket for frames of this EtherType on the link with this index.
     ///
     /// # Errors
-    /// Returns an error if the kernel provides no packet socket, or if there is no such link.
+    /// Returns an error if the kernel provides no packet socket, or if no link has this index.
     pub fn open(link: u32, ethertype: u16) -> io::Result<Self> {
         let protocol = ethertype.to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

@@ -1,4 +1,4 @@
-//! Selects the leases that become kernel state: leases of other nodes, inside the network, at an address that is not this node's own.
+//! Selects the leases that become kernel state: leases of other nodes, inside the network, at an address that does not belong to this node.
 
 use crate::plan::Plan;
 use crate::scope::Scope;
@@ -24,8 +24,8 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Whether a peer can become kernel state. The peer's subnet must be inside the network and must not overlap this node's subnets, and the peer's
-    /// public address must not be this node's.
+    /// Returns whether a peer can become kernel state. The peer's subnet must be inside the network and must not
+    /// overlap this node's subnets. The peer's public address must not belong to this node.
     pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
             && !self
@@ -36,7 +36,8 @@ impl<'a> Eligible<'a> {
             && !self.is_ours(&peer.public_ip)
     }
 
-    /// Whether an address is this node's own. A lease with such a public address is not a peer, unless nodes behind NAT may share an address.
+    /// Returns whether an address belongs to this node. A lease whose public address belongs to this node is not a
+    /// peer, unless nodes behind NAT may share an address.
     fn is_ours(&self, ip: &IpAddr) -> bool {
         let public = if self.shares_address {
             &self.underlay.addresses

@@ -28,12 +28,12 @@ pub trait Plan: Send + Sync {
     /// Returns the kinds of leases that the backend uses.
     fn kinds(&self) -> Kinds;
 
-    /// Whether the plan needs to know which peers the underlay reaches without a gateway.
+    /// Returns whether the plan needs to know which peers the underlay reaches without a gateway.
     fn needs_on_link(&self) -> bool {
         false
     }
 
-    /// Whether nodes may share one public address, because another property distinguishes them.
+    /// Returns whether nodes may share one public address, because another property distinguishes them.
     fn shares_address(&self) -> bool {
         false
     }
@@ -45,7 +45,7 @@ pub trait Plan: Send + Sync {
     /// objects.
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 
-    /// Returns the forwarding entries of each device of the packet engine. Empty if the kernel does all forwarding.
+    /// Returns the forwarding entries of each device of the packet engine. The list is empty if the kernel does all forwarding.
     fn forwarding(&self, _leases: &LeaseTable, _facts: &Facts) -> Vec<Forwarding> {
         Vec::new()
     }

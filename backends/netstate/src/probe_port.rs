@@ -1,15 +1,15 @@
-//! Names of flanneld's probe port in the pods' bridge. The port is a veth pair, named after the index of the bridge.
+//! Names of flanneld's probe port in the pods' bridge. The port is a veth pair. The names of its ends contain the index of the bridge.
 
-/// Name prefixes before the bridge's index: of the end in the bridge, and of the other end.
+/// Name prefixes of the end in the bridge and of the other end. The bridge's index follows the prefix.
 const OUTER: &str = "flprobe";
 const INNER: &str = "flpod";
 
-/// Returns the names of both ends. The first is the end in the bridge.
+/// Returns the names of both ends of the probe port. The first name belongs to the end in the bridge.
 pub(crate) fn names(bridge: u32) -> (String, String) {
     (format!("{OUTER}{bridge}"), format!("{INNER}{bridge}"))
 }
 
-/// Parses the index of the bridge from the name of one of the ends.
+/// Parses the index of the bridge from the name of one end of the probe port.
 pub(crate) fn bridge_of(name: &str) -> Option<u32> {
     let index = [OUTER, INNER]
         .iter()
@@ -21,7 +21,7 @@ pub(crate) fn bridge_of(name: &str) -> Option<u32> {
         .then(|| index.parse().ok())?
 }
 
-/// Whether a veth device of this name is an end of a probe port.
+/// Returns whether a veth device of this name is an end of a probe port.
 pub fn is_port(name: &str) -> bool {
     bridge_of(name).is_some()
 }

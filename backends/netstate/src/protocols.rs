@@ -39,7 +39,7 @@ const WELL_KNOWN: &[(u8, &str)] = &[
 
 /// Files that define names. The distribution's file comes first, so that the administrator's file takes precedence.
 const FILES: [&str; 2] = ["/usr/share/iproute2/rt_protos", "/etc/iproute2/rt_protos"];
-/// Folders in which packages define names.
+/// Folders in which packages define names of route protocols.
 const FOLDERS: [&str; 2] = [
     "/usr/share/iproute2/rt_protos.d",
     "/etc/iproute2/rt_protos.d",
@@ -63,7 +63,7 @@ impl Default for Protocols {
 }
 
 impl Protocols {
-    /// Returns the names that are defined on this host.
+    /// Returns the names that this host defines.
     pub fn of_this_host() -> Self {
         let mut files: Vec<_> = FILES
             .iter()
@@ -117,7 +117,7 @@ impl Protocols {
             .unwrap_or_else(|| number.to_string())
     }
 
-    /// Describes the program that creates routes with this number. `dev` is the device of such a route.
+    /// Describes the program that creates routes with this number. `dev` is the device of a route with this number.
     pub fn maker(&self, number: u8, dev: LinkName) -> String {
         match (number, self.0.get(&number)) {
             (KERNEL, _) if dev == LinkName::default() => "the kernel".to_owned(),

@@ -1,7 +1,9 @@
-//! The loop that keeps the kernel in sync with the leases: facts, desired state, actual state, difference. One task, one select, no lock.
+//! The loop that keeps the kernel in sync with the leases: facts, desired state, actual state, difference.
+//! The loop is one task with one select and no lock.
 //!
-//! A full pass reads the whole kernel state. After a pass that leaves the kernel in sync, the state is known, and changes of leases are applied incrementally.
-//! An unexpected notification, a failure, the audit or a new underlay causes a full pass.
+//! A full pass reads the whole kernel state. After a pass that leaves the kernel in sync, the reconciler
+//! knows the state and applies changes of leases incrementally. An unexpected notification, a failure, the
+//! audit or a new underlay causes a full pass.
 
 mod adopt;
 mod deletion_guard;
@@ -43,7 +45,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tunnels::Tunnels;
 
-/// The number of attempts at the first pass before it fails.
+/// The maximum number of attempts at the first pass.
 const FIRST_TRIES: u32 = 6;
 
 /// The inputs that change while a network runs.
@@ -70,14 +72,14 @@ pub struct Reconciler<P, K> {
     questions: (KernelAudit, mpsc::Receiver<Question>),
 }
 
-/// Knowledge of the kernel since the last pass.
+/// The reconciler's knowledge of the kernel after the last pass.
 #[derive(Default)]
 struct Observed {
     /// The facts of the last pass. Changes that follow from new facts are not repairs.
     facts: Option<Facts>,
     /// Whether the last pass left the kernel in sync.
     settled: bool,
-    /// Flannel's objects in the kernel. `None` if the reconciler must read the kernel first.
+    /// Flannel's objects in the kernel. The value is `None` if the reconciler must read the kernel state first.
     known: Option<Known>,
     /// The errors of the last pass.
     errors: Vec<OpError>,
@@ -115,7 +117,7 @@ struct Pass {
 
 /// The consequences of a pass for the loop.
 struct Outcome {
-    /// An operation failed, and the loop retries it.
+    /// Whether an operation failed and the loop retries the operation.
     retry: bool,
     /// The time at which delayed deletions are due.
     held: Option<Instant>,
@@ -126,7 +128,7 @@ struct Outcome {
 struct Woken {
     /// New inputs arrived.
     fresh: bool,
-    /// A full pass is needed.
+    /// Whether the reconciler must make a full pass.
     full_pass: bool,
 }
 
@@ -182,7 +184,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Makes a full pass. `fresh` is set if new inputs caused it.
+    /// Makes a full pass. `fresh` is set if new inputs caused the pass.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
         self.observed.known = None;
@@ -232,7 +234,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         })
     }
 
-    /// Reads the whole kernel and compares it with the desired state.
+    /// Reads the whole kernel state and compares it with the desired state.
     async fn compare(&mut self, leases: &LeaseTable) -> Result<Comparison, KernelError> {
         let _comparing = self.report.compares();
         let mut facts = self
@@ -298,7 +300,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         (ops, errors)
     }
 
-    /// Applies only the changed leases. Returns `None` if a full pass is needed instead.
+    /// Applies only the changed leases. Returns `None` if the reconciler must make a full pass instead.
     async fn change(&mut self, leases: &Arc<LeaseTable>) -> Option<Pass> {
         let began = Instant::now();
         let known = self.observed.known.as_ref()?;
@@ -452,7 +454,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Takes the current inputs. Inputs that arrived since the last read are fresh, whatever event ended the wait.
+    /// Takes the current inputs. Inputs that arrived since the last read are fresh, regardless of the event that ended the wait.
     fn take_inputs(&mut self, inputs: &mut Inputs, woken: &mut Woken) -> Arc<LeaseTable> {
         woken.fresh |= inputs.leases.has_changed().unwrap_or(false)
             || inputs.underlay.has_changed().unwrap_or(false);
@@ -513,7 +515,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Reads the WireGuard peers. Returns whether they are out of sync.
+    /// Reads the WireGuard peers. Returns whether the WireGuard peers are out of sync.
     async fn peers_differ(&mut self) -> bool {
         let began = Instant::now();
         let found = self.kernel.read_peers(&self.goal.scope).await;
@@ -542,7 +544,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             .eq(found.ours.0.iter().filter(of_peers))
     }
 
-    /// Answers a kernel audit, without any change.
+    /// Answers a kernel audit, without any change to the kernel state.
     async fn answer(&mut self, question: Question, leases: &LeaseTable) {
         if !question.is_closed() {
             let _ = question.send(self.sighting(leases).await);
@@ -582,12 +584,12 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.goal.replanned.clone()
     }
 
-    /// Returns a handle that queries the kernel's state from the loop while it runs.
+    /// Returns a handle that queries the kernel's state from the loop while the loop runs.
     pub fn kernel_audit(&self) -> KernelAudit {
         self.questions.0.clone()
     }
 
-    /// Returns the progress of the loop, which can be read while it runs.
+    /// Returns the progress of the loop, which other tasks can read while the loop runs.
     pub fn progress(&self) -> Arc<Progress> {
         self.report.progress()
     }
@@ -604,14 +606,14 @@ fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     });
 }
 
-/// Waits for a new value. Never returns if all senders are gone.
+/// Waits for a new value. This function never returns if no sender exists any more.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Removes peers from flannel's objects if an operator gave them allowed IPs of other networks, unless the plan wants these peers.
+/// Removes from flannel's objects the peers to which an operator gave allowed IPs of other networks, unless the plan contains these peers.
 fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
     let theirs: BTreeSet<Key> = mixed
         .iter()
@@ -629,7 +631,7 @@ fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeS
     });
 }
 
-/// Removes the endpoints of peers that moved from the operations, so that the peers keep their current endpoints.
+/// Removes from the operations the endpoints of peers that moved, so that the peers keep their current endpoints.
 fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
     for op in ops.iter_mut() {
         if let Op::Replace(key, Value::WireguardPeer(peer)) = op
@@ -653,7 +655,7 @@ fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }
 
-/// Splits the deletions of undesired devices, which come last, off the operations.
+/// Removes the deletions of undesired devices, which come last, from the operations and returns these deletions.
 fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     let unwanted =
         |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));

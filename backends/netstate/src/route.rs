@@ -10,7 +10,7 @@ pub const BOOT: u8 = 3;
 /// The scope of routes that need no gateway (RT_SCOPE_LINK).
 pub const LINK: u8 = 253;
 
-/// Returns the metric of the routes of flannel-rs and Go flannel. For IPv6, the kernel turns 0 into 1024.
+/// Returns the metric of the routes of flannel-rs and Go flannel. For IPv6, the kernel converts metric 0 to 1024.
 pub fn metric(net: &IpNet) -> u32 {
     match net {
         IpNet::V4(_) => 0,
@@ -23,7 +23,7 @@ pub fn metric(net: &IpNet) -> u32 {
 pub struct RouteSpec {
     /// The gateway. `None` if the destination is on-link.
     pub via: Option<IpAddr>,
-    /// The outgoing interface. Empty if the kernel's route has no interface or several.
+    /// The outgoing interface. The name is empty if the kernel's route has no interface or several interfaces.
     pub dev: LinkName,
     /// Whether the kernel treats the gateway as reachable on the interface, regardless of addresses.
     pub onlink: bool,
@@ -35,8 +35,8 @@ pub struct RouteSpec {
     pub protocol: u8,
 }
 
-/// Whether a route of protocol `boot` is like Go flannel's routes to other nodes. Such routes lead over a gateway to another node's subnet, with this
-/// `length`.
+/// Returns whether a route of protocol `boot` is like Go flannel's routes to other nodes. Go flannel's routes lead
+/// over a gateway to another node's subnet with this prefix `length`.
 pub(crate) fn is_go_flannels(
     net: &IpNet,
     route: &RouteSpec,

@@ -14,7 +14,8 @@ pub struct Scope {
     pub networks: Subnets,
     /// This node's own subnets.
     pub own: Subnets,
-    /// The networks of the previous run, from subnet.env. Remaining objects of these networks are also flannel's, and flanneld removes them.
+    /// The networks of the previous run, from subnet.env. Remaining objects of the former networks are also
+    /// flannel's, and flanneld removes these objects.
     pub former: Option<Subnets>,
     /// The protocol number of flannel's routes.
     pub protocol: u8,
@@ -23,17 +24,17 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Whether a destination is inside flannel's networks.
+    /// Returns whether a destination is inside flannel's networks.
     pub fn covers(&self, net: &IpNet) -> bool {
         self.networks.contains(net)
     }
 
-    /// Whether a destination was inside the networks of the previous run but is not inside the current networks.
+    /// Returns whether a destination was inside the networks of the previous run but is not inside the current networks.
     pub fn covered(&self, net: &IpNet) -> bool {
         self.former.is_some_and(|former| former.contains(net)) && !self.covers(net)
     }
 
-    /// Whether an address is inside flannel's networks.
+    /// Returns whether an address is inside flannel's networks.
     pub(crate) fn covers_ip(&self, ip: &IpAddr) -> bool {
         self.covers(&IpNet::from(*ip))
     }

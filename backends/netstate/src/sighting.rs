@@ -19,7 +19,7 @@ pub struct Sighting {
     pub have: KernelState,
     /// The errors of the last pass.
     pub errors: Vec<OpError>,
-    /// Whether undesired objects stay for a while, because many leases vanished at once.
+    /// Whether flanneld delays the deletion of undesired objects, because many leases vanished at once.
     pub held: bool,
     /// The objects of any program in flannel's networks and on flannel's devices.
     pub survey: Survey,
@@ -27,11 +27,12 @@ pub struct Sighting {
     pub own: Subnets,
     /// The nodes whose leases lead to desired objects.
     pub holders: Vec<Holder>,
-    /// The holder of each object, as an index into `holders`. Objects without an entry are this node's own.
+    /// The holder of each object, as an index into `holders`. Objects without an entry belong to this node.
     pub owners: BTreeMap<Key, usize>,
 }
 
-/// Returns the other nodes, and for each object the node that needs it. As in [`Desired`](crate::desired::Desired), the oldest lease wins.
+/// Returns the other nodes, and for each object the node that needs it. As in
+/// [`Desired`](crate::desired::Desired), the oldest lease takes precedence.
 pub fn holders<P: Plan + ?Sized>(
     plan: &P,
     leases: &LeaseTable,

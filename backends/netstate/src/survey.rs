@@ -9,8 +9,8 @@ use crate::object::{Key, Value};
 pub struct Survey {
     /// All interfaces, with their indices.
     pub links: Vec<(u32, LinkName, LinkSpec)>,
-    /// Routes of the main table inside flannel's networks, and neighbours and FDB entries on flannel's devices. The list has the kernel's order: of
-    /// several equal routes, the kernel uses the first.
+    /// Routes of the main table inside flannel's networks, and neighbours and FDB entries on flannel's
+    /// devices. The list is in the kernel's order, because the kernel uses the first of several equal routes.
     pub objects: Vec<Seen>,
 }
 
@@ -32,7 +32,7 @@ pub enum Origin {
     Set,
     /// An entry that the kernel learned, or that another program added with an expiry.
     Learned,
-    /// An entry of a program that learns in place of the kernel (NTF_EXT_LEARNED).
+    /// An entry of a program that learns addresses instead of the kernel (NTF_EXT_LEARNED).
     ExternLearn,
     /// An object that the program with this protocol number added (NDA_PROTOCOL, or the protocol of a route).
     Protocol(u8),

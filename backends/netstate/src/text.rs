@@ -88,7 +88,7 @@ impl Words<'_> {
         out
     }
 
-    /// Formats an interface in the words of `ip -d link`.
+    /// Formats an interface in the syntax of `ip -d link`.
     pub fn link(&self, name: LinkName, spec: &LinkSpec) -> String {
         let mut out = format!(
             "{name} mtu {} {}",
@@ -145,8 +145,8 @@ impl Words<'_> {
         out
     }
 
-    /// Formats a link that exists instead of a desired link. Omits properties that flanneld does not set. Adds differing properties that `ip link`
-    /// does not show.
+    /// Formats a link that exists instead of a desired link. The text omits properties that flanneld does not set. The
+    /// text includes differing properties that `ip link` does not show.
     pub(crate) fn link_instead(
         &self,
         name: LinkName,
@@ -181,7 +181,7 @@ pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
         .to_owned()
 }
 
-/// Formats a peer in the words of `wg set`.
+/// Formats a peer in the syntax of `wg set`.
 fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> String {
     let mut out = format!("{name} peer {key}");
     if peer.preshared.is_some() {

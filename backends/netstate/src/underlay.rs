@@ -13,14 +13,15 @@ pub struct Underlay {
     pub name: String,
     /// The interface's MTU in bytes.
     pub mtu: u32,
-    /// The interface's own addresses, at most one for each family. Sockets bind to them, and devices use them as local addresses.
+    /// The interface's own addresses, at most one for each family. Sockets bind to these addresses, and
+    /// devices use these addresses as local addresses.
     pub addresses: Addresses,
     /// The addresses that the node announces to peers: from `--public-ip` and `--public-ipv6`, or otherwise the interface's own addresses.
     pub public: Addresses,
     /// All addresses of this host, on any interface. A public address outside of this list is not local.
     pub local: Vec<IpNet>,
-    /// The networks that the interface reaches without a gateway, according to the routes of the main table. Empty if flanneld did not read these
-    /// routes.
+    /// The networks that the interface reaches without a gateway, according to the routes of the main table.
+    /// The list is empty if flanneld did not read the routes of the main table.
     pub links: Vec<IpNet>,
 }
 

@@ -7,20 +7,20 @@ pub use types::wireguard::{KEY, PublicKey, Secret};
 /// A peer of a WireGuard device. The peer's allowed IPs are separate objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WireguardPeer {
-    /// The address and port of the peer. `None` if the endpoint is unknown until the peer sends a packet.
+    /// The address and port of the peer. The value is `None` if the endpoint is unknown until the peer sends a packet.
     pub endpoint: Option<SocketAddr>,
     /// The preshared key of the peer, if it has one.
     pub preshared: Option<Secret>,
-    /// Seconds between two keepalive packets. 0 disables them.
+    /// Seconds between two keepalive packets. 0 disables keepalive packets.
     pub keepalive: u16,
 }
 
 /// The state of a peer's session, as the kernel reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
-    /// Time since the last completed handshake, by the wall clock. `None` without a completed handshake.
+    /// Time since the last completed handshake, by the wall clock. The value is `None` without a completed handshake.
     pub handshake: Option<Duration>,
-    /// Time of the last handshake since 1970, which distinguishes handshakes even after a change of the clock.
+    /// Time from 1970 to the last handshake, which distinguishes handshakes even after a change of the clock.
     pub handshake_at: Option<Duration>,
     /// Bytes received from the peer, including handshakes.
     pub received: u64,

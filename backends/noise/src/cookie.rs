@@ -29,7 +29,7 @@ impl Baker {
         }
     }
 
-    /// Returns whether the secret is too old. The caller then has to replace it, because its cookies no longer prove an address.
+    /// Returns whether the secret is too old. The caller has to replace a stale secret, because cookies of a stale secret no longer prove an address.
     pub fn is_stale(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) >= LASTS
     }
@@ -43,7 +43,7 @@ impl Baker {
         mac(&self.secret, &place)
     }
 
-    /// Returns whether the sender of a message proved its address: its second code was made with the cookie for that address and port.
+    /// Returns whether a message proves the address of its sender: the second code of the message matches the cookie for this address and port.
     pub fn is_proven(&self, from: SocketAddr, message: &[u8], now: Instant) -> bool {
         !self.is_stale(now)
             && Codes::of(message).is_some_and(|(_, covered, codes)| {

@@ -19,17 +19,17 @@ pub(crate) const TAG: usize = 16;
 /// The length of the input block of BLAKE2s in bytes.
 const BLOCK: usize = 64;
 
-/// A secret of 32 bytes, erased when it is dropped.
+/// A secret of 32 bytes whose memory this process erases on drop.
 pub(crate) type Secret = Zeroizing<[u8; KEY]>;
 
-/// Returns BLAKE2s (RFC 7693) of the concatenated parts.
+/// Returns the BLAKE2s hash (RFC 7693) of the concatenated parts.
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; KEY] {
     let mut hash = Blake2s256::default();
     parts.iter().for_each(|part| hash.update(part));
     hash.finalize_fixed().into()
 }
 
-/// Returns keyed BLAKE2s with 16 bytes.
+/// Returns a keyed BLAKE2s hash of 16 bytes.
 #[allow(
     clippy::expect_used,
     reason = "the longest key that BLAKE2s takes has 32 bytes, and N is 16 or 32"
@@ -41,7 +41,7 @@ pub(crate) fn mac<const N: usize>(key: &[u8; N], data: &[u8]) -> [u8; TAG] {
     mac.finalize_fixed().into()
 }
 
-/// Returns HMAC (RFC 2104) with BLAKE2s of the concatenated parts.
+/// Returns the HMAC (RFC 2104) with BLAKE2s of the concatenated parts.
 fn hmac(key: &[u8; KEY], parts: &[&[u8]]) -> Secret {
     let mut block = Zeroizing::new([0; BLOCK]);
     block
@@ -86,13 +86,13 @@ pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secre
 /// Creates a key of ChaCha20-Poly1305 (RFC 8439).
 #[allow(
     clippy::expect_used,
-    reason = "a key of this algorithm has 32 bytes, as the type says"
+    reason = "a key of this algorithm has 32 bytes, as the type ensures"
 )]
 pub(crate) fn cipher(key: &[u8; KEY]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, key).expect("a key of 32 bytes"))
 }
 
-/// Returns the nonce of a counter: four zeros, and the counter in little-endian order.
+/// Returns the nonce of a counter: four zero bytes, and the counter in little-endian order.
 pub(crate) fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes
@@ -118,7 +118,7 @@ pub(crate) fn seal_once(
     tag.as_ref().try_into().map_err(|_| Refused::Malformed)
 }
 
-/// Opens in place the data that [`seal_once`] sealed, followed by its tag.
+/// Opens data in place that [`seal_once`] sealed and that is followed by its tag.
 ///
 /// # Errors
 /// Returns an error if the tag is invalid.
@@ -135,7 +135,7 @@ pub(crate) fn open_once<'d>(
 /// Seals a cookie in place with XChaCha20-Poly1305. Returns the tag.
 ///
 /// # Errors
-/// Returns an error if the cookie is longer than the cipher allows, which 16 bytes are not.
+/// Returns an error if the cookie is longer than the cipher allows. A cookie of 16 bytes is never too long.
 pub(crate) fn seal_cookie(
     key: &[u8; KEY],
     nonce: &[u8; 24],

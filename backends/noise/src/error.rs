@@ -1,36 +1,36 @@
-//! Reasons why a message is rejected.
+//! Reasons why the receiver rejects a message.
 
 use std::fmt;
 
 /// Reason why the receiver rejects a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// The message is too short, or of another kind.
+    /// Message that is too short, or message of another kind.
     Malformed,
-    /// The tag of the message is invalid: another key sealed the message, or the message changed in transit.
+    /// Invalid tag of the message: another key sealed the message, or the message changed in transit.
     Tag,
-    /// The message's static or ephemeral public key is a point of small order, so the shared secret would be publicly known.
+    /// Message whose static or ephemeral public key is a point of small order, so that the shared secret would be publicly known.
     WeakKey,
-    /// The initiator is not a peer.
+    /// Initiator that is not a peer.
     Stranger,
-    /// This node received the message before, or the message is too old to be distinguished from a copy.
+    /// Message that this node received before, or message that is too old to be distinguished from a copy.
     Replayed,
-    /// The session has sealed or opened its maximum number of packets.
+    /// Session that has sealed or opened its maximum number of packets.
     Exhausted,
-    /// The message replies to no message of this node.
+    /// Message that replies to no message of this node.
     Unasked,
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refused::Malformed => "no message of the protocol",
-            Refused::Tag => "wrong authentication tag",
+            Refused::Malformed => "not a message of the protocol",
+            Refused::Tag => "invalid authentication tag",
             Refused::WeakKey => "key of small order",
             Refused::Stranger => "the initiator is not a peer",
             Refused::Replayed => "received before",
-            Refused::Exhausted => "session has carried as many packets as it may",
-            Refused::Unasked => "answer to no message of ours",
+            Refused::Exhausted => "the session has reached its packet limit",
+            Refused::Unasked => "reply to a message that this node did not send",
         })
     }
 }

@@ -84,7 +84,7 @@ impl Transcript {
         Ok(value)
     }
 
-    /// Derives the keys of the two directions, the initiator's first.
+    /// Derives the keys of the two directions, first the key of the initiator's direction.
     fn keys(&self) -> [Secret; 2] {
         derive(&self.chain, &[])
     }
@@ -97,8 +97,8 @@ pub struct Initiated {
     index: u32,
 }
 
-/// Starts a handshake with a peer. `index` names the resulting session. `ephemeral` is 32 random bytes. This function omits the second code of the
-/// message; [`Jar`](crate::Jar) adds it.
+/// Starts a handshake with a peer. `index` identifies the resulting session. `ephemeral` is 32 random bytes.
+/// This function omits the second code of the message; [`Jar`](crate::Jar) adds it.
 ///
 /// # Errors
 /// Returns an error if the peer's key has small order.
@@ -149,7 +149,7 @@ pub struct Half {
 }
 
 impl Half {
-    /// Reads the initiator of a session. This takes a curve operation.
+    /// Reads the initiator of a session. This function computes one curve operation.
     ///
     /// # Errors
     /// Returns an error if the message is not for this node, or if its ephemeral key has small order.
@@ -199,8 +199,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Returns a session with this index, and the response to the initiation. `ephemeral` is 32 random bytes. This node must not send in the session
-    /// before it has received a packet in it.
+    /// Returns a session with this index, and the response to the initiation. `ephemeral` is 32 random bytes.
+    /// This node must not send packets in the session before it has received a packet in the session.
     ///
     /// # Errors
     /// Returns an error if the ephemeral key of the initiation has small order.
@@ -244,7 +244,7 @@ impl Initiated {
         self.index
     }
 
-    /// Completes the handshake. This takes two curve operations. After an error, this node still accepts the right response.
+    /// Completes the handshake. This function computes two curve operations. After an error, this node still accepts the peer's response.
     ///
     /// # Errors
     /// Returns an error if the message is not the peer's response to this initiation, or if the peer uses another preshared key.

@@ -30,7 +30,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Creates the identity of a private key, which is clamped as X25519 requires (RFC 7748).
+    /// Creates the identity of a private key, and first clamps the key as X25519 requires (RFC 7748).
     pub fn new(private: &[u8; KEY]) -> Self {
         let private = StaticSecret::from(*private);
         let public = PublicKey::from(&private).to_bytes();
@@ -56,16 +56,16 @@ impl Identity {
     }
 }
 
-/// A peer's public key, and the values derived from it and this node's keys.
+/// A peer's public key, and the values derived from the peer's key and this node's keys.
 pub struct Remote {
     pub(crate) public: [u8; KEY],
-    /// The shared secret of both static keys.
+    /// The shared secret of this node's and the peer's static keys.
     pub(crate) shared: Secret,
     pub(crate) labels: Labels,
 }
 
 impl Remote {
-    /// Creates a peer of this node. This takes a curve operation, which saves one in each handshake.
+    /// Creates a peer of this node. This function computes one curve operation, which saves one curve operation in each handshake.
     ///
     /// # Errors
     /// Returns an error if the public key has small order.

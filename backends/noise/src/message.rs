@@ -28,11 +28,15 @@ impl Kind {
 /// The two authentication codes at the end of a handshake message.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(unreachable_pub, reason = "derived impls of public messages name it")]
+#[allow(
+    unreachable_pub,
+    reason = "derived impls of public messages name this type"
+)]
 pub struct Codes {
-    /// Code that is made with a key derived from the receiver's public key. The code proves that the sender knows the receiver's key.
+    /// Code that the sender makes with a key derived from the receiver's public key. The code proves that the sender knows the receiver's key.
     pub(crate) first: [u8; TAG],
-    /// Code that is made with a cookie. The code proves that the sender receives packets at its address. Zero if the sender has no cookie.
+    /// Code that the sender makes with a cookie. The code proves that the sender receives packets at its address. The
+    /// code is zero if the sender has no cookie.
     pub(crate) second: [u8; TAG],
 }
 
@@ -45,7 +49,7 @@ impl Codes {
     }
 }
 
-/// Requests a session. Carries the initiator's public key and the time.
+/// Requests a session. The message carries the initiator's public key and the time.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Initiation {
@@ -91,7 +95,10 @@ pub(crate) struct DataHead {
 /// A sealed value and its tag.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(unreachable_pub, reason = "derived impls of public messages name it")]
+#[allow(
+    unreachable_pub,
+    reason = "derived impls of public messages name this type"
+)]
 pub struct Sealed<const N: usize> {
     pub(crate) value: [u8; N],
     pub(crate) tag: [u8; TAG],

@@ -1,4 +1,4 @@
-//! A session: the keys and the counters of its two directions. Several threads can seal and open packets in it concurrently.
+//! A session: the keys and the counters of its two directions. Several threads can seal and open packets in a session concurrently.
 
 use crate::crypto::{KEY, TAG, cipher, nonce};
 use crate::error::Refused;
@@ -24,7 +24,7 @@ pub struct Session {
     remote: u32,
     /// The counter of the next packet.
     next: AtomicU64,
-    /// Locked only for the few instructions that check a counter.
+    /// The window of received counters, which a thread locks only for the few instructions that check a counter.
     window: Mutex<Window>,
 }
 
@@ -50,7 +50,8 @@ impl Session {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Seals in place the packet that begins at byte 16 of a buffer. The buffer has the length of the datagram: the packet and [`OVERHEAD`].
+    /// Seals in place the packet that begins at byte 16 of a buffer. The buffer has the length of the
+    /// datagram: the length of the packet plus [`OVERHEAD`].
     ///
     /// # Errors
     /// Returns an error if the session has sealed its maximum number of packets, or if the buffer is shorter than [`OVERHEAD`].
@@ -85,18 +86,19 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the index in a datagram that carries a packet, or `None` if the datagram is too short for one or has another kind.
+    /// Returns the index in a datagram that carries a packet, or `None` if the datagram is too short or of another kind.
     #[inline]
     pub fn index_in(datagram: &[u8]) -> Option<u32> {
         let (head, _) = DataHead::ref_from_prefix(datagram).ok()?;
         (head.kind == Kind::Data.word() && datagram.len() >= OVERHEAD).then(|| head.receiver.get())
     }
 
-    /// Opens a datagram in place. The packet, with its padding, is then at the beginning. Returns its length, which is zero for a keepalive.
+    /// Opens a datagram in place. After success, the packet with its padding is at the beginning of the buffer. Returns the length
+    /// of the packet in bytes, which is zero for a keepalive.
     ///
     /// # Errors
-    /// Returns an error if the datagram is not authentic, if it was received before, or if the session is over. After an error, the buffer may no
-    /// longer contain the datagram.
+    /// Returns an error if the datagram is not authentic, if this node received the datagram before, or if
+    /// the session is over. After an error, the buffer may no longer contain the datagram.
     #[inline]
     pub fn open(&self, datagram: &mut [u8]) -> Result<usize, Refused> {
         let (head, _) = DataHead::ref_from_prefix(datagram).map_err(|_| Refused::Malformed)?;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 /// The length of a stamp in bytes.
 pub(crate) const STAMP: usize = 12;
-/// TAI64's label of 1970-01-01 00:00:00 TAI, and the seconds that TAI is ahead of UTC since 2017.
+/// TAI64's label of 1970-01-01 00:00:00 TAI, plus the seconds by which TAI has been ahead of UTC since 2017.
 const EPOCH: u64 = (1 << 62) + 37;
 /// Granularity in nanoseconds, as in the kernel. The granularity is coarse, so that a stamp reveals little about the handling of packets.
 const STEP: u32 = 1 << 24;
@@ -14,8 +14,8 @@ const STEP: u32 = 1 << 24;
 pub struct Stamp(pub(crate) [u8; STAMP]);
 
 impl Stamp {
-    /// Returns the stamp of a time. If this stamp is not later than `last`, returns a later stamp instead. Otherwise peers would reject this node's
-    /// initiations after the clock was set back.
+    /// Returns the stamp of a time. If this stamp is not later than `last`, this function returns a later
+    /// stamp instead. Without a later stamp, peers would reject this node's initiations after a backward step of the clock.
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
         let since = clock
             .duration_since(SystemTime::UNIX_EPOCH)

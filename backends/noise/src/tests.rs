@@ -43,7 +43,7 @@ impl Pair {
         self.shake(preshared, preshared).unwrap()
     }
 
-    /// Runs a handshake of A under its preshared key and of B under its own.
+    /// Runs a handshake between A and B, each under its own preshared key.
     pub(crate) fn shake(
         &self,
         ours: &[u8; KEY],

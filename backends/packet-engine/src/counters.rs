@@ -1,4 +1,4 @@
-//! Counters of the engine. The threads of the engine write the counters, and metrics read them, without waiting for each other.
+//! Counters of the engine. The threads of the engine write the counters, and the metrics read the counters, without waiting for each other.
 
 use crate::reason::Reason;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Direction {
     /// Inner packets that were forwarded.
     pub packets: AtomicU64,
-    /// Bytes of these packets, including their IP headers.
+    /// Number of bytes of the packets, including their IP headers.
     pub bytes: AtomicU64,
     /// Batches of packets: one per receive call, or per round of the sending thread.
     pub batches: AtomicU64,
-    /// Units that carried `packets`: GSO packets and single packets that were written or sent.
+    /// Units that carried `packets`: GSO packets and single packets that the engine wrote or sent.
     pub units: AtomicU64,
     /// Reads that failed for a reason other than an empty queue.
     pub errors: AtomicU64,
@@ -34,12 +34,12 @@ impl Default for Direction {
 }
 
 impl Direction {
-    /// Counts one packet that was dropped for this reason.
+    /// Counts one packet that the engine dropped for this reason.
     pub fn dropped(&self, reason: Reason) {
         self.dropped_many(reason, 1);
     }
 
-    /// Adds packets that were dropped for this reason.
+    /// Adds a number of packets that the engine dropped for this reason.
     pub fn dropped_many(&self, reason: Reason, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
             add(counter, packets);
@@ -54,7 +54,7 @@ impl Direction {
             .sum()
     }
 
-    /// Returns the number of packets dropped for a reason.
+    /// Returns the number of packets that the engine dropped for a reason.
     pub fn drops(&self, reason: Reason) -> u64 {
         self.drops
             .get(reason.index())
@@ -67,12 +67,12 @@ pub fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// Counters of WireGuard handshakes. These counters stay 0 with other framings.
+/// Counters of WireGuard handshakes. The counters stay 0 unless the engine encrypts.
 #[derive(Debug, Default)]
 pub struct Handshakes {
     /// Whether the engine encrypts, so that handshakes can occur.
     pub happen: AtomicBool,
-    /// Initiations sent, including repeated ones.
+    /// Initiations sent, including repeated initiations.
     pub initiated: AtomicU64,
     /// Initiations of peers to which this node responded.
     pub answered: AtomicU64,
@@ -111,9 +111,9 @@ pub struct Counters {
     pub handshakes: Handshakes,
     /// ICMP errors sent to pods.
     pub icmp: AtomicU64,
-    /// Segmented sends that had to be repeated one datagram at a time.
+    /// Number of segmented sends that the engine had to repeat one datagram at a time.
     pub unsegmented: AtomicU64,
-    /// How often a thread lost its raised priority because a time budget was spent.
+    /// Number of times that a thread lost its raised priority because a time budget was spent.
     pub budgets_spent: AtomicU64,
     /// The active mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: std::sync::Mutex<String>,

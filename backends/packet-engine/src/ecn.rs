@@ -4,7 +4,7 @@ use crate::reason::Reason;
 
 /// Not-ECT: the sender does not react to congestion marks.
 pub(crate) const NOT_ECT: u8 = 0;
-/// ECT(1): the sender reacts, or uses L4S.
+/// ECT(1): the sender reacts to congestion marks, or uses L4S.
 pub(crate) const ECT_1: u8 = 1;
 /// ECT(0): the sender reacts.
 #[cfg(test)]
@@ -18,11 +18,11 @@ pub(crate) fn encapsulate(inner_ecn: u8, normal: bool) -> u8 {
     if normal { inner_ecn & 3 } else { NOT_ECT }
 }
 
-/// Returns the ECN field of the inner header after the tunnel. The result is the same in both modes.
+/// Returns the ECN field of the inner header after the tunnel. The result is the same in normal mode and in compatibility mode.
 ///
 /// # Errors
-/// Returns [`Reason::Ecn`] if the packet experienced congestion and the inner sender does not support ECN. Such a sender notices congestion only by
-/// loss.
+/// Returns [`Reason::Ecn`] if the packet experienced congestion and the inner sender does not support ECN. A
+/// sender without ECN support notices congestion only by loss.
 #[inline]
 pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Reason> {
     match (inner & 3, outer & 3) {

@@ -42,7 +42,7 @@ use wake::Wake;
 /// The number of sending sockets. The different source ports of these sockets let the underlay spread flows.
 const SPREAD: usize = 16;
 
-/// Files handed over by the previous process.
+/// Files that the previous process handed over.
 #[derive(Default)]
 pub struct Inheritance {
     /// Queues of the TUN device.
@@ -70,7 +70,7 @@ struct Sockets {
     port: u16,
     /// The sockets that receive: one per queue for each address.
     receive: Vec<Arc<Socket>>,
-    /// The sockets that send. Empty if the receiving sockets also send.
+    /// The sockets that send. The list is empty if the receiving sockets also send.
     spread: Vec<Arc<Socket>>,
 }
 
@@ -96,8 +96,8 @@ impl Engine {
         }
     }
 
-    /// Creates an engine with WireGuard, and its device for keys, peers and allowed IPs. The device stays the same while the engine is opened, bound
-    /// and stopped.
+    /// Creates an engine with WireGuard, and its device for keys, peers and allowed IPs. The device stays the
+    /// same when the caller opens, binds or stops the engine.
     pub fn wireguard(
         config: EngineConfig,
         table: Table,
@@ -109,7 +109,7 @@ impl Engine {
         (engine, device)
     }
 
-    /// Returns the counters since the engine was created. Opening and closing the device keeps them.
+    /// Returns the counters since the engine was created. The counters survive when the engine opens or closes the device.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
@@ -119,7 +119,7 @@ impl Engine {
         self.config.port = port;
     }
 
-    /// Sets the table by which packets are forwarded.
+    /// Sets the table by which the engine forwards packets.
     pub fn swap(&self, table: Table) {
         self.table.store(Arc::new(table));
     }
@@ -140,7 +140,8 @@ impl Engine {
         )
     }
 
-    /// Adopts the files of the previous process. Returns whether a TUN device was adopted. Closes unusable files; [`Engine::open`] opens new files.
+    /// Adopts the files of the previous process. Returns whether the engine adopted a TUN device. This function
+    /// closes unusable files; [`Engine::open`] opens new files.
     pub fn adopt(&mut self, listen: impl Into<Addresses>) -> bool {
         let listen = listen.into();
         let Inheritance {
@@ -180,7 +181,7 @@ impl Engine {
                 code = problem.code(),
                 device = %self.config.device,
                 error = %problem,
-                "cannot adopt a file of the previous process, opening a new one"
+                "cannot adopt a file of the previous process, opening a new file"
             );
         }
         if queues.len() == features.queues {
@@ -207,8 +208,8 @@ impl Engine {
         !self.queues.is_empty()
     }
 
-    /// Opens the device and the sockets, unless they are open, and starts the threads. A device of that name that the engine does not hold must be
-    /// deleted first.
+    /// Opens the device and the sockets, unless they are open, and starts the threads. If a device of this
+    /// name exists that the engine does not hold, the caller must first delete the device.
     ///
     /// # Errors
     /// Returns an error if a step fails. The error's text includes the remedy.
@@ -252,7 +253,7 @@ impl Engine {
     /// Binds the sockets to an address, or to one address of each family. The device stays open.
     ///
     /// # Errors
-    /// Returns an error if a socket cannot be bound, or if the threads cannot be started. If a bind fails, the old sockets stay in use.
+    /// Returns an error if this function cannot bind a socket or cannot start the threads. If a bind fails, the old sockets stay in use.
     pub fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
         if self
@@ -471,7 +472,7 @@ impl Engine {
                 tracing::warn!(
                     device = %self.config.device,
                     instead = means.name(),
-                    remedy = "give flanneld CAP_SYS_NICE, or under systemd LimitRTPRIO=1; a kernel with RT_GROUP_SCHED refuses it to containers",
+                    remedy = "give flanneld CAP_SYS_NICE, or set LimitRTPRIO=1 under systemd; a kernel with RT_GROUP_SCHED refuses real-time scheduling to containers",
                     "the kernel refuses real-time scheduling for the packet threads, so packets wait longer while other programs are busy"
                 );
             }
@@ -479,7 +480,7 @@ impl Engine {
         }
     }
 
-    /// Stops the threads. Device and sockets stay open.
+    /// Stops the threads. The device and the sockets stay open.
     pub fn stop(&mut self) {
         if let Some(wake) = self.wake.take() {
             wake.wake();

@@ -9,90 +9,90 @@ use types::{Coded, Detail, Errno};
 /// Error of opening an engine or of adopting the files of a previous process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
-    /// Another process or interface has the tunnel's port.
+    /// Another process or interface that has the tunnel's port.
     PortTaken {
         /// The address and the port.
         address: SocketAddr,
         /// The kind of interface that may hold the port, and the configuration key that sets another port.
         rival: Rival,
     },
-    /// The kernel refuses to bind the tunnel's port.
+    /// Refusal by the kernel to bind the tunnel's port.
     Bind {
         /// The address and the port.
         address: SocketAddr,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The kernel refuses to bind a socket that only sends.
+    /// Refusal by the kernel to bind a socket that only sends.
     BindSender {
         /// The local address to bind.
         address: IpAddr,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The kernel has no TUN devices, or the container has no access to them.
+    /// Lack of TUN devices in the kernel, or of access to TUN devices in the container.
     TunMissing {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// This process is not allowed to create TUN devices.
+    /// Missing permission of this process to create TUN devices.
     TunForbidden {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// Another process has the device open.
+    /// Device that another process has open.
     TunBusy {
         /// Name of the TUN device.
         device: String,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// An interface of another kind has the device's name.
+    /// Interface of another kind that has the device's name.
     TunNameTaken {
         /// Name of the TUN device.
         device: String,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The setup of the device failed for another reason.
+    /// Failure to set up the device, for another reason.
     Tun {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The file inherited from a previous process is not a TUN device.
+    /// File inherited from a previous process that is not a TUN device.
     NotTun {
         /// Name of the desired TUN device.
         device: String,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The file inherited from a previous process is another TUN device.
+    /// File inherited from a previous process that is another TUN device.
     OtherTun {
         /// Name of the desired TUN device.
         device: String,
         /// Name of the inherited device.
         found: String,
     },
-    /// The file inherited from a previous process is not a socket.
+    /// File inherited from a previous process that is not a socket.
     NotSocket {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The socket inherited from a previous process is bound to another address.
+    /// Socket inherited from a previous process that is bound to another address.
     OtherSocket {
         /// The desired local address.
         wanted: SocketAddr,
         /// The address to which the socket is bound, if it is an IP address.
         found: Option<SocketAddr>,
     },
-    /// The engine was started before its sockets were bound.
+    /// Start of the engine before the bind of its sockets.
     NoSocket,
-    /// The kernel cannot create an eventfd.
+    /// Failure of the kernel to create an eventfd.
     Eventfd {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The kernel cannot start a thread.
+    /// Failure of the kernel to start a thread.
     Thread {
         /// The errno of the failed system call.
         errno: Errno,
@@ -137,7 +137,7 @@ impl fmt::Display for EngineError {
         text(f, self, |f| match self {
             EngineError::PortTaken { address, rival } => write!(
                 f,
-                "UDP {address} is taken by another program (`ss -lunp sport = :{}`), another flanneld, or {}; stop or delete it, or set another {} in the Backend of the network configuration",
+                "cannot bind UDP {address}: another program (`ss -lunp sport = :{}`), another flanneld, or {} uses the port; stop the program or delete the interface, or set another {} in the Backend of the network configuration",
                 address.port(),
                 rival.interface,
                 rival.key
@@ -154,18 +154,18 @@ impl fmt::Display for EngineError {
             }
             EngineError::TunForbidden { errno } => write!(
                 f,
-                "{errno}; flanneld needs CAP_NET_ADMIN and access to /dev/net/tun"
+                "{errno}; give flanneld CAP_NET_ADMIN and access to /dev/net/tun"
             ),
             EngineError::TunBusy { device, errno } => {
                 write!(
                     f,
-                    "{errno}: another process uses {device}, maybe another flanneld; find it with `ip -d link show {device}` and stop it"
+                    "{errno}: another process uses {device}, maybe another flanneld; find the process with `ip -d link show {device}` and stop it"
                 )
             }
             EngineError::TunNameTaken { device, errno } => {
                 write!(
                     f,
-                    "{errno}: an interface {device} of another kind exists; check `ip -d link show {device}`"
+                    "{errno}: an interface {device} of another kind exists; check `ip -d link show {device}`, and rename or delete the interface"
                 )
             }
             EngineError::Tun { errno } => write!(f, "{errno}"),
@@ -195,11 +195,11 @@ impl std::error::Error for EngineError {}
 /// Error of configuring a WireGuard peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// The peer's public key is of small order.
+    /// Peer whose public key is of small order.
     WeakKey,
-    /// The peer's public key is the device's own key.
+    /// Peer whose public key is the device's own key.
     OwnKey,
-    /// The peer of an allowed IP does not exist.
+    /// Allowed IP of a peer that does not exist.
     NoPeer,
 }
 
@@ -218,10 +218,10 @@ impl fmt::Display for PeerError {
         text(f, self, |f| {
             f.write_str(match self {
                 PeerError::WeakKey => {
-                    "its public key is of small order: anyone could pretend to be that peer"
+                    "the peer's public key is of small order: anyone could pretend to be the peer"
                 }
-                PeerError::OwnKey => "its public key is this device's own",
-                PeerError::NoPeer => "there is no peer with that public key",
+                PeerError::OwnKey => "the peer's public key is this device's own key",
+                PeerError::NoPeer => "no peer has the public key of this allowed IP",
             })
         })
     }
@@ -244,7 +244,7 @@ impl fmt::Display for UnknownMode {
         text(f, self, |f| {
             write!(
                 f,
-                "{:?} is not a mode: use offload, mmsg or plain, or omit it for the fastest available",
+                "{:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode",
                 self.0
             )
         })

@@ -3,26 +3,26 @@
 
 use crate::error::UnknownMode;
 
-/// How the engine reads and sends packets.
+/// The method by which the engine reads and sends packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
     /// The name of the mode.
     pub name: &'static str,
-    /// Use the `tun-tap` crate to create the TUN device.
+    /// Whether the engine uses the `tun-tap` crate to create the TUN device.
     pub tun_tap: bool,
-    /// Use TCP GSO packets on the TUN device.
+    /// Whether the engine uses TCP GSO packets on the TUN device.
     pub vnet: bool,
-    /// Also use UDP GSO packets on the TUN device (Linux 6.2 and later).
+    /// Whether the engine also uses UDP GSO packets on the TUN device (Linux 6.2 and later).
     pub uso: bool,
-    /// Send several datagrams of one size as one message (`UDP_SEGMENT`).
+    /// Whether the engine sends several datagrams of one size as one message (`UDP_SEGMENT`).
     pub gso: bool,
-    /// Receive several datagrams of one flow as one message (`UDP_GRO`).
+    /// Whether the engine receives several datagrams of one flow as one message (`UDP_GRO`).
     pub gro: bool,
-    /// Maximum number of packets read ahead of sending, and of messages received in one system call.
+    /// Maximum number of packets that the engine reads before it sends, and maximum number of messages that it receives in one system call.
     pub batch: usize,
     /// The number of queues of the TUN device. Each queue has one sending thread, and one receiving thread per listen address.
     pub queues: usize,
-    /// Run the packet threads ahead of ordinary programs, for a limited part of the time.
+    /// Whether the packet threads run ahead of ordinary programs, for a limited part of the time.
     pub real_time: bool,
 }
 
@@ -78,7 +78,7 @@ impl Features {
     /// Returns the mode with this name. An empty name and `auto` select `offload`.
     ///
     /// # Errors
-    /// Returns an error if there is no such mode.
+    /// Returns an error if no mode has this name.
     pub fn named(name: &str) -> Result<Self, UnknownMode> {
         match name {
             "" | "auto" | "offload" => Ok(Self::offload()),

@@ -40,10 +40,11 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
     hash ^ hash >> 13
 }
 
-/// The longest packet that can be a message, in bytes.
+/// The maximum length in bytes of a packet that can be a message.
 pub(crate) const MESSAGE: usize = 512;
 
-/// Whether a program most likely waits for a packet. Such a packet is short and is not a bare TCP acknowledgement, which belongs to a stream.
+/// Returns whether a program most likely waits for a packet. A packet for which a program waits is short and is not a
+/// bare TCP acknowledgement, which belongs to a stream.
 #[inline]
 pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     let is_bare = || {
@@ -64,7 +65,7 @@ pub fn slot(packet: &[u8], header: &Header) -> usize {
     (hash(packet, header) >> 16) as usize % SLOTS
 }
 
-/// Returns the queue of a flow. Uses other bits of the hash than [`slot`], so that the flows of one queue use all slots.
+/// Returns the queue of a flow. This function uses other bits of the hash than [`slot`], so that the flows of one queue use all slots.
 #[inline]
 pub(crate) fn queue(packet: &[u8], header: &Header, queues: usize) -> usize {
     (hash(packet, header) >> 24) as usize % queues.max(1)
@@ -79,7 +80,7 @@ pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAd
     word(packet, header.transport + 2).map(|port| SocketAddr::new(header.destination, port))
 }
 
-/// Returns the 16-bit word at an offset, or `None` beyond the end.
+/// Returns the 16-bit word at an offset, or `None` if the offset is beyond the end.
 #[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
@@ -88,7 +89,7 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
         .map(|two| u16::from_be_bytes(*two))
 }
 
-/// Writes the 16-bit word at an offset. Returns `None` beyond the end.
+/// Writes the 16-bit word at an offset. Returns `None` if the offset is beyond the end.
 #[inline]
 pub fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
@@ -148,7 +149,7 @@ mod tests {
         place(0)
     }
 
-    /// Returns kinds of flows between pods, with addresses and ports that increase. Among them are many flows to one Service.
+    /// Returns kinds of flows between pods, with addresses and ports that increase. The kinds include many flows to one Service.
     fn kinds() -> [(&'static str, Vec<Place>); 4] {
         let pairs = || (0..40).flat_map(|from| (0..40).map(move |to| (from, to)));
         let each = |from: u32, to| place(TCP, from, 40_000 + from, to, 8080);

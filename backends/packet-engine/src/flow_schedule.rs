@@ -1,5 +1,7 @@
-//! Flow scheduling: determines the order in which the engine writes the packets of one batch. Flows with few bytes go first. A program usually waits
-//! for their packets (replies, acknowledgements, DNS), which would otherwise queue behind a bulk stream. The order within a flow stays the same.
+//! Flow scheduling: determines the order in which the engine writes the packets of one batch. The engine
+//! writes the flows with few bytes first. A program usually waits for the packets of flows with few bytes
+//! (replies, acknowledgements, DNS), which would otherwise queue behind a bulk stream. The order within a
+//! flow stays the same.
 
 use super::flow::SLOTS;
 

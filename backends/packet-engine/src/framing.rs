@@ -11,23 +11,23 @@ pub const WIREGUARD: usize = 16 + 16;
 /// The encapsulation format of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
-    /// The payload is the IP packet itself.
+    /// Payload that is the IP packet itself.
     Udp,
-    /// The payload is an Ethernet frame in VXLAN.
+    /// Payload that is an Ethernet frame in VXLAN.
     Vxlan {
         /// The VNI (24 bits). The engine drops packets with another VNI.
         vni: u32,
         /// The MAC of this node's VTEP. The engine drops frames to other MACs.
         mac: [u8; 6],
     },
-    /// The payload is a WireGuard message, which [`crate::wireguard`] encrypts for one peer.
+    /// Payload that is a WireGuard message, which [`crate::wireguard`] encrypts for one peer.
     WireGuard,
 }
 
 /// Kind of kernel interface that may hold the tunnel's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rival {
-    /// The kind of interface, with the command that lists it. For a port of such an interface, `ss` shows no program.
+    /// The kind of interface, with the command that lists it. `ss` shows no program for a port that an interface of this kind holds.
     pub interface: &'static str,
     /// The key of the network configuration that sets another port.
     pub key: &'static str,
@@ -48,7 +48,7 @@ impl Framing {
         }
     }
 
-    /// Returns the bytes that the framing adds to each packet.
+    /// Returns the number of bytes that the framing adds to each packet.
     pub fn overhead(&self) -> usize {
         match self {
             Framing::Udp => 0,

@@ -6,11 +6,11 @@ use crate::martian::martian;
 use crate::verdict::Icmp;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The largest IPv4 error, which every host accepts without fragmentation.
+/// The maximum length in bytes of an IPv4 error, which every host accepts without fragmentation.
 pub const V4_MAX: usize = 576;
-/// The largest IPv6 error: the minimum MTU of a link.
+/// The maximum length in bytes of an IPv6 error: the minimum MTU of a link.
 pub const V6_MAX: usize = 1280;
-/// The length of the ICMP header before the quoted packet, in both families.
+/// The length in bytes of the ICMP header before the quoted packet, in both families.
 const ICMP_HEADER: usize = 8;
 const TTL: u8 = 64;
 /// Internetwork control, the TOS of messages from routers.
@@ -35,7 +35,7 @@ pub fn reply(
     }
 }
 
-/// Whether the engine may send an error about this packet to its source.
+/// Returns whether the engine may send an error about this packet to its source.
 fn answerable(offender: &[u8], header: &Header) -> bool {
     if header.fragment == Fragment::Later || martian(&header.source) || martian(&header.destination)
     {

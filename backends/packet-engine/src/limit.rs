@@ -1,4 +1,4 @@
-//! Rate limits of ICMP errors: one for all destinations together, and one for each destination.
+//! Rate limits of ICMP errors: a limit for all destinations together, and a limit for each destination.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Rate {
         }
     }
 
-    /// Takes a token at `now`. Returns the next `turn`, or `None` if the event is too early. A `turn` of zero is a full bucket.
+    /// Takes a token at `now`. Returns the next `turn`, or `None` if the event is too early. A `turn` of zero means a full bucket.
     pub(crate) fn take(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
         (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))
@@ -41,7 +41,7 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Creates full buckets. The seed makes it unpredictable which destinations share a bucket.
+    /// Creates full buckets. Because of the seed, senders cannot predict which destinations share a bucket.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -50,7 +50,8 @@ impl Buckets {
         }
     }
 
-    /// Whether the engine may send an error to `destination` at `now`, a time of a monotonic clock. Takes a token only in that case.
+    /// Returns whether the engine may send an error to `destination` at `now`, a time of a monotonic clock. This
+    /// function takes a token only if the engine may send the error.
     pub fn allow(&mut self, destination: IpAddr, now: Duration) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let slot = self.slot(destination);
@@ -76,7 +77,7 @@ impl Buckets {
     }
 }
 
-/// Mixes bits, as the finalizer of splitmix64.
+/// Mixes bits like the finalizer of splitmix64.
 pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,9 +1,9 @@
 //! Merges packets of one batch into GSO packets for the TUN device. A GSO packet has the headers of the first packet and the payload of all packets.
 //!
 //! The merger adds a packet only to the latest group of its flow, so the order within a flow stays the same. The merger accepts only UDP datagrams
-//! and plain data of established TCP streams, and passes on other packets unchanged. The merger verifies the checksum of a packet before it merges
-//! the packet, because a GSO packet implies a correct checksum. A partial checksum (see [`super::partial_checksum`]) needs no verification and stays
-//! partial.
+//! and plain data of established TCP streams. The merger passes on other packets unchanged. The merger verifies the checksum of a packet before it
+//! merges the packet, because a GSO packet implies a correct checksum. A partial checksum (see [`super::partial_checksum`]) needs no verification
+//! and stays partial.
 
 use super::checksum;
 use super::flow::{self, SLOTS, TCP, UDP, put};
@@ -17,7 +17,7 @@ const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
 /// Maximum number of segments in a GSO packet.
 pub const SEGMENTS: usize = 64;
-/// The longest IP packet in bytes: its length field has 16 bits.
+/// The maximum length of an IP packet in bytes: the length field has 16 bits.
 const LONGEST: usize = 65_535;
 const NO_GROUP: u16 = u16::MAX;
 
@@ -36,7 +36,7 @@ pub struct Group {
     protocol: u8,
     /// The payload length of the first packet in bytes.
     size: usize,
-    /// The length in bytes after merging, headers included.
+    /// The length of the merged packet in bytes, including headers.
     total: usize,
     /// The next sequence number.
     next: u32,
@@ -59,7 +59,7 @@ impl Group {
         }
     }
 
-    /// Returns the size of these packets in bytes, each with its headers.
+    /// Returns the size in bytes of all packets of the group, each with its headers.
     pub fn bytes(&self) -> usize {
         self.total + self.count().saturating_sub(1) * self.header_len
     }
@@ -73,7 +73,7 @@ impl Group {
         }
     }
 
-    /// Returns all ranges, in order.
+    /// Returns all ranges of the group, in order.
     pub fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
         std::iter::once(&self.first).chain(&self.rest)
     }
@@ -111,8 +111,8 @@ impl Merger {
         (self.merge_tcp, self.merge_udp) = (tcp, udp);
     }
 
-    /// Disables the verification of checksums. The packets are authentic, so they were not damaged after they left their sender's node. Kernel
-    /// WireGuard does the same.
+    /// Disables the verification of checksums. The packets are authentic, so no link damaged the packets
+    /// after they left their sender's node. WireGuard in the kernel does not verify these checksums either.
     pub(crate) fn trust_checksums(&mut self) {
         self.checksums_trusted = true;
     }
@@ -265,7 +265,7 @@ impl Merger {
         u16::try_from(index).unwrap_or(NO_GROUP)
     }
 
-    /// Adapts the headers of a group's first packet to the group, which can then be written. Returns the virtio header.
+    /// Adapts the headers of a group's first packet to the group, so that the engine can write the group. Returns the virtio header.
     pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
         let Some(group) = self.groups.get(index) else {
             return VnetHeader::default();
@@ -288,7 +288,7 @@ fn gso(header: &Header) -> Gso {
     }
 }
 
-/// Returns the virtio header of a packet without merged packets. Does not change the packet.
+/// Returns the virtio header of a packet without merged packets. This function does not change the packet.
 fn alone(group: &Group) -> Option<VnetHeader> {
     if !group.partial {
         return None;
@@ -363,9 +363,9 @@ fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
 
 /// A packet that the merger can merge.
 struct Candidate {
-    /// The start of its payload.
+    /// The offset of the packet's payload in bytes.
     payload: usize,
-    /// The length of its payload.
+    /// The length of the packet's payload in bytes.
     size: usize,
     /// The next sequence number.
     next: u32,
@@ -374,8 +374,9 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Returns `None` for packets that the merger never merges: packets without data, with IP options or with extension headers. Also returns `None`
-    /// for TCP flags other than ACK and PSH, and for an invalid or missing checksum.
+    /// Returns `None` for packets that the merger never merges: packets without data, with IP options or with
+    /// extension headers. This function also returns `None` for TCP flags other than ACK and PSH, and for an
+    /// invalid or missing checksum.
     #[inline]
     fn of(packet: &[u8], header: &Header, pseudo: u64, trusted: bool) -> Option<Self> {
         // The transport header must follow the IP header without options or extension headers.
@@ -422,7 +423,7 @@ impl Candidate {
         })
     }
 
-    /// Whether the packet continues the group, whose first packet is `first`.
+    /// Returns whether the packet continues the group, whose first packet is `first`.
     #[inline]
     fn follows(&self, packet: &[u8], group: &Group, first: &[u8]) -> bool {
         if self.payload != group.header_len

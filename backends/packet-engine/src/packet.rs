@@ -4,9 +4,9 @@ use super::checksum;
 use crate::reason::Reason;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The length of an IPv4 header without options.
+/// The length in bytes of an IPv4 header without options.
 pub(crate) const V4_HEADER: usize = 20;
-/// The length of the fixed IPv6 header.
+/// The length of the fixed IPv6 header in bytes.
 pub(crate) const V6_HEADER: usize = 40;
 /// The IP protocol number of ICMP (RFC 792).
 pub const ICMP: u8 = 1;
@@ -28,10 +28,10 @@ pub enum Version {
     V6,
 }
 
-/// Which part of a datagram a packet holds.
+/// The part of a datagram that a packet holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// The packet is not fragmented.
+    /// Packet that is not fragmented.
     No,
     /// The first part, with the transport header.
     First,
@@ -46,7 +46,7 @@ pub struct Header {
     pub version: Version,
     /// The length in bytes of the IPv4 header with options; 40 for IPv6.
     pub header_len: usize,
-    /// The offset of the transport header, after extension headers. Never beyond the end of the packet.
+    /// The offset of the transport header in bytes, after extension headers. The offset is never beyond the end of the packet.
     pub transport: usize,
     /// The transport protocol; 255 if the packet has too many or too long extension headers.
     pub protocol: u8,
@@ -54,7 +54,7 @@ pub struct Header {
     pub total_len: usize,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Type of service or traffic class. The low two bits are ECN.
+    /// Type of service or traffic class. The low two bits are the ECN field.
     pub tos: u8,
     /// The source address of the IP header.
     pub source: IpAddr,
@@ -65,7 +65,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Parses the header of a packet that fills its buffer exactly. Does not verify checksums, because the receiver of the packet verifies them.
+    /// Parses the header of a packet that fills its buffer exactly. This function does not verify checksums,
+    /// because the receiver of the packet verifies them.
     ///
     /// # Errors
     /// Returns `Short` if the packet is shorter than its header, and `Malformed` if the version or a length is invalid.
@@ -133,7 +134,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Skips extension headers up to the transport header. Beyond the limits, sets the protocol to [`OPAQUE`].
+    /// Skips extension headers up to the transport header. Beyond the limits, this function sets the protocol to [`OPAQUE`].
     fn skip_extensions(&mut self, packet: &[u8]) -> Result<(), Reason> {
         let mut followed = 0;
         while is_extension(self.protocol) && self.fragment != Fragment::Later {
@@ -185,7 +186,7 @@ pub(crate) fn told_length(packet: &[u8]) -> Option<usize> {
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 
-/// Whether a protocol has the form of an extension header: hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6.
+/// Returns whether a protocol has the form of an extension header: hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6.
 #[inline]
 fn is_extension(protocol: u8) -> bool {
     matches!(
@@ -194,7 +195,7 @@ fn is_extension(protocol: u8) -> bool {
     )
 }
 
-/// Decrements the TTL and updates the IPv4 checksum. A TTL of 0 stays 0. Does not change data other than IP packets.
+/// Decrements the TTL and updates the IPv4 checksum. A TTL of 0 stays 0. This function does not change data other than IP packets.
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
@@ -213,7 +214,7 @@ pub fn decrement_ttl(packet: &mut [u8]) {
     }
 }
 
-/// Sets the ECN field and updates the IPv4 checksum. Does not change data other than IP packets.
+/// Sets the ECN field and updates the IPv4 checksum. This function does not change data other than IP packets.
 #[inline]
 pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     let ecn = ecn & 3;

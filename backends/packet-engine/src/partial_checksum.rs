@@ -1,20 +1,22 @@
-//! Partial checksums, which the sender's kernel leaves to the network card. A virtual link such as veth has no card that completes such checksums.
-//! The field then holds only the pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets
-//! this way, including GSO packets.
+//! Partial checksums, which the sender's kernel leaves to the network card. A virtual link such as veth has no card that completes partial checksums.
+//! A field with a partial checksum holds only the pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP
+//! and UDP packets with partial checksums, including GSO packets.
 //!
-//! One in 65536 complete checksums looks partial. Treating it as partial is harmless: completing it yields the same value.
+//! One in 65536 complete checksums appears to be partial. The engine may treat a complete checksum as
+//! partial, because completion of the checksum then yields the same value.
 
 use super::checksum;
 use super::flow::{TCP, UDP, word};
 use super::packet::{Fragment, Header, Version};
 
-/// The offset of the checksum in the TCP header.
+/// The offset of the checksum in the TCP header in bytes.
 pub(crate) const TCP_FIELD: usize = 16;
-/// The offset of the checksum in the UDP header.
+/// The offset of the checksum in the UDP header in bytes.
 pub(crate) const UDP_FIELD: usize = 6;
 
-/// Returns the offset of the checksum in the transport header, or `None` for protocols without an Internet checksum in that header. SCTP is not
-/// included: a vxlan device has no offload for its CRC, so the sending kernel completes it.
+/// Returns the offset of the checksum in the transport header, or `None` for protocols without an Internet
+/// checksum in that header. SCTP has no entry: a vxlan device has no offload for its CRC, so the sending
+/// kernel completes the CRC.
 #[inline]
 pub fn field(protocol: u8) -> Option<usize> {
     match protocol {
@@ -39,7 +41,7 @@ pub fn pseudo(packet: &[u8], header: &Header) -> Option<u64> {
     Some(checksum::pseudo(from, to, header.protocol, length))
 }
 
-/// Whether the checksum of a packet with this pseudo header is partial.
+/// Returns whether the checksum of a packet with this pseudo header is partial.
 #[inline]
 pub(crate) fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
     let Some(found) = field(header.protocol).and_then(|at| word(packet, header.transport + at))
@@ -53,14 +55,14 @@ pub(crate) fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
     found % 0xffff == checksum::fold(pseudo) % 0xffff
 }
 
-/// Whether the checksum of a packet is partial.
+/// Returns whether the checksum of a packet is partial.
 #[inline]
 pub(crate) fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
     pseudo(packet, header).is_some_and(|pseudo| is_partial(packet, header, pseudo))
 }
 
 /// Returns the segment size for a TCP packet that is longer than the tunnel's MTU, or `None` for other packets. On a virtual link, the sender's
-/// kernel forwards GSO packets without their segment size. TCP works with any size.
+/// kernel forwards GSO packets without their segment size. TCP works with any segment size.
 #[inline]
 pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
     if packet.len() <= usize::from(mtu)
@@ -75,8 +77,8 @@ pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
         .filter(|size| *size > 0)
 }
 
-/// Whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel reports this size to the socket in the same
-/// field as the size of datagrams that the kernel coalesced.
+/// Returns whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel reports this size to the
+/// socket in the same field as the size of datagrams that the kernel coalesced.
 #[inline]
 pub(crate) fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
     let length = packet.len().saturating_sub(header.transport);
@@ -100,8 +102,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// The kernel's partial checksums are recognised. Wrong checksums are never recognised as partial, whichever bit differs. Complete checksums
-        /// are recognised as partial only if completing changes nothing.
+        /// The engine recognises the kernel's partial checksums. The engine never recognises a wrong checksum as
+        /// partial, whichever bit differs. The engine recognises a complete checksum as partial only if
+        /// completion does not change the checksum.
         #[test]
         fn only_the_pseudo_headers_sum_is_partial(recipe in recipe(1500), bits in 1u16..) {
             let partial = recipe.partial();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{BitAnd, BitOr, Not, Shr};
 
-/// Maximum number of entries in a flat array, which then takes 4 MiB.
+/// Maximum number of entries in a flat array: an array of this size takes 4 MiB.
 const SLOTS: usize = 1 << 20;
 /// Index for "no peer".
 pub(crate) const NONE: u32 = u32::MAX;
@@ -21,7 +21,7 @@ pub(crate) trait Bits:
     const ZERO: Self;
     /// Returns the mask of a prefix length.
     fn mask(prefix: u8) -> Self;
-    /// Returns the distance above `from`, or `None` if the number is below `from` or too far above it.
+    /// Returns the distance above `from`, or `None` if the number is below `from` or too far above `from`.
     fn above(self, from: Self) -> Option<usize>;
 }
 
@@ -48,14 +48,14 @@ pub(crate) type ByLength<B> = BTreeMap<(u8, B), u32>;
 /// Longest prefix match for one family.
 #[derive(Clone, Debug)]
 pub(crate) enum Prefixes<B> {
-    /// An array from the first to the last subnet, in steps of the smallest. Subnets of a cluster are usually of one size and close together,
-    /// so this is the normal case.
+    /// An array from the first to the last subnet, in steps of the smallest subnet. Subnets of a cluster are usually
+    /// of one size and close together, so the flat array is the normal case.
     Flat {
         first: B,
         shift: u32,
         slots: Vec<u32>,
     },
-    /// A sorted list for each prefix length, longest first. Used if the array would be too large.
+    /// A sorted list for each prefix length, longest first. The engine uses sorted lists if the array would be too large.
     Sorted(Vec<(B, Vec<(B, u32)>)>),
 }
 

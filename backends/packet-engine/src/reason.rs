@@ -3,7 +3,7 @@
 /// Defines the reasons and their labels in one place.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
-        /// Reason why a packet was dropped.
+        /// Reason why the engine dropped a packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
             $($(#[$doc])* $name,)*
@@ -24,59 +24,59 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The packet is too short for its headers.
+    /// Packet that is too short for its headers.
     Short = "short",
-    /// The packet is longer than the buffer that received it.
+    /// Packet that is longer than its receive buffer.
     Truncated = "truncated",
-    /// The version, header length or packet length is invalid.
+    /// Invalid version, header length or packet length.
     Malformed = "malformed",
-    /// An address of the packet is invalid between nodes.
+    /// Packet with an address that is invalid between nodes.
     Martian = "martian",
-    /// The datagram is not from a peer's address.
+    /// Datagram that is not from a peer's address.
     UnknownPeer = "unknown_peer",
-    /// The inner source is not in the sending peer's subnets.
+    /// Inner source that is not in the sending peer's subnets.
     Spoofed = "spoofed",
-    /// The inner destination is not in this node's subnets.
+    /// Inner destination that is not in this node's subnets.
     NotOurs = "not_ours",
-    /// The destination is in no peer's subnet.
+    /// Destination that is in no peer's subnet.
     NoRoute = "no_route",
     /// The TTL has expired.
     TtlExceeded = "ttl_exceeded",
-    /// The packet is larger than the tunnel's MTU.
+    /// Packet that is larger than the tunnel's MTU.
     TooBig = "too_big",
-    /// The packet belongs to another VXLAN network.
+    /// Packet of another VXLAN network.
     BadVni = "bad_vni",
-    /// The encapsulation header is invalid.
+    /// Invalid encapsulation header.
     BadHeader = "bad_header",
-    /// The frame carries a protocol other than IP.
+    /// Frame that carries a protocol other than IP.
     NotIp = "not_ip",
-    /// The frame is for a MAC other than that of this node's VTEP.
+    /// Frame for a MAC other than the MAC of this node's VTEP.
     WrongMac = "wrong_mac",
-    /// The packet would enter the tunnel again.
+    /// Packet that would enter the tunnel again.
     Loop = "loop",
-    /// The packet is IPv6, but the peer does not accept IPv6.
+    /// IPv6 packet for a peer that does not accept IPv6.
     NoV6Peer = "no_v6_peer",
-    /// The datagram carries a congestion mark, but the inner sender does not support ECN.
+    /// Datagram with a congestion mark whose inner sender does not support ECN.
     Ecn = "ecn",
-    /// The peer has no session with this node yet, or the datagram belongs to no session.
+    /// Peer that has no session with this node yet, or datagram that belongs to no session.
     NoSession = "no_session",
-    /// The peer's endpoint is unknown, or no socket has the address family of that endpoint.
+    /// Peer whose endpoint is unknown, or endpoint whose address family no socket has.
     NoEndpoint = "no_endpoint",
-    /// The datagram fails authentication, because it is damaged or forged.
+    /// Datagram that fails authentication, because it is damaged or forged.
     BadTag = "bad_tag",
-    /// This node received the datagram before, or the datagram is too old.
+    /// Datagram that this node received before, or datagram that is too old.
     Replayed = "replayed",
-    /// The handshake message is for another key than this node's, or authentication of its sender failed.
+    /// Handshake message for another key than this node's key, or handshake message that failed authentication.
     BadHandshake = "bad_handshake",
-    /// More handshake messages arrive than this node can handle.
+    /// Handshake messages that exceed the capacity of this node.
     HandshakeFlood = "handshake_flood",
-    /// The virtio header does not match the packet.
+    /// Virtio header that does not match the packet.
     BadOffload = "bad_offload",
-    /// The socket refused the packet.
+    /// Refusal of the packet by the socket.
     SendFailed = "send_failed",
-    /// The TUN device refused the packet.
+    /// Refusal of the packet by the TUN device.
     WriteFailed = "write_failed",
-    /// The source exceeds its rate limit for handshakes.
+    /// Source that exceeds its rate limit for handshakes.
     HandshakeLimit = "handshake_limit",
 }
 
@@ -91,49 +91,55 @@ impl Reason {
     pub fn hint(self) -> &'static str {
         match self {
             Reason::Short | Reason::Truncated | Reason::Malformed | Reason::BadHeader => {
-                "its headers or lengths are wrong: it comes from another program or was damaged in transit; check who sends to this port"
+                "the packet's headers or lengths are invalid: the packet comes from another program or was damaged in transit. Find the host that sends to this port"
             }
             Reason::UnknownPeer => {
-                "no lease names this public address: the sender is unknown, or a node that uses another address than it announces; check --iface and --public-ip there"
+                "no lease names this public address: the sender is unknown, or is a node that uses another address than it announces. Check --iface and --public-ip on that node"
             }
             Reason::Spoofed => {
-                "its source is not in the sending node's subnet: it is forged, or two nodes use one subnet; compare `flannelctl leases` with subnet.env there"
+                "the packet's source is not in the sending node's subnet: the packet is forged, or two nodes use one subnet. Compare `flannelctl leases` with subnet.env on the sending node"
             }
             Reason::NotOurs => {
-                "its destination is not in this node's subnet: the sender uses an outdated lease; check `flannelctl leases` there"
+                "the packet's destination is not in this node's subnet: the sender uses an outdated lease; check `flannelctl leases` on the sender"
             }
             Reason::Martian => {
-                "such an address is invalid between nodes, or it is a broadcast; check which program sends it there"
+                "the packet's address is invalid between nodes, or is a broadcast address; check which program sends such packets on the sending node"
             }
-            Reason::TtlExceeded => "its TTL has expired; check the routes of both nodes for a loop",
+            Reason::TtlExceeded => {
+                "the packet's TTL has expired; check the routes of both nodes for a loop"
+            }
             Reason::BadVni => {
-                "it belongs to another VXLAN network; compare VNI and Port in the network configuration of both"
+                "the packet belongs to another VXLAN network; compare VNI and Port in the network configuration of both nodes"
             }
             Reason::WrongMac => {
-                "it is for another VTEP: the sender uses an outdated MAC of this node; compare VtepMAC in this node's lease with `bridge fdb` there"
+                "the packet is for another VTEP: the sender uses an outdated MAC of this node. Compare VtepMAC in this node's lease with `bridge fdb` on the sender"
             }
             Reason::NotIp => {
-                "only IPv4 and IPv6 are accepted: the sender may use ARP for an address that the lease provides; check its neighbour table"
+                "flanneld accepts only IPv4 and IPv6: the sender may use ARP for an address that the lease provides; check the sender's neighbour table"
             }
-            Reason::Ecn => "a router marked it for congestion, but its sender does not support ECN",
+            Reason::Ecn => {
+                "a router marked the packet for congestion, but the packet's sender does not support ECN"
+            }
             Reason::NoSession => {
-                "it belongs to no session: this node or the sender restarted, and the next handshake fixes it; if it persists, compare the public keys in `flannelctl leases` on both"
+                "the packet belongs to no session: this node or the sender restarted, and the next handshake fixes the fault. If the fault persists, compare the public keys in `flannelctl leases` on both nodes"
             }
-            Reason::BadTag => "its authentication fails: it was damaged in transit or is forged",
+            Reason::BadTag => {
+                "the packet's authentication fails: the packet was damaged in transit or is forged"
+            }
             Reason::Replayed => {
-                "it was received before or is too old: the network or an attacker repeats or delays packets"
+                "this node received the packet before, or the packet is too old: the network or an attacker repeats or delays packets"
             }
             Reason::BadHandshake => {
-                "its sender has an outdated public key of this node, or is not in the cluster; also compare the preshared keys"
+                "the packet's sender has an outdated public key of this node, or is not in the cluster; also compare the preshared keys"
             }
             Reason::HandshakeLimit => {
-                "its sender exceeds the limit of handshakes per source while there are many: find the sender at that address"
+                "during a flood of handshakes, the sender exceeds the limit of handshakes per source: find the sender at that address"
             }
             Reason::HandshakeFlood => {
-                "there are more handshakes than this node can answer: check who sends to this port"
+                "more handshakes arrive than this node can process: find the host that sends to this port"
             }
             Reason::Loop => {
-                "it is to the tunnel's port of a node and would be sent into the tunnel again: a pod of the sending node sends tunnel packets itself; see --encap-bar-pods there"
+                "the packet's destination is the tunnel's port on a node, so flanneld would send the packet into the tunnel again. A pod of the sending node sends tunnel packets itself; see --encap-bar-pods for that node"
             }
             Reason::NoEndpoint
             | Reason::NoRoute

@@ -1,5 +1,5 @@
-//! UDP socket that sends and receives many datagrams in one system call. The kernel segments and coalesces them if it can (udp(7), `UDP_SEGMENT`,
-//! `UDP_GRO`).
+//! UDP socket that sends and receives many datagrams in one system call. The kernel segments and coalesces
+//! the datagrams if it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
 
 #![allow(unsafe_code)]
 #![allow(
@@ -16,11 +16,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use types::Family;
 
-/// Size of one receive buffer in bytes: the most that `UDP_GRO` coalesces.
+/// Size of one receive buffer in bytes: the maximum size to which `UDP_GRO` coalesces datagrams.
 pub(crate) const SLOT: usize = 65_536;
-/// Distance between receive buffers in bytes. With a power of two, their beginnings would share few lines of the CPU cache.
+/// Distance between receive buffers in bytes. If the distance were a power of two, the beginnings of the
+/// buffers would share few lines of the CPU cache.
 const STRIDE: usize = SLOT + 1600;
-/// Size of the socket buffers in bytes. The kernel's default loses bursts.
+/// Size of the socket buffers in bytes. The kernel's default size is too small for bursts.
 const BUFFER: libc::c_int = 8 << 20;
 /// The largest payload of one send in bytes, for both families.
 pub const LARGEST: usize = 65_487;
@@ -113,7 +114,7 @@ impl Socket {
         let _ = self.set(level, freebind, libc::c_int::from(free));
     }
 
-    /// Sets buffer sizes and kernel features. `any`: the socket is bound to all addresses of this host.
+    /// Sets buffer sizes and kernel features. `any` is set if the socket is bound to all addresses of this host.
     fn prepare(&self, features: &Features, receives: bool, any: bool) {
         // With CAP_NET_ADMIN the limit net.core.*mem_max does not apply.
         let sizes = [
@@ -170,7 +171,7 @@ impl Socket {
         }
     }
 
-    /// Whether this is an IPv6 socket.
+    /// Returns whether the socket is an IPv6 socket.
     pub fn is_ipv6(&self) -> bool {
         self.family.is_v6()
     }
@@ -192,7 +193,7 @@ impl AsFd for Socket {
 /// The location of a piece of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Whether the piece is in the buffer of generated headers. Otherwise it is in the read buffer.
+    /// Whether the piece is in the buffer of generated headers. Other pieces are in the read buffer.
     pub made: bool,
     /// The offset in the buffer, in bytes.
     pub at: u32,
@@ -200,16 +201,16 @@ pub struct Piece {
     pub len: u32,
 }
 
-/// One send: a single datagram, or several of one size to one peer.
+/// One send: a single datagram to one peer, or several datagrams of one size to one peer.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// The destination, and the source address unless the route selects it.
     pub to: Endpoint,
     /// The range of the message's pieces.
     pub pieces: Range<usize>,
-    /// The size of each datagram but the last, in bytes.
+    /// The size in bytes of each datagram except the last datagram.
     pub segment: usize,
-    /// The number of datagrams. If there are several, the kernel segments the message (UDP_SEGMENT).
+    /// The number of datagrams. If the message has several datagrams, the kernel segments the message (UDP_SEGMENT).
     pub count: usize,
     /// The size of all datagrams together, in bytes.
     pub bytes: usize,
@@ -241,8 +242,9 @@ pub struct Sender {
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// Sends the messages through `socket` until a send fails. Returns the number of sent messages, and the error. The pieces are in `made` and
-    /// `read`. If the kernel refuses the source address of a message, the message leaves from the address that the route selects.
+    /// Sends the messages through `socket` until a send fails. Returns the number of sent messages, and the error of the failed
+    /// send. The pieces are in `made` and `read`. If the kernel refuses the source address of a message, the message leaves from
+    /// the address that the route selects.
     pub fn send(
         &mut self,
         socket: &Socket,
@@ -409,7 +411,7 @@ const fn aligned(length: usize) -> usize {
     length.next_multiple_of(size_of::<usize>())
 }
 
-/// Appends a control message (cmsg(3)) at offset `at`. Returns the offset after it.
+/// Appends a control message (cmsg(3)) at offset `at`. Returns the offset after the control message.
 fn push(
     control: &mut Control,
     at: usize,
@@ -443,9 +445,9 @@ fn push(
 pub struct RecvMeta {
     /// The range of the payload in the receiver's buffer.
     pub at: Range<usize>,
-    /// The sender. If the socket is bound to several addresses, also the address of this host that the sender used.
+    /// The sender. If the socket is bound to several addresses, the endpoint also contains the address of this host that the sender used.
     pub from: Endpoint,
-    /// The size of each datagram but the last, in bytes.
+    /// The size in bytes of each datagram except the last datagram.
     pub segment: usize,
     /// The outer ECN field.
     pub ecn: u8,
@@ -490,7 +492,7 @@ impl Receiver {
     /// Fills at most `most` buffers and returns their number.
     ///
     /// # Errors
-    /// Returns `WouldBlock` if nothing is waiting.
+    /// Returns `WouldBlock` if no datagram is waiting.
     pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
         self.vectors.clear();
         for slot in self.buffer.chunks_exact_mut(STRIDE) {

@@ -25,16 +25,16 @@ pub enum Split {
     Segments(Segments),
 }
 
-/// Describes how a GSO packet is split.
+/// Describes how the engine splits a GSO packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segments {
     version: Version,
     protocol: u8,
-    /// The start of the TCP or UDP header.
+    /// The offset of the TCP or UDP header in bytes.
     transport: usize,
-    /// The start of the payload.
+    /// The offset of the payload in bytes.
     payload: usize,
-    /// The end of the payload.
+    /// The offset of the end of the payload in bytes.
     end: usize,
     /// The payload length of each segment in bytes. The last segment may be shorter.
     size: usize,
@@ -133,8 +133,8 @@ impl Segments {
         self.payload + self.size
     }
 
-    /// Writes the headers of segment `index` to `out`. Returns their length and the range of the segment's payload in `packet`. Returns `None` if a
-    /// buffer is too short.
+    /// Writes the headers of segment `index` to `out`. Returns the length of the headers and the range of the
+    /// segment's payload in `packet`. Returns `None` if a buffer is too short.
     #[inline]
     pub fn header(
         &self,

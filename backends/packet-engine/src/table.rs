@@ -7,8 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 /// Checks of a received packet, in addition to the checks of lengths, version and TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// The datagram must come from a peer, and the packet must be for this node's subnets. A source inside the network must be in the peer's subnets,
-    /// or be the peer itself. The engine accepts a source outside the network, because nodes may forward packets of others.
+    /// Checks that the datagram comes from a peer, and that the packet is for this node's subnets. A source inside the
+    /// network must be in the peer's subnets, or be the peer itself. The engine accepts a source outside the network,
+    /// because nodes may forward packets of others.
     #[default]
     Cluster,
     /// The checks of `Cluster`, without sources outside the network.
@@ -29,7 +30,7 @@ pub struct Networks {
 /// The peer that serves a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The peer's address and port: destination of this node's datagrams, and source of the peer's datagrams.
+    /// The peer's address and port: the destination of this node's datagrams, and the source of the peer's datagrams.
     pub address: SocketAddr,
     /// The MAC of the peer's VTEP; zero for udp.
     pub mac: [u8; 6],
@@ -39,7 +40,7 @@ pub struct Peer {
     pub outer_ecn: bool,
 }
 
-/// The settings that do not depend on peers.
+/// The settings of a table that do not depend on peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSettings {
     /// The networks of the cluster, one for each family.
@@ -48,7 +49,7 @@ pub struct TableSettings {
     pub own: Networks,
     /// The checks of received packets.
     pub checks: Checks,
-    /// The tunnel's MTU in bytes: the largest inner packet.
+    /// The tunnel's MTU in bytes: the maximum length of an inner packet.
     pub mtu: u16,
     /// Whether the tunnel is a hop that decrements the TTL (udp), or a link (vxlan).
     pub routed: bool,
@@ -71,7 +72,8 @@ pub struct Table {
     pub encap_port: u16,
     /// The address to which peers send datagrams for this node, if known.
     pub address: Option<IpAddr>,
-    /// Subnets that the table omits because the address of their peer is itself inside a leased subnet. Datagrams to such a peer would loop.
+    /// Subnets that the table omits because the address of their peer is itself inside a leased subnet.
+    /// Datagrams to the peer of an omitted subnet would loop.
     pub refused: Vec<IpNet>,
     networks: Nets,
     own: Nets,
@@ -138,7 +140,7 @@ impl Table {
         }
     }
 
-    /// Whether an address is in a leased subnet of a peer or of this node.
+    /// Returns whether an address is in a leased subnet of a peer or of this node.
     fn is_leased(&self, ip: IpAddr) -> bool {
         self.in_network(ip) && (self.is_own(ip) || self.lookup(ip).is_some())
     }
@@ -153,7 +155,7 @@ impl Table {
         self.peers.get(index as usize)
     }
 
-    /// Whether an address is a peer's public address.
+    /// Returns whether an address is a peer's public address.
     #[inline]
     pub fn knows(&self, ip: IpAddr) -> bool {
         match ip {
@@ -162,25 +164,25 @@ impl Table {
         }
     }
 
-    /// Whether a socket address is an end of the tunnel: its port at a peer or at this node.
+    /// Returns whether a socket address is an end of the tunnel: its port at a peer or at this node.
     #[inline]
     pub(crate) fn is_tunnel_end(&self, to: SocketAddr) -> bool {
         to.port() == self.encap_port && (self.knows(to.ip()) || self.address == Some(to.ip()))
     }
 
-    /// Whether an address is in this node's subnets.
+    /// Returns whether an address is in this node's subnets.
     #[inline]
     pub fn is_own(&self, ip: IpAddr) -> bool {
         self.own.hold(ip)
     }
 
-    /// Whether an address is the broadcast address of this node's IPv4 subnet.
+    /// Returns whether an address is the broadcast address of this node's IPv4 subnet.
     #[inline]
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         self.own.broadcast(ip)
     }
 
-    /// Whether an address is in the cluster's networks.
+    /// Returns whether an address is in the cluster's networks.
     #[inline]
     pub fn in_network(&self, ip: IpAddr) -> bool {
         self.networks.hold(ip)
@@ -223,7 +225,7 @@ impl Nets {
         }
     }
 
-    /// Whether an address is the last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
+    /// Returns whether an address is the last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
     #[inline]
     fn broadcast(&self, ip: IpAddr) -> bool {
         match ip {

@@ -1,4 +1,4 @@
-//! TUN device. The device is not persistent: the kernel deletes it when its last file is closed (linux/if_tun.h).
+//! TUN device. The device is not persistent: the kernel deletes the device when the last file of the device is closed (linux/if_tun.h).
 
 #![allow(unsafe_code)]
 
@@ -24,7 +24,7 @@ const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
 const SIOCSIFTXQLEN: u32 = libc::SIOCSIFTXQLEN as u32;
 
 /// Queue length of the device in packets. At 50 000 packets per second, a queue with the kernel's default of 500 packets is full after ten
-/// milliseconds. The reader may wait that long for a processor that other programs use.
+/// milliseconds. The reader may wait ten milliseconds for a processor that other programs use.
 const QUEUE: libc::c_int = 2000;
 
 const TUN_F_CSUM: libc::c_ulong = 0x01;
@@ -43,11 +43,11 @@ pub struct Tun {
 /// The offloads that the kernel granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
-    /// Each packet has a virtio header.
+    /// Whether each packet has a virtio header.
     pub vnet: bool,
-    /// The engine can read and write TCP GSO packets.
+    /// Whether the engine can read and write TCP GSO packets.
     pub tcp: bool,
-    /// The engine can also read and write UDP GSO packets (Linux 6.2 and later).
+    /// Whether the engine can also read and write UDP GSO packets (Linux 6.2 and later).
     pub udp: bool,
 }
 
@@ -55,7 +55,7 @@ impl Tun {
     /// Creates the device, or attaches to an existing device that no other process has open. Returns the device's queues.
     ///
     /// # Errors
-    /// Returns an error if /dev/net/tun cannot be opened or the device cannot be set up. The error's text includes the remedy.
+    /// Returns an error if this function cannot open /dev/net/tun or cannot set up the device. The error's text includes the remedy.
     pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
         if features.tun_tap {
             return Self::by_tun_tap(name).map(|tun| vec![tun]);
@@ -107,7 +107,7 @@ impl Tun {
     /// Adopts a queue that a previous process opened.
     ///
     /// # Errors
-    /// Returns an error if the file is not a TUN queue of a device with that name, or if it cannot be set up.
+    /// Returns an error if the file is not a TUN queue of a device with this name, or if the setup of the queue fails.
     pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, EngineError> {
         let (found, flags) = identity(fd.as_fd()).map_err(|error| EngineError::NotTun {
             device: name.to_owned(),
@@ -183,7 +183,7 @@ impl Tun {
         Ok(())
     }
 
-    /// Sets the device's queue length to [`QUEUE`] packets (netdevice(7)). The kernel takes this request on any socket of the network namespace.
+    /// Sets the device's queue length to [`QUEUE`] packets (netdevice(7)). The kernel accepts this request on any socket of the network namespace.
     fn lengthen(&self) -> io::Result<()> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
         let socket = socket(
@@ -255,7 +255,7 @@ fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
     request
 }
 
-/// Returns name and flags of the device to which a file refers.
+/// Returns the name and the flags of the device to which a file refers.
 fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
     let mut request = request("", 0);
     ioctl(

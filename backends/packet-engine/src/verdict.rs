@@ -22,9 +22,9 @@ pub enum Icmp {
 /// The verdict on a packet from the TUN device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound<'t> {
-    /// Send the packet to this peer. In a routed tunnel, first decrement the TTL.
+    /// Sends the packet to this peer. In a routed tunnel, the engine first decrements the TTL.
     Send(&'t Peer),
-    /// Drop the packet and send an ICMP error.
+    /// Drops the packet and sends an ICMP error.
     Reply(Icmp, Reason),
     /// Drop it.
     Drop(Reason),
@@ -78,7 +78,8 @@ pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> R
     }
 }
 
-/// Whether a packet is itself a datagram of the tunnel. Either a pod builds such datagrams, or the route to a node leads into the tunnel.
+/// Returns whether a packet is itself a datagram of the tunnel. Either a pod builds datagrams of the tunnel, or the route to a node leads
+/// into the tunnel.
 #[inline]
 fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
     udp_destination(packet, header).is_some_and(|to| table.is_tunnel_end(to))

@@ -10,7 +10,7 @@ const GSO_TCP6: u8 = 4;
 const GSO_UDP: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// How the kernel segments a packet (`gso_type` of the virtio header).
+/// The method by which the kernel segments a packet (`gso_type` of the virtio header).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gso {
     /// A single packet.
@@ -27,7 +27,7 @@ pub enum Gso {
 /// A virtio header (`struct virtio_net_hdr`), which precedes each packet on the TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VnetHeader {
-    /// The checksum at `csum_start + csum_offset` is partial: it holds only the pseudo header's sum.
+    /// Whether the checksum at `csum_start + csum_offset` is partial, that is, whether it holds only the pseudo header's sum.
     pub(crate) needs_csum: bool,
     /// The segmentation type of the packet.
     pub gso: Gso,
@@ -42,7 +42,7 @@ pub struct VnetHeader {
 }
 
 impl VnetHeader {
-    /// Parses the header. Returns `None` if the buffer is shorter than [`LEN`], or for segmentation types that were not requested (UFO).
+    /// Parses the header. Returns `None` if the buffer is shorter than [`LEN`], or for segmentation types that the engine did not request (UFO).
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [flags, kind, h0, h1, g0, g1, s0, s1, o0, o1, ..] = *bytes else {
             return None;

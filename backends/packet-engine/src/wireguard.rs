@@ -1,10 +1,10 @@
 //! WireGuard: peers with keys and allowed IPs, sessions, sealing and opening of packets. The crate `noise` implements the messages of the protocol
 //! (handshakes, cookies, data). This module decides to which peer a packet belongs, and when a peer's timers are due. The module keeps the cost of
-//! both decisions off the packet path.
+//! peer selection and of timers off the packet path.
 //!
-//! The configuration of a [`Device`] is the same as in the kernel: private key, peers and allowed IPs, all of which can change while packets flow.
-//! Packet threads use the last published snapshot and need no lock. Neither direction of a peer waits for the other, or for a handshake.
-//! [`Device::work`] does all slow work, mainly handshakes. One thread calls it: the handshake thread.
+//! The configuration of a [`Device`] is the same as in the kernel: private key, peers and allowed IPs. The configuration can change while packets
+//! flow. Packet threads use the last published snapshot and need no lock. Neither direction of a peer waits for the other direction or for a
+//! handshake. [`Device::work`] does all slow work, mainly handshakes. Only the handshake thread calls [`Device::work`].
 
 mod admission;
 mod allowance;

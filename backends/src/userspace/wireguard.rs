@@ -1,6 +1,6 @@
-//! A kernel in which some WireGuard interfaces are TUN devices of the packet engine. To the plan and the reconciler, these devices look like
-//! interfaces of the kernel: a link with a key and a port, peers, allowed IPs, sessions. The kernel itself handles addresses and routes, as for other
-//! links.
+//! A kernel in which some WireGuard interfaces are TUN devices of the packet engine. The plan and the
+//! reconciler treat the engine's devices as kernel interfaces: links with a key and a port, peers, allowed
+//! IPs and sessions. The kernel itself handles addresses and routes, as for other links.
 
 use super::{StoredFiles, queue_name, socket_name};
 use crate::handover::Files;
@@ -136,7 +136,7 @@ impl Tunnel {
         }
     }
 
-    /// Presents the open device as a WireGuard interface of the kernel. Presents a real WireGuard interface of that name as a TUN device.
+    /// Presents the open device as a WireGuard interface of the kernel. Presents a real WireGuard interface of the same name as a TUN device.
     fn present(&self, found: &mut ExistingState) {
         let held = self.held();
         let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(self.name)) else {
@@ -299,7 +299,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             .collect()
     }
 
-    /// Returns the index of the interface that an operation concerns, if it is an engine's.
+    /// Returns the index of the engine's interface that an operation concerns, if any.
     fn place(&self, op: &Op) -> Option<usize> {
         let name = match op.key() {
             Key::Link(name) | Key::WireguardPeer(name, _) | Key::AllowedIp(name, _) => *name,

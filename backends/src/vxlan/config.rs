@@ -33,7 +33,7 @@ pub struct Config {
     pub vni: u32,
     /// The UDP port. `None` means the kernel's default, usually 8472.
     pub port: Option<u16>,
-    /// The MTU to assume for the underlay.
+    /// The MTU in bytes that flanneld assumes for the underlay.
     pub mtu: Option<u32>,
     /// Whether the Group Based Policy extension is on.
     pub gbp: bool,
@@ -106,7 +106,7 @@ impl Config {
         family.pick(self.names.0, self.names.1)
     }
 
-    /// Returns the MTU of a family's device. The kernel refuses a value above the underlay's MTU.
+    /// Returns the MTU of a family's device in bytes. The kernel refuses a value above the underlay's MTU.
     pub(crate) fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
         self.mtu
             .unwrap_or(underlay)

@@ -81,7 +81,7 @@ fn a_peer_has_three_objects_for_each_family() {
     );
 }
 
-/// Returns the operations that take a node from one configuration to the other.
+/// Returns the operations that change a node from one configuration to another.
 fn change(from: &str, to: &str) -> Vec<Op> {
     let state = |keys: &str| {
         desired(
@@ -312,7 +312,7 @@ proptest! {
         }
     }
 
-    /// Holds for any change, even with conflicts over few MACs and addresses.
+    /// A change yields the same state as the whole computation, even with conflicts over few MACs and addresses.
     #[test]
     fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(1u8..12, (0u8..10, 2u8..6, 0i64..4), 0..8), 2..6),

@@ -11,7 +11,7 @@ use subnet_lease::json::Object;
 use types::Subnets;
 use types::{Addresses, Dual, Family};
 
-/// Name of the device, or of the IPv4 device if each family has one.
+/// Name of the device, or of the IPv4 device if each family has a device.
 pub(super) const DEVICE: &str = "flannel-wg";
 pub(super) const DEVICE_V6: &str = "flannel-wg-v6";
 /// The default ports.
@@ -25,11 +25,11 @@ pub(super) const OVERHEAD: u32 = 80;
 pub enum Mode {
     /// The family of the inner packets. Each family has a separate device.
     Separate,
-    /// IPv4 or IPv6, chosen for each peer by its addresses and this node's.
+    /// IPv4 or IPv6, which the backend chooses for each peer by the addresses of the peer and of this node.
     Auto,
-    /// IPv4 packets carry the tunnel.
+    /// IPv4 as the carrier of the tunnel.
     Ipv4,
-    /// IPv6 packets carry the tunnel.
+    /// IPv6 as the carrier of the tunnel.
     Ipv6,
 }
 
@@ -143,7 +143,7 @@ impl Config {
         }
     }
 
-    /// Returns the MTU of the devices, given the MTU of the underlay.
+    /// Returns the MTU of the devices in bytes, given the MTU of the underlay.
     pub(crate) fn device_mtu(&self, underlay: u32) -> u32 {
         self.mtu
             .unwrap_or(underlay)
@@ -234,7 +234,7 @@ fn implementation(object: &Object) -> Result<Implementation, Fault> {
 }
 
 /// Returns the family of the peer's address that Go flannel chooses. The function prefers a public IPv4 address if this node has an IPv4 address.
-/// Otherwise it prefers a public IPv6 address if this node has a public IPv6 address. In all other cases, it prefers IPv4.
+/// Otherwise the function prefers a public IPv6 address if this node has a public IPv6 address. In all other cases, the function prefers IPv4.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
     let (own_v4, own_v6) = own

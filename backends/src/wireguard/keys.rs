@@ -19,7 +19,7 @@ const LONGEST: u64 = 4096;
 pub(super) enum Content {
     /// A key.
     Key(Secret),
-    /// The file is empty, or contains data other than a key.
+    /// Empty file, or file with data other than a key.
     Garbled,
     /// The file does not exist.
     Missing,
@@ -28,9 +28,9 @@ pub(super) enum Content {
 /// Whether a file may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Links {
-    /// The daemon follows links, because an operator named the file. Kubernetes mounts the files of a Secret as links.
+    /// Links that the daemon follows, because an operator named the file. Kubernetes mounts the files of a Secret as links.
     Followed,
-    /// The daemon refuses links, because only the daemon writes the file, and it does not write links.
+    /// Links that the daemon refuses, because only the daemon writes the file, and the daemon does not write links.
     Refused,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
 /// Writes a private key as Go flannel does: base64 without a line end. No reader sees a partial key, and only the owner can read the file.
 ///
 /// # Errors
-/// Returns an error if the folder cannot be written.
+/// Returns an error if the function cannot write to the folder.
 pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
     let folder = path
         .parent()
@@ -212,7 +212,7 @@ pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
             tracing::warn!(
                 path = %path.display(),
                 to = %aside.display(),
-                "the file held no WireGuard private key (32 bytes in base64) and was moved; creating a new key, which peers learn from this node's lease"
+                "moved the file, because it held no WireGuard private key (32 bytes in base64); creating a new key, which peers learn from this node's lease"
             );
         }
     }
@@ -222,7 +222,7 @@ pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
 /// Generates a private key and writes it to the file.
 ///
 /// # Errors
-/// Returns an error if the file cannot be written.
+/// Returns an error if the function cannot write the file.
 pub(super) fn renew(path: &Path) -> Result<Secret, FileError> {
     let key = Secret::generate()
         .map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
@@ -278,7 +278,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Simulates a crash between writing and renaming.
+    /// At the next start, flanneld removes temporary keys that a crash left between the write and the rename of a key.
     #[test]
     fn temporary_keys_of_a_crash_are_removed_at_the_next_start() {
         let folder = folder("crash");

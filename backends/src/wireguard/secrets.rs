@@ -1,4 +1,4 @@
-//! A node's keys while it runs. The keys follow their files, and the node creates another key if an older node has the same key.
+//! A node's keys while the node runs. The node adopts changed keys from their files. It creates another key if an older node has the same key.
 
 use super::config::Config;
 use super::keys::{self, Content, Links};
@@ -104,7 +104,7 @@ impl Files {
         }
     }
 
-    /// Warns of files that other users can read. If `refuse_insecure` is set, returns an error instead.
+    /// Warns of files that other users can read. If `refuse_insecure` is set, the method returns an error instead.
     fn guard(&self) -> Result<(), SecretError> {
         let private = keys::exposed(SecretKind::Private, &self.key);
         for exposed in private.into_iter().chain(
@@ -120,8 +120,8 @@ impl Files {
         Ok(())
     }
 
-    /// Returns a warning if other users can read a file, and whether the daemon may use the file's key. With `refuse_insecure`, the daemon may not
-    /// use a changed key from such a file.
+    /// Returns a warning if other users can read a file, and whether the daemon may use the file's key. If
+    /// `refuse_insecure` is set, the daemon must not use a changed key from a file that other users can read.
     fn trust(&self, what: SecretKind, path: &Path, changed: bool) -> (String, bool) {
         match (keys::exposed(what, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
@@ -140,8 +140,8 @@ impl Files {
     /// Reads the keys. Generates a private key if none exists.
     ///
     /// # Errors
-    /// Returns an error if the read or the write of a file fails, or if a file contains no preshared key. With `refuse_insecure`, also returns an
-    /// error if other users can read a file.
+    /// Returns an error if the read or the write of a file fails, or if a file contains no preshared key. If
+    /// `refuse_insecure` is set, the method also returns an error if other users can read a file.
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
@@ -199,7 +199,7 @@ fn warn_once(last: &mut String, now: String) {
     }
 }
 
-/// Follows the files, and generates another key on request. Notifies `replanned` of each change.
+/// Rereads the files periodically, and generates another key on request. Notifies `replanned` of each change.
 pub(super) async fn follow(
     secrets: Arc<Secrets>,
     files: Files,
@@ -231,7 +231,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Reads the files. Returns true if they contain other keys than before.
+/// Reads the files. Returns true if the files contain other keys than before.
 fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     let now = secrets.now();
     let private = private(files, &now.private, notices);
@@ -249,7 +249,7 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     }
     if changed.1 {
         tracing::info!(
-            "another preshared key of WireGuard; sessions continue, and the next handshakes use it"
+            "the preshared key of WireGuard has changed; sessions continue, and the next handshakes use the new key"
         );
     }
     if changed.0 || changed.1 {
@@ -258,7 +258,7 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     changed.0 || changed.1
 }
 
-/// Reads the private key from its file. If the file is missing or contains no key twice in a row, rewrites the file with the key in use.
+/// Reads the private key from its file. If two consecutive reads find no file or no key, the function rewrites the file with the key in use.
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
     let kept = |why: FileError| {
@@ -285,7 +285,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
             Ok(aside) => tracing::warn!(
                 path = %path.display(),
                 to = %aside.display(),
-                "the file held no WireGuard key and was moved"
+                "moved the file, because it held no WireGuard key"
             ),
             Err(error) => {
                 warn_once(&mut notices.key, kept(error));
@@ -300,12 +300,12 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     match keys::write(path, present) {
         Ok(()) => tracing::warn!(
             path = %path.display(),
-            "the file lost its WireGuard key; wrote the key in use there again"
+            "the file lost its WireGuard key; wrote the key in use to the file again"
         ),
         Err(error) => warn_once(
             &mut notices.key,
             format!(
-                "cannot write the WireGuard key to {}: {error}; after a restart this node will have another one",
+                "cannot write the WireGuard key to {}: {error}; after a restart, this node has another key",
                 path.display()
             ),
         ),
@@ -313,7 +313,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     present.clone()
 }
 
-/// Reads the preshared key from its file. If the file contains no key, keeps the key in use.
+/// Reads the preshared key from its file. If the file contains no key, the function keeps the key in use.
 fn preshared(
     files: &Files,
     path: &Path,
@@ -326,14 +326,14 @@ fn preshared(
             warn_once(&mut notices.preshared, text);
             return if taken { Some(key) } else { present.cloned() };
         }
-        Ok(Content::Garbled) => "it does not hold 32 bytes in base64".to_owned(),
-        Ok(Content::Missing) => "there is no such file".to_owned(),
+        Ok(Content::Garbled) => "the file does not hold 32 bytes in base64".to_owned(),
+        Ok(Content::Missing) => "the file does not exist".to_owned(),
         Err(error) => error.to_string(),
     };
     warn_once(
         &mut notices.preshared,
         format!(
-            "cannot read the preshared key of {}: {why}; keeping the one in use",
+            "cannot read the preshared key of {}: {why}; keeping the key in use",
             path.display()
         ),
     );
@@ -369,7 +369,7 @@ mod tests {
         );
     }
 
-    /// If secrets that others can read are refused, they are not loaded at the start and not used while the daemon runs.
+    /// If flanneld refuses secrets that others can read, it neither loads them at the start nor uses them while it runs.
     #[test]
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
@@ -455,7 +455,7 @@ mod tests {
                 .err()
                 .unwrap()
                 .to_string()
-                .contains("there is no such file")
+                .contains("the file does not exist")
         );
         let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
         fs::write(folder.join("psk"), &*first.text()).unwrap();

@@ -23,7 +23,7 @@ fn key(n: u8) -> PublicKey {
     Secret::new([n; 32]).public()
 }
 
-/// Returns a lease as Go flannel writes it. In all modes, its IPv6 data has the port of the IPv6 device.
+/// Returns a lease as Go flannel writes it. In all modes, the lease's IPv6 data has the port of the IPv6 device.
 fn lease(n: u8, data: Option<String>) -> Lease {
     let given = data;
     let data = |port: u16| {
@@ -218,7 +218,7 @@ fn one_family_alone() {
     );
 }
 
-/// With any content of leases, no two peers share what they may send, and only a subnet's holder gets its packets.
+/// Whatever leases contain, no allowed IP belongs to two peers, and only a subnet's holder gets the subnet's packets.
 #[test]
 fn hostile_leases_take_nothing_from_others() {
     let plan = plan(DUAL, "");
@@ -336,7 +336,7 @@ fn key_identifies_the_owner_of_a_lease() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// Holds for any change, with one device and with two, even with conflicts over few keys.
+    /// A change yields the same state as the whole computation, with one device and with two devices, even with conflicts over few keys.
     #[test]
     fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(2u8..10, (2u8..8, 0i64..4), 0..8), 2..6),
@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// If there is one device, both halves of a lease need the same peer. The state is not computed anew because of this.
+/// With a single device, both halves of a lease need the same peer. The plan does not compute the whole state again because of this shared peer.
 #[test]
 fn joining_node_changes_nothing_for_other_peers() {
     for keys in ["", r#","Mode":"auto""#] {

@@ -39,8 +39,8 @@ pub(super) fn kernel<K: Kernel>(
     kernel
 }
 
-/// Returns the addresses on which a device listens. As with the kernel's device, these are all addresses of the families that carry the device's
-/// datagrams, because a peer may use any of them.
+/// Returns the addresses on which a device listens. Like the kernel's device, the engine's device listens on
+/// all addresses of the families that carry its datagrams. A peer may use any of these addresses.
 fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
     let listens = |of: Family| match config.mode {
         Mode::Separate => of == family,

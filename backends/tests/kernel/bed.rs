@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use types::{Addresses, Subnets};
 
-/// How long a test waits for an event. It is less than the minute for which a first pass delays deletions.
+/// Maximum time that a test waits for an event. The deadline is shorter than the minute for which a first pass delays deletions.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
@@ -213,7 +213,7 @@ pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     }
 }
 
-/// Returns a lease of node `n`. Subnets, addresses and MACs are derived from the number.
+/// Returns a lease of node `n`. This function derives subnets, addresses and MACs from the number.
 pub(crate) fn lease(setup: &Setup, n: u16) -> Lease {
     let [high, low] = n.to_be_bytes();
     let v4 = setup
@@ -349,7 +349,7 @@ impl Node {
         );
     }
 
-    /// Stops the node. The kernel keeps its objects.
+    /// Stops the node. The kernel keeps the node's objects.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! With every backend, packets to missing pods are dropped here. The bridge of existing pods is not affected.
+//! Tests that this node drops packets to missing pods with every backend. The blackhole routes do not affect the bridge of existing pods.
 
 use crate::bed::*;
 use backends::{Options, Setup};

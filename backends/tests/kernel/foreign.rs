@@ -1,4 +1,4 @@
-//! Foreign objects stay, and objects that Go flannel left are adopted without a gap.
+//! Tests that foreign objects stay and that flanneld adopts objects of Go flannel without a gap.
 
 use crate::bed::*;
 use backends::error::UnderlayError;
@@ -63,7 +63,7 @@ fn a_foreign_route_is_reported_as_a_conflict() {
             kernel.trouble_text()
         );
         let texts = [
-            "find it with `ip route show 10.244.2.0/24`",
+            "find the route with `ip route show 10.244.2.0/24`",
             "no other route to fd10:244:0:2:: takes precedence",
         ];
         assert!(
@@ -139,7 +139,7 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
     });
 }
 
-/// Peer addresses that the kernel refuses as a gateway or as the far end of a tunnel, all at once.
+/// Peer addresses that the kernel refuses as a gateway or as the far end of a tunnel do not affect other peers.
 #[test]
 fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     for backend in [
@@ -190,7 +190,7 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     }
 }
 
-/// The underlay is down, or its network is gone. No peer can be programmed, which is not the fault of any peer.
+/// The underlay is down, or its network is gone. flanneld can program no peer, and no peer is the cause.
 #[test]
 fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
     in_namespace(|| async {
@@ -575,7 +575,7 @@ fn unrelated_changes_are_ignored() {
     });
 }
 
-/// Notifications of the node's own writes are expected and cause no full pass.
+/// flanneld expects the notifications of its own writes, so they cause no full pass.
 #[test]
 fn own_changes_cause_no_full_pass() {
     for backend in [

@@ -1,8 +1,8 @@
-//! The kernel state equals that of Go flannel 0.28.9: its captures, with MACs, leases and protocol replaced.
+//! Tests that the kernel state equals the captures of Go flannel 0.28.9, in which the tests replace MACs, leases and the protocol.
 
 use crate::bed::*;
 
-/// Returns the lines about flannel, without the underlay's own.
+/// Returns the lines about flannel, without the lines of the underlay.
 fn ours() -> Vec<String> {
     state()
         .into_iter()

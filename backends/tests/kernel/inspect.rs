@@ -205,7 +205,7 @@ fn refused(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// A route in place of ours is reported, and so is one that was inserted before ours.
+/// The inspection reports a route in place of ours and a route that another program inserted before ours.
 #[test]
 fn conflicting_route_is_reported_with_the_kernel_error() {
     in_namespace(|| async {

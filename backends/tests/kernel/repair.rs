@@ -1,4 +1,4 @@
-//! Damage by other programs is repaired by events only: audits are off.
+//! Tests that flanneld repairs damage by other programs in response to events only, without audits.
 
 use crate::bed::*;
 

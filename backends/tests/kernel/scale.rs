@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// A network wide enough for thousands of nodes.
 const WIDE: &str = r#"{"Network":"10.240.0.0/12","Backend":BACKEND}"#;
 
-/// Returns the processor time of this thread, which does all the work of a node. The load of other programs does not change it.
+/// Returns the processor time of this thread, which does all the work of a node. The load of other programs does not change this time.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .unwrap()

@@ -1,4 +1,4 @@
-//! WireGuard in the packet engine: the backend with a real kernel, and as its peer an engine in another namespace.
+//! WireGuard in the packet engine: the backend with a real kernel, and an engine in another namespace as its peer.
 
 use crate::bed::*;
 use backends::Setup;
@@ -105,7 +105,7 @@ impl Other {
         self.device.change().set_private_key(secret.clone());
     }
 
-    /// Makes node 1 its peer. It learns the endpoint of node 1 from packets.
+    /// Makes node 1 the peer of node 2. Node 2 learns the endpoint of node 1 from packets.
     fn meets(&self, node: PublicKey) {
         let mut change = self.device.change();
         change.set_peer(node, None, None, 0).unwrap();
@@ -220,7 +220,7 @@ fn a_port_that_is_taken_is_named_and_used_once_it_is_free() {
                 .err()
                 .unwrap();
             assert!(
-                error.to_string().contains("UDP 0.0.0.0:51820 is taken"),
+                error.to_string().contains("cannot bind UDP 0.0.0.0:51820"),
                 "{error}"
             );
             drop(taken);

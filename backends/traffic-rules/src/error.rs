@@ -12,31 +12,31 @@ const XTABLES_LOCK: &str = "/run/xtables.lock";
 /// The reason why a program failed. The text changes only if the reason changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramError {
-    /// The program is not installed, or the system refuses to run it.
+    /// Program that is not installed, or that the system refuses to run.
     Missing {
-        /// The program that was started.
+        /// The program that the daemon tried to run.
         program: String,
-        /// The system's error. `None` if no program ran, because none of several programs is installed.
+        /// The system's error. The field is `None` if no program ran, because none of several programs is installed.
         errno: Option<Errno>,
     },
-    /// The system cannot start another process.
+    /// Failure of the system to start another process.
     NoProcess {
-        /// The program that was started.
+        /// The program that the daemon tried to run.
         program: String,
     },
-    /// Another program holds the xtables lock.
+    /// Xtables lock that another program holds.
     Locked {
         /// The program that waited.
         program: String,
     },
-    /// The program did not finish in time.
+    /// Program that did not finish in time.
     TimedOut {
         /// The command with its arguments.
         command: String,
         /// The time limit in seconds.
         seconds: u64,
     },
-    /// An object that the command names, or that the kernel needs for it, does not exist.
+    /// Missing object that the command names, or that the kernel needs for the command.
     NotFound {
         /// The command with its arguments.
         command: String,
@@ -45,7 +45,7 @@ pub enum ProgramError {
         /// The program's output on stderr.
         words: String,
     },
-    /// The program refused, or the kernel refused the rules that the program passed to it.
+    /// Command that the program refused, or rules that the kernel refused.
     Refused {
         /// The command with its arguments.
         command: String,
@@ -54,14 +54,14 @@ pub enum ProgramError {
         /// The program's output on stderr.
         words: String,
     },
-    /// The wait for the end of the program failed.
+    /// Failed wait for the end of the program.
     Lost {
         /// The command with its arguments.
         command: String,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The program did not print valid JSON.
+    /// Program output that is not valid JSON.
     NotJson {
         /// The message of the JSON parser.
         words: String,
@@ -112,7 +112,7 @@ impl fmt::Display for ProgramError {
             ),
             ProgramError::Locked { program } => write!(
                 f,
-                "{program} timed out after 5 s waiting for {XTABLES_LOCK}, which another program holds (find it with `fuser -v {XTABLES_LOCK}`)"
+                "{program} timed out after 5 s waiting for {XTABLES_LOCK}, which another program holds; find the other program with `fuser -v {XTABLES_LOCK}`"
             ),
             ProgramError::TimedOut { command, seconds } => {
                 write!(f, "{command} did not finish within {seconds} s")
@@ -142,14 +142,14 @@ impl std::error::Error for ProgramError {}
 /// The reason why the rules of a family are not in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RulesError {
-    /// A program failed, so rules may be missing.
+    /// Failure of a program, after which rules may be missing.
     Program {
         /// The error of the program.
         error: ProgramError,
         /// Whether the daemon writes the rules with nftables instead of iptables.
         nftables: bool,
     },
-    /// The kernel cannot guard the encapsulation port. The other rules are in place.
+    /// Encapsulation port that the kernel cannot guard. The other rules are in place.
     Unguarded {
         /// The error of the program.
         error: ProgramError,

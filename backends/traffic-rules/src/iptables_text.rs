@@ -1,4 +1,4 @@
-//! Renders the rules in iptables syntax and builds the input for iptables-restore. Pure: text in, text out.
+//! Renders the rules in iptables syntax and builds the input for iptables-restore. The functions are pure: they convert text to text.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Encap, Match, Rule, Ruleset, Verdict, head};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use types::{Encapsulation, Family};
 
-/// The guard chain of slot 0. The chains of other slots have the slot number appended.
+/// The guard chain of slot 0. The chain names of other slots end with the slot number.
 const GUARD_CHAIN: &str = "FLANNEL-ENCAP";
 
 /// A chain that flannel manages, and the jumps to it.
@@ -18,7 +18,7 @@ struct ManagedChain {
     comment: &'static str,
     /// Whether other daemons may also have rules in the chain.
     shared: bool,
-    /// The chain's rules. `None` if the chain should not exist.
+    /// The chain's rules. The field is `None` if the chain should not exist.
     rules: Option<Vec<String>>,
     jumps: Vec<HookJump>,
 }
@@ -194,8 +194,8 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     }
 }
 
-/// Returns the input for `iptables-restore --noflush` that turns the rules in `saved` (the output of `iptables-save`) into the desired rules. Returns
-/// `None` if the rules already match.
+/// Returns the input for `iptables-restore --noflush` that changes the rules in `saved` (the output of
+/// `iptables-save`) into the desired rules. Returns `None` if the rules already match.
 ///
 /// Each table is one commit. The input replaces a chain as a whole, or only this daemon's rules if other daemons also have rules in the chain.
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
@@ -263,7 +263,7 @@ fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
     lines
 }
 
-/// Turns the line that appends a rule into the line that deletes the rule.
+/// Converts the line that appends a rule into the line that deletes the rule.
 fn deletion(line: &str) -> String {
     line.replacen("-A ", "-D ", 1)
 }
@@ -322,7 +322,7 @@ pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
         .collect()
 }
 
-/// Returns the networks that a rule of iptables-save matches. `None` if the parser does not understand the rule.
+/// Returns the networks that a rule of iptables-save matches. Returns `None` if the parser does not understand the rule.
 fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     let (mut source, mut destination, mut is) = (None, None, true);
     let mut words = line.split(' ');
@@ -341,8 +341,9 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     Some((source, destination))
 }
 
-/// Returns the commands that remove rules of Go flannel before v0.17. Those rules carry no comment and look like an operator's rules, so flanneld
-/// reports but does not touch them. `program` is the command to print, such as `iptables`.
+/// Returns the commands that remove rules of Go flannel before v0.17. The rules of Go flannel before v0.17
+/// carry no comment and look like an operator's rules. flanneld therefore reports these rules but does not
+/// touch them. `program` is the command to print, such as `iptables`.
 pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Vec<String> {
     let multicast = if matches!(network, IpNet::V6(_)) {
         "ff00::/8"
@@ -471,7 +472,7 @@ impl ManagedChain {
 /// The current state of a managed chain.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ChainState {
-    /// The rules of the chain with their owners. `None` if the chain does not exist.
+    /// The rules of the chain with their owners. The field is `None` if the chain does not exist.
     rules: Option<Vec<(Owner, String)>>,
     /// The jumps found in the built-in chains.
     jumps: Vec<FoundJumps>,
@@ -482,14 +483,14 @@ struct ChainState {
 struct FoundJumps {
     /// The number of jumps that match the desired jump.
     exact: usize,
-    /// Whether another rule comes before the first such jump.
+    /// Whether another rule comes before the first jump that matches the desired jump.
     foreign_first: Option<bool>,
     /// Other jumps to flannel's chain, and rules with flannel's comment (Go flannel v0.17 to v0.19).
     stale: Vec<String>,
 }
 
 impl ChainState {
-    /// Whether other daemons have rules in the chain.
+    /// Returns whether other daemons have rules in the chain.
     fn shared(&self) -> bool {
         self.rules
             .iter()

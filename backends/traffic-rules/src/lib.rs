@@ -1,5 +1,5 @@
-//! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them to the kernel. The daemon keeps these rules in the
-//! kernel.
+//! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them to the
+//! kernel. The daemon keeps the rules in the kernel.
 
 pub mod error;
 pub mod iptables_text;
@@ -39,7 +39,7 @@ pub struct Wanted {
     pub own: Subnets,
     /// The options from the command line.
     pub options: RuleOptions,
-    /// Whether to use nftables instead of iptables.
+    /// Whether the daemon uses nftables instead of iptables.
     pub nftables: bool,
     /// The interval at which the daemon checks the iptables rules.
     pub resync: Duration,
@@ -56,7 +56,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether the rules depend on the addresses of the other nodes.
+    /// Returns whether the rules depend on the addresses of the other nodes.
     pub fn follows_peers(&self) -> bool {
         !self.encapsulation.is_none() && self.options.guard.is_some()
     }
@@ -122,7 +122,7 @@ pub struct Applier {
     family: Family,
     /// The chosen variant of iptables, which stays the same even if the system default changes.
     pinned: Option<Iptables>,
-    /// Whether `--random-fully` works on this host. `None` before the first attempt.
+    /// Whether `--random-fully` works on this host. The field is `None` before the first attempt.
     random: Option<bool>,
     notes: Vec<Note>,
 }
@@ -139,7 +139,7 @@ impl Applier {
         }
     }
 
-    /// Returns the variant of iptables in use. `None` before the first pass, and with nftables.
+    /// Returns the variant of iptables in use. Returns `None` before the first pass, and with nftables.
     pub fn variant(&self) -> Option<Variant> {
         self.pinned.as_ref().map(|programs| programs.variant)
     }
@@ -152,7 +152,7 @@ impl Applier {
     /// Writes the rules that are missing from the kernel.
     ///
     /// # Errors
-    /// Returns an error if a program fails or is not installed. The text contains the remedy.
+    /// Returns an error if a program fails or is not installed. The text of the error contains the remedy.
     pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
         match self.nftables {
             true => self.apply_nft(rules).await,
@@ -338,7 +338,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Returns the programs. The first call chooses them.
+    /// Returns the programs. The first call chooses the programs.
     async fn pin(&mut self) -> Result<Iptables, ProgramError> {
         if let Some(programs) = &self.pinned {
             return Ok(programs.clone());
@@ -385,7 +385,7 @@ impl Applier {
 struct NftPlan {
     applied: Applied,
     listing: Option<serde_json::Value>,
-    /// None if the rules are already in place.
+    /// The rules to write, or `None` if the rules are already in place.
     wanted: Option<Ruleset>,
 }
 
@@ -401,25 +401,25 @@ pub struct CleanupReport {
 /// The location of a family's active rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActiveRules {
-    /// Nowhere: the family has no rules.
+    /// No location, because the family has no rules.
     Nothing,
     /// In the nftables table.
     Nftables,
-    /// In the chains of one variant of iptables.
+    /// The chains of one variant of iptables.
     Iptables(Variant),
 }
 
-/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables. A dry run only reports them.
+/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables. A dry run only reports the rules.
 pub async fn clear(dry_run: bool) -> CleanupReport {
     clear_except(&OtherDaemons::default(), dry_run).await
 }
 
-/// Removes all rules except those that other daemons keep.
+/// Removes all rules except the rules that other daemons keep.
 pub async fn clear_except(others: &OtherDaemons, dry_run: bool) -> CleanupReport {
     clear_unused([ActiveRules::Nothing; 2], others, dry_run).await
 }
 
-/// Removes the rules that are not active: the rules of the other tool, of the other variant of iptables, and of a family without rules.
+/// Removes inactive rules: the rules of the other tool, of the other variant of iptables, and of a family that needs no rules.
 /// The rules of other daemons stay.
 pub async fn clear_inactive(kept: [ActiveRules; 2], others: &OtherDaemons) -> CleanupReport {
     clear_unused(kept, others, false).await
@@ -587,7 +587,7 @@ async fn clear_nft(
     }
 }
 
-/// Returns the commands that remove rules of Go flannel before v0.17. These rules look like an operator's rules.
+/// Returns the commands that remove rules of Go flannel before v0.17. The rules of Go flannel before v0.17 look like an operator's rules.
 pub async fn uncommented_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
     let mut out = Vec::new();
     for family in Family::ALL {

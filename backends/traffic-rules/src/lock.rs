@@ -15,15 +15,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for taking the lock, which is longer than one write may take. A holder that takes longer is stuck.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The lock, held until it is dropped or the process ends. After the timeout, the caller continues without the lock: flanneld repairs a lost race
-/// later, but not an endless wait.
+/// The lock, which lasts until the caller drops the value or the process ends. After the timeout, the caller continues without
+/// the lock. flanneld can repair the result of a race later, but it cannot recover from an endless wait.
 #[derive(Debug)]
 pub struct RulesLock {
     _socket: Option<UnixListener>,
 }
 
-/// The number of consecutive attempts that find no holder of root or this user, after which the daemon ignores the lock. Between bind and listen, the
-/// user of a legitimate daemon is unknown.
+/// The number of consecutive attempts after which the daemon ignores a lock whose holder is neither root nor
+/// this user. The user of a legitimate daemon is unknown between the daemon's calls of bind and listen.
 const MAX_FOREIGN_HOLDERS: u32 = 3;
 
 /// Takes the lock for one program. Each program has its own lock, so that a wait for the xtables lock does not delay nftables. Ignores a lock of
@@ -71,7 +71,7 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     }
 }
 
-/// Whether root or the user of this process listens on a socket.
+/// Returns whether root or the user of this process listens on a socket.
 fn is_ours(name: &str) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let user = || {

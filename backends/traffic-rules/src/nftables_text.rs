@@ -1,7 +1,8 @@
 //! Renders the rules as an nft script and parses the output of `nft -j`. Pure: text in, text out.
 //!
-//! The table, chain and comment names are Go flannel's, so that either daemon finds and replaces the other's rules. The rules have the same effect as
-//! the iptables rules (they mask the mark, and rule 4 applies to this node's pods).
+//! The names of the table, chains and comments are the names of Go flannel, so that each daemon finds and
+//! replaces the other daemon's rules. The rules have the same effect as the iptables rules (they mask the
+//! mark, and rule 4 applies to this node's pods).
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};
@@ -24,7 +25,7 @@ struct Chain {
     hook: &'static str,
     priority: i64,
     comment: &'static str,
-    /// Each guard of an encapsulation port has its own chains. All daemons share the other chains.
+    /// Whether each guard of an encapsulation port has its own chain of this kind. All daemons share the other chains.
     guard: bool,
 }
 
@@ -113,8 +114,9 @@ impl Chain {
     }
 }
 
-/// Returns one transaction that turns the table in `listing` (the output of `nft -j list table`) into the desired rules. Keeps rules of other
-/// daemons. If no rules remain, the transaction deletes the table. If only the peers differ, it changes only the set.
+/// Returns one transaction that changes the table in `listing` (the output of `nft -j list table`) into the
+/// desired rules. The transaction keeps the rules of other daemons. If no rules remain, the transaction
+/// deletes the table. If only the peers differ, the transaction changes only the set of peers.
 pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.family);
     let found = listing
@@ -273,7 +275,7 @@ pub(crate) fn removal(family: Family) -> String {
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }
 
-/// Returns the script that `nft --check` must accept before random ports are used.
+/// Returns the script that `nft --check` must accept before the daemon uses random ports.
 pub(crate) fn probe(family: Family) -> String {
     let (family, _) = table(family);
     let name = "flannel-probe";
@@ -325,7 +327,8 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
     out
 }
 
-/// Whether the family's table in `listing` (the output of `nft -j list table`, `None` if there is no table) holds exactly these rules.
+/// Returns whether the family's table holds exactly these rules. `listing` is the output of `nft -j list table`, or `None` if the table
+/// does not exist.
 pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let found = listing
         .map(|listing| TableState::read(listing, rules))
@@ -334,7 +337,7 @@ pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
-/// Whether all rules except those of the encapsulation port are in place.
+/// Returns whether all rules except the rules of the encapsulation port are in place.
 pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let bare = Ruleset {
         encap: None,
@@ -369,7 +372,7 @@ pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
         .as_u64()
 }
 
-/// Whether other daemons also use the table.
+/// Returns whether other daemons also use the table.
 pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
     TableState::read(
         listing,
@@ -381,9 +384,10 @@ pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) 
     .is_shared()
 }
 
-/// Returns one transaction that removes flannel's iptables-nft rules from the listed tables, and descriptions of the removed objects. Rules that
-/// other daemons keep stay. Returns `None` if the tables contain no such rules. nft does not print iptables comments, so a jump is recognised by its
-/// target.
+/// Returns one transaction that removes flannel's iptables-nft rules from the listed tables, and descriptions
+/// of the removed objects. The rules that other daemons keep remain in place. Returns `None` if the tables
+/// contain no rules of flannel. nft does not print iptables comments, so the function recognises a jump by
+/// the jump's target.
 pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
@@ -417,7 +421,7 @@ struct IptablesRemoval<'a> {
 }
 
 impl IptablesRemoval<'_> {
-    /// Whether a chain's name shows that flannel created the chain.
+    /// Returns whether a chain's name shows that flannel created the chain.
     fn is_ours(&self, chain: &str) -> bool {
         ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&chain)
             || slot_of(chain, "FLANNEL-ENCAP").is_some_and(|slot| !self.others.keeps_guard(slot))
@@ -430,7 +434,7 @@ impl IptablesRemoval<'_> {
         Some(self.others.owner(source, destination))
     }
 
-    /// Whether other daemons have rules in a chain.
+    /// Returns whether other daemons have rules in a chain.
     fn is_shared(&self, listing: &Value, chain: &str) -> bool {
         rules_of(listing, chain).any(|rule| self.owner(rule) == Some(Owner::Theirs))
     }
@@ -543,7 +547,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A rule in a chain. `rule` is `None` if flannel does not write such a rule.
+/// A rule in a chain. `rule` is `None` if flannel does not write a rule of this form.
 #[derive(Debug)]
 struct FoundRule {
     handle: Option<u64>,
@@ -579,7 +583,7 @@ impl FoundChain {
             .filter_map(|rule| rule.rule.as_ref())
     }
 
-    /// Whether other daemons have rules in the chain.
+    /// Returns whether other daemons have rules in the chain.
     fn is_shared(&self, others: &OtherDaemons) -> bool {
         self.theirs(others).next().is_some()
     }
@@ -599,11 +603,11 @@ impl FoundChain {
 struct TableState {
     /// The chains of this daemon and the shared chains.
     chains: Vec<FoundChain>,
-    /// Whether the table contains an object that the daemon cannot correct in place: an unknown chain, an incorrect hook, a set of another type.
+    /// Whether the table contains an object that the daemon cannot correct in place: an unknown chain, an incorrect hook or a set of another type.
     foreign: bool,
     /// The set of peers, and its addresses if they are valid.
     peers: Option<Option<BTreeSet<IpAddr>>>,
-    /// The value of the counter.
+    /// The value of the counter of packets from unknown senders.
     unknown_senders: Option<u64>,
     /// Objects of guards without an owner: kind and name.
     orphans: Vec<(&'static str, String)>,
@@ -728,12 +732,12 @@ impl TableState {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// Whether other daemons also use the table.
+    /// Returns whether other daemons also use the table.
     fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Whether the chains match the desired chains. Does not compare the set of peers.
+    /// Returns whether the chains match the desired chains. The method does not compare the sets of peers.
     fn same_chains(&self, rules: &Ruleset) -> bool {
         let same = |known: &Chain| {
             let (wanted, found) = (known.wanted(rules), self.chain(&known.name_in(rules)));
@@ -803,7 +807,7 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Optio
     })
 }
 
-/// Whether a condition matches exactly these encapsulated packets.
+/// Returns whether a condition matches exactly the packets of this encapsulation.
 fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Option<bool> {
     let payload = condition.get("left")?.get("payload")?;
     let what = (

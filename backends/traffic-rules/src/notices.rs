@@ -1,4 +1,4 @@
-//! Change notifications of nf_tables, for this daemon's own changes and those of other programs.
+//! Change notifications of nf_tables, for changes by this daemon and by other programs.
 
 use netlink_sys::{
     AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER,
@@ -12,7 +12,7 @@ const GROUP: u32 = 7;
 const SUBSYSTEM: u16 = 10;
 /// The message that only ends a transaction (NFT_MSG_NEWGEN).
 const GENERATION: u16 = 15;
-/// Length of the receive buffer in bytes, which exceeds the length of all messages of the kernel.
+/// Length of the receive buffer in bytes, which exceeds the length of any message of the kernel.
 const BUFFER: usize = 64 * 1024;
 /// Size of the socket's queue in bytes. The queue has room for the changes that kube-proxy makes between two reads.
 const QUEUE: usize = 8 << 20;
@@ -22,7 +22,7 @@ const QUEUE: usize = 8 << 20;
 pub struct Change<'a> {
     /// The table.
     pub table: &'a str,
-    /// The chain, if a chain or its rules changed. Otherwise empty.
+    /// The chain that changed or whose rules changed, if any. Otherwise empty.
     pub chain: &'a str,
 }
 
@@ -32,19 +32,19 @@ pub enum News {
     /// No relevant change.
     #[default]
     None,
-    /// Some notifications were lost. Such a number of changes rarely concerns flannel's rules.
+    /// Some notifications were lost. A burst of changes that overflows the queue rarely concerns flannel's rules.
     Lost,
     /// A relevant change.
     Changed,
 }
 
-/// Whether a change concerns kube-proxy's rules for Services. With many Services, these change all the time.
+/// Returns whether a change concerns kube-proxy's rules for Services. kube-proxy's rules change constantly in a cluster with many Services.
 pub fn is_of_services(change: &Change<'_>) -> bool {
     change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
 }
 
-/// Whether a change may concern flannel's iptables rules. Such changes concern a table, a built-in chain (which contains flannel's jumps), or one of
-/// flannel's own chains.
+/// Returns whether a change may concern flannel's iptables rules. The relevant changes concern a table, a built-in
+/// chain (which contains flannel's jumps), or one of flannel's own chains.
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
     let calls_ours = matches!(
         change.chain,
@@ -54,7 +54,7 @@ pub fn is_of_iptables(change: &Change<'_>) -> bool {
         && (calls_ours || change.chain.starts_with("FLANNEL-"))
 }
 
-/// Whether a change concerns flannel's tables in nftables.
+/// Returns whether a change concerns flannel's tables in nftables.
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
     Family::ALL
         .into_iter()
@@ -90,7 +90,7 @@ fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
     found
 }
 
-/// Returns the text of an attribute. Empty if the attribute is missing.
+/// Returns the text of an attribute. Returns an empty text if the attribute is missing.
 fn name(mut attributes: &[u8], wanted: u16) -> &str {
     while let Some((head, _)) = attributes.split_at_checked(4) {
         let length = usize::from(u16_at(head, 0));
@@ -132,7 +132,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// Subscribes to notifications. Returns `None` if the kernel refuses the subscription; the periodic check still runs.
+    /// Subscribes to notifications. Returns `None` if the kernel refuses the subscription. The periodic check still runs.
     pub fn open(matters: fn(&Change<'_>) -> bool) -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
@@ -146,7 +146,7 @@ impl Notices {
         Some(Self { socket, matters })
     }
 
-    /// Waits for a relevant notification. Also returns after notifications were lost.
+    /// Waits for a relevant notification. The method also returns if the kernel dropped notifications.
     pub async fn next(&mut self) {
         let mut buffer = Vec::with_capacity(BUFFER);
         while self.socket.recv_from(&mut buffer).await.is_ok()
@@ -180,7 +180,7 @@ impl Notices {
     }
 }
 
-/// Waits for a notification. Never returns without a subscription.
+/// Waits for a notification. The function never returns without a subscription.
 pub async fn wait_for_notice(notices: &mut Option<Notices>) {
     match notices {
         Some(notices) => notices.next().await,

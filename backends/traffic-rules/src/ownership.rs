@@ -1,7 +1,8 @@
 //! Ownership of rules in the chains that daemons of several networks on one host share. Pure.
 //!
-//! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one block and does not touch the rules of others. The
-//! rule for kube-proxy's mark matches no network. That rule is the first rule of the chain and exists once for all daemons.
+//! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one block and does
+//! not touch the rules of other daemons. The rule for kube-proxy's mark matches no network. The rule for kube-proxy's
+//! mark is the first rule of the chain and exists once for all daemons.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -9,7 +10,7 @@ use std::collections::BTreeSet;
 /// The other daemons on this host, whose rules stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherDaemons {
-    /// This daemon's networks, including those of its predecessor. This daemon may replace their rules.
+    /// This daemon's networks, including the networks of its predecessor. This daemon may replace the rules of its own networks.
     pub own: BTreeSet<IpNet>,
     /// The networks that other daemons serve.
     pub served: BTreeSet<IpNet>,
@@ -27,20 +28,20 @@ pub(crate) type NetMatch = Option<(bool, IpNet)>;
 pub enum Owner {
     /// This daemon, or a daemon that has ended. This daemon replaces the rule.
     Ours,
-    /// Another daemon, so the rule stays.
+    /// Another daemon, whose rule stays.
     Theirs,
     /// All daemons, which share the first rule of the chain.
     Head,
 }
 
 impl OtherDaemons {
-    /// Whether the rules of a network stay.
+    /// Returns whether the rules of a network stay.
     pub fn keeps(&self, network: &IpNet) -> bool {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
-    /// Whether the guard in a slot stays. An early removal of a guard loses no packets, and the guard's daemon restores it. A late removal may cause
-    /// the loss of a new node's packets.
+    /// Returns whether the guard in a slot stays. An early removal of a guard loses no packets, and the guard's daemon restores it. A late
+    /// removal may cause the loss of a new node's packets.
     pub fn keeps_guard(&self, place: u16) -> bool {
         self.guards.contains(&place)
     }
@@ -91,7 +92,7 @@ pub struct Change<T> {
 }
 
 impl<T> Change<T> {
-    /// Whether the change is empty.
+    /// Returns whether the change is empty.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.head.is_none() && self.block.is_empty()
     }

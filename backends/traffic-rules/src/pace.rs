@@ -1,4 +1,4 @@
-//! Limits how often the daemon lists rules. With thousands of Services, one listing takes seconds.
+//! Limits how often the daemon lists rules. One listing takes several seconds in a cluster with thousands of Services.
 
 use crate::notices::News;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -23,15 +23,15 @@ const RETRIED: u32 = 20;
 /// Maximum interval between failing attempts, because the rules may be missing.
 const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The cost of a listing: the processor time of its programs, and of this process meanwhile. On a busy machine, this time is far less than the
-/// elapsed time.
+/// The cost of a listing: the processor time of its programs, and of this process meanwhile. On a busy
+/// machine, processor time is far less than elapsed time.
 pub struct Cost {
     began: Instant,
     spent: Duration,
 }
 
 impl Cost {
-    /// Begins to measure a listing.
+    /// Begins to measure the cost of a listing.
     pub fn begin() -> Self {
         Self {
             began: Instant::now(),
@@ -39,7 +39,7 @@ impl Cost {
         }
     }
 
-    /// Returns the cost up to now.
+    /// Returns the cost of the listing up to now.
     pub fn so_far(&self) -> Duration {
         processor_time()
             .saturating_sub(self.spent)
@@ -81,7 +81,7 @@ pub fn retry(usual: Duration, cost: Duration) -> Duration {
 }
 
 /// Returns the minimum time between two comparisons of flannel's rules. `news` contains the kernel's notifications since the last comparison.
-/// `announces` is whether the kernel sends notifications. `cost` is the cost of a comparison.
+/// `announces` is true if the kernel sends notifications. `cost` is the cost of a comparison.
 pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
     match (news, announces) {
         // Others rarely change our chains, so a quick repair is worth the cost.

@@ -1,4 +1,4 @@
-//! The programs that apply traffic rules: finds them, chooses one, and runs them with a deadline.
+//! Finds the programs that apply traffic rules, chooses a variant, and runs the programs with a deadline.
 
 pub use super::error::ProgramError;
 use super::iptables_text::{others, remains};
@@ -16,9 +16,9 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
 
-/// The deadline of a program, which is longer than any program should take. With `-w 5`, the programs themselves wait for the xtables lock.
+/// The deadline of a program, which is longer than any program should take. The programs themselves wait up to 5 s for the xtables lock (`-w 5`).
 const DEADLINE: Duration = Duration::from_secs(12);
-/// The number of deadlines that may pass while a program works. On a busy machine, a listing of the rules of thousands of Services takes long.
+/// The number of deadlines that may pass while a program works. On a busy machine, a listing of the rules of thousands of Services takes a long time.
 const DEADLINES: u32 = 5;
 /// The minimum processor time that a program uses before each deadline if it works and does not hang.
 const WORK: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ impl Iptables {
     /// Returns the installed variants. The flag marks the variant that the command `iptables` (`ip6tables`) runs on this host.
     ///
     /// # Errors
-    /// Returns an error if none is installed, or if the programs cannot be run.
+    /// Returns an error if no variant is installed, or if the system cannot run the programs.
     pub async fn installed(family: Family) -> Result<Vec<(Self, bool)>, ProgramError> {
         let name = family.pick("iptables", "ip6tables");
         let usual = async |command: &str| match run(
@@ -111,8 +111,8 @@ impl Iptables {
         run(&self.save, &["-c"], None).await
     }
 
-    /// Lists the rules of these tables, with packet counts. With many Services, most rules are in `nat`. The legacy variant lists all tables, because naming a
-    /// table creates it.
+    /// Lists the rules of these tables, with packet counts. Most rules are in `nat` if the cluster has many
+    /// Services. The legacy variant lists all tables, because naming a table creates it.
     ///
     /// # Errors
     /// Returns an error if the program is missing, times out, or exits with an error.
@@ -197,7 +197,7 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     } else if best.3 {
         "it is the default on this host"
     } else {
-        "it is the only one installed"
+        "it is the only installed variant"
     };
     let filled: Vec<String> = candidates
         .iter()
@@ -214,7 +214,7 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
         .collect();
     let warning = (filled.len() > 1).then(|| {
         format!(
-            "both variants of iptables hold rules of other programs ({}): every packet passes both; configure all programs to use the same one (`update-alternatives --config iptables`)",
+            "both variants of iptables hold rules of other programs ({}), and every packet passes both variants; configure all programs to use the same variant (`update-alternatives --config iptables`)",
             filled.join("; ")
         )
     });

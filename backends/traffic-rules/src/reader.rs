@@ -1,7 +1,8 @@
-//! Reads the rules of this host, of any program, and follows a packet through them.
+//! Reads the rules of all programs on this host, and follows a packet through these rules.
 //!
-//! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] determines the fate of a [`packet`]: it passes, it is dropped, or its fate is unknown.
-//! The reader keeps conditions that it does not understand as unknown, and never bases a decision on them.
+//! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] determines the fate of a [`packet`]:
+//! the host accepts it, the host drops it, or the fate is unknown. The reader keeps conditions that it does
+//! not understand as unknown, and never bases a decision on them.
 
 pub mod fits;
 pub mod iptables;

@@ -1,4 +1,5 @@
-//! Traffic rules as data: which packets the kernel masquerades and which packets it accepts. Pure, and the same for iptables and nftables.
+//! Traffic rules as data: which packets the kernel masquerades and which packets it accepts. The functions
+//! are pure, and the rules are the same for iptables and nftables.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner};
 use ipnet::IpNet;
@@ -9,17 +10,17 @@ use types::{Encapsulation, Family};
 /// The operator's options for the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOptions {
-    /// `--ip-masq`: masquerade traffic that leaves the pod network.
+    /// `--ip-masq`: whether the kernel masquerades traffic that leaves the pod network.
     pub masquerade: bool,
-    /// Use random ports for masqueraded connections (off with `--ip-masq-fully-random-disable`).
+    /// Whether masqueraded connections use random ports (off with `--ip-masq-fully-random-disable`).
     pub fully_random: bool,
-    /// Also masquerade traffic from outside to pods of other nodes, so that replies return through this node.
+    /// Whether the kernel also masquerades traffic from outside to pods of other nodes, so that replies return through this node.
     pub masquerade_inbound: bool,
     /// Destinations to which pods keep their own address.
     pub non_masquerade: Vec<IpNet>,
-    /// `--iptables-forward-rules`: accept forwarded traffic of the pod network.
+    /// `--iptables-forward-rules`: whether the rules accept forwarded traffic of the pod network.
     pub forward: bool,
-    /// Insert the jump to the forward rules at the head of the chain, before rules that may reject.
+    /// Whether the jump to the forward rules is at the head of the chain, before rules that may reject packets.
     pub forward_insert: bool,
     /// The options of the guard of the encapsulation port.
     pub guard: GuardOptions,
@@ -28,16 +29,16 @@ pub struct RuleOptions {
 /// The options for the encapsulation port. By default, no guard exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardOptions {
-    /// `--encap-notrack`: do not track encapsulated packets.
+    /// `--encap-notrack`: whether the kernel excludes encapsulated packets from tracking.
     pub notrack: bool,
-    /// `--encap-peers`: how to treat encapsulated packets from unknown senders.
+    /// `--encap-peers`: treatment of encapsulated packets from unknown senders.
     pub unknown_senders: UnknownSenders,
-    /// `--encap-bar-pods`: do not let pods send to the port.
+    /// `--encap-bar-pods`: whether the rules prevent pods from sending to the port.
     pub bar_pods: bool,
 }
 
 impl GuardOptions {
-    /// Whether any option is set.
+    /// Returns whether any option is set.
     pub fn is_some(&self) -> bool {
         *self != Self::default()
     }
@@ -49,9 +50,9 @@ pub enum UnknownSenders {
     /// Accept their packets.
     #[default]
     Off,
-    /// Count and accept the packets.
+    /// Counts and accepts the packets.
     Count,
-    /// Count and drop the packets.
+    /// Counts and drops the packets.
     Drop,
 }
 
@@ -60,13 +61,13 @@ pub enum UnknownSenders {
 pub struct Ruleset {
     /// The address family.
     pub family: Family,
-    /// The rules for packets that leave (chain FLANNEL-POSTRTG, postrtg). `None` if the chain should not exist.
+    /// The rules for packets that leave this host (chain FLANNEL-POSTRTG, postrtg). `None` if the chain should not exist.
     pub masquerade: Option<Vec<Rule>>,
     /// The rules for forwarded packets (chain FLANNEL-FWD, forward). `None` if the chain should not exist.
     pub forward: Option<Vec<Rule>>,
     /// Whether the jump to the forward rules is the first rule.
     pub forward_insert: bool,
-    /// The rules for packets of the encapsulation port, applied before all others.
+    /// The rules for packets of the encapsulation port, which apply before all other rules.
     pub encap: Option<Encap>,
     /// The guard slot that this daemon holds. A host with one daemon uses slot 0.
     pub guard_slot: u16,
@@ -74,7 +75,7 @@ pub struct Ruleset {
     pub others: OtherDaemons,
 }
 
-/// The rules for encapsulated packets of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only encapsulated packets reach them.
+/// The rules for encapsulated packets of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only encapsulated packets reach the guard's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
     /// The encapsulation by which the rules recognise the packets.
@@ -83,7 +84,7 @@ pub struct Encap {
     pub incoming: Vec<Rule>,
     /// The rules for packets that this host sends.
     pub outgoing: Vec<Rule>,
-    /// The known senders. All other senders match [`Match::UnknownSender`]. `None` if no rule uses them.
+    /// The known senders. Senders outside this set match [`Match::UnknownSender`]. The field is `None` if no rule uses the peers.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 
@@ -101,19 +102,19 @@ impl Ruleset {
         }
     }
 
-    /// Whether the set contains no rules.
+    /// Returns whether the set contains no rules.
     pub fn is_empty(&self) -> bool {
         self.masquerade.is_none() && self.forward.is_none() && self.encap.is_none()
     }
 
-    /// Whether a rule counts packets from unknown senders.
+    /// Returns whether a rule counts packets from unknown senders.
     pub fn counts_unknown_senders(&self) -> bool {
         self.encap
             .as_ref()
             .is_some_and(|encap| encap.peers.is_some())
     }
 
-    /// Returns the same rules without random ports, for kernels and programs that do not support them.
+    /// Returns the same rules without random ports, for kernels and programs that do not support random ports.
     pub(crate) fn without_random_ports(&self) -> Self {
         let mut plain = self.clone();
         for rule in plain.masquerade.iter_mut().flatten() {
@@ -135,7 +136,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether this is the rule at the head of the chain, which all daemons share. The rule exempts packets that kube-proxy masquerades itself.
+    /// Returns whether this is the rule at the head of the chain, which all daemons share. The rule exempts packets that kube-proxy
+    /// masquerades itself.
     pub(crate) fn is_head(&self) -> bool {
         *self == head()
     }
@@ -185,34 +187,34 @@ pub fn head() -> Rule {
 /// A condition on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// All these bits of the mark are set.
+    /// Mark in which all these bits are set.
     Mark(u32),
-    /// The source is in the network, or outside of the network if the flag is false.
+    /// Source in the network, or outside the network if the flag is false.
     Source(bool, IpNet),
-    /// The destination is in the network, or outside of the network if the flag is false.
+    /// Destination in the network, or outside the network if the flag is false.
     Destination(bool, IpNet),
-    /// The source is an address of this host.
+    /// Source that is an address of this host.
     LocalSource,
-    /// The destination is an address of this host.
+    /// Destination that is an address of this host.
     LocalDestination,
-    /// The source is not a peer.
+    /// Source that is not a peer.
     UnknownSender,
 }
 
 /// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Skip the rest of the chain.
+    /// Skips the rest of the chain.
     Return,
     /// Accept the packet.
     Accept,
-    /// Masquerade the packet; true for random ports.
+    /// Masquerades the packet, with random ports if the flag is true.
     Masquerade(bool),
-    /// Do not track the packet, and continue with the next rule.
+    /// Excludes the packet from tracking, and continues with the next rule.
     Notrack,
     /// Drop the packet.
     Drop,
-    /// Count the packet, and continue with the next rule.
+    /// Counts the packet, and continues with the next rule.
     Count,
 }
 
@@ -243,7 +245,7 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
 pub struct Ends<'a> {
     /// The encapsulation by which the guard recognises packets.
     pub encapsulation: Encapsulation,
-    /// The pods' network and this node's subnet. `None` if the cluster has no pods of this family.
+    /// The pods' network and this node's subnet. The field is `None` if the cluster has no pods of this family.
     pub pods: Option<(IpNet, IpNet)>,
     /// This host's addresses on the node network.
     pub hosts: &'a BTreeSet<IpAddr>,
@@ -251,8 +253,8 @@ pub struct Ends<'a> {
     pub peers: &'a BTreeSet<IpAddr>,
 }
 
-/// Returns the guard of the tunnels. Ignores addresses of the other family. Returns `None` if no option is set, or if the family has no such
-/// encapsulation.
+/// Returns the guard of the tunnels. Ignores addresses of the other family. Returns `None` if no option is
+/// set, or if the family does not use the encapsulation.
 pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
     if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
         return None;

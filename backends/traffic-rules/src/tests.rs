@@ -125,7 +125,7 @@ fn restored(saved: &str, payload: &str) -> String {
 
 const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
 
-/// Our rules match the captures of Go flannel's, and nothing is written where they are already in place.
+/// Our rules match the captures of Go flannel's rules, and flanneld writes nothing if the rules are already in place.
 #[test]
 fn golden_rules() {
     for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
@@ -333,7 +333,7 @@ fn the_encapsulation_port_is_guarded() {
     assert_eq!(guard(Family::V4, port, GuardOptions::default()), None);
 }
 
-/// If the node network lies inside the pod network, nodes are not mistaken for pods.
+/// If the node network lies inside the pod network, flanneld does not mistake nodes for pods.
 #[test]
 fn nodes_inside_the_pod_network_are_not_pods() {
     let hosts = ["10.5.200.1".parse().unwrap()].into();
@@ -425,7 +425,7 @@ fn the_variant_is_picked_by_existing_rules() {
     assert_eq!(pick(&[]), None);
     assert_eq!(
         pick(&[(Variant::Legacy, EMPTY, false)]).unwrap().why,
-        "it is the only one installed"
+        "it is the only installed variant"
     );
 }
 
@@ -436,7 +436,7 @@ fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-    /// After any damage, one restore sets the desired rules and keeps foreign ones, and a second pass writes nothing.
+    /// After any damage, one restore sets the desired rules and keeps foreign rules, and a second pass writes nothing.
     #[test]
     fn one_restore_repairs_any_damage(damage in damage(), masquerade: bool, forward: bool, insert: bool, before in 0usize..3, after in 0usize..3, more: bool) {
         let guards = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop];
@@ -469,8 +469,8 @@ proptest! {
     }
 }
 
-/// Returns all listings that differ from this one in one place: a rule, chain or set is missing, a rule exists twice, or one word or number of an expression or
-/// of a chain is different.
+/// Returns all listings that differ from this listing in one place. A rule, chain or set is missing, a rule
+/// exists twice, or one word or number of an expression or chain is different.
 fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
         match value {
@@ -540,7 +540,7 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     out
 }
 
-/// The output of the real nft for our script is recognised, and every change of that output is detected.
+/// flanneld recognises the output of the real nft for our script, and detects every change of this output.
 #[test]
 fn nft_output_is_recognised() {
     for (network, own) in [
@@ -596,7 +596,7 @@ fn nft_output_is_recognised() {
     }
 }
 
-/// The output of both variants of iptables for our payload is recognised, so that it is written only once.
+/// flanneld recognises our payload in the output of both variants of iptables, so it writes the payload only once.
 #[test]
 fn iptables_output_is_recognised() {
     for family in Family::ALL {
@@ -651,7 +651,7 @@ fn iptables_output_is_recognised() {
     }
 }
 
-/// Returns rules of a family: none, plain ones, and with guards of several kinds and peers.
+/// Returns rules of a family: none, plain rules, and rules with guards of several kinds and peers.
 fn nft_states(family: Family) -> [Ruleset; 6] {
     let plain = || {
         family.pick(
@@ -762,7 +762,7 @@ fn nft_script_changes_only_the_set_when_peers_differ() {
     }
 }
 
-/// nft removes the rules that iptables-nft wrote and keeps those of others.
+/// nft removes the rules that iptables-nft wrote and keeps the rules of others.
 #[test]
 fn nft_removes_the_iptables_set() {
     let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), EMPTY).unwrap();
@@ -801,7 +801,8 @@ fn nft_removes_the_iptables_set() {
     );
 }
 
-/// A dry run finds everything that Go flannel and flannel-rs left in all three places. A real run removes it and keeps the rest.
+/// A dry run finds all rules of Go flannel and flannel-rs in nftables and in both variants of iptables. A
+/// real run removes the same rules and keeps all other rules.
 #[test]
 fn everything_of_ours_is_cleared() {
     let work = || {
@@ -852,7 +853,7 @@ fn everything_of_ours_is_cleared() {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
-/// Guards for several ports, or for a protocol without ports, are recognised in the output of the programs of several distributions.
+/// flanneld recognises guards for several ports, or for a protocol without ports, in the output of several distributions' programs.
 #[test]
 fn other_encapsulations_than_one_port_are_guarded() {
     let rules = |family: Family, encapsulation: Encapsulation| {
@@ -978,7 +979,7 @@ fn daemon_rules(
     }
 }
 
-/// Returns the lines that belong to a network (the first one that they match) or to its guard.
+/// Returns the lines that belong to a network (the first network that they match) or to its guard.
 fn lines_of(saved: &str, number: usize) -> Vec<&str> {
     let guard = if number == 0 {
         "FLANNEL-ENCAP"
@@ -1002,8 +1003,9 @@ fn lines_of(saved: &str, number: usize) -> Vec<&str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// Two daemons for two networks, in any order and after any damage: neither changes the other's rules, both reach their desired rules, and
-    /// then neither writes again. Removing one leaves the other's rules in place.
+    /// Two daemons for two networks never change each other's rules, in any order and after any damage. Both
+    /// daemons reach their desired rules and then write nothing. The removal of one daemon's rules leaves the
+    /// other daemon's rules in place.
     #[test]
     fn two_daemons_share_the_chains(
         damage in damage(), order in proptest::collection::vec(0usize..2, 2..6), wants in proptest::array::uniform2((any::<bool>(), any::<bool>(), any::<bool>())),
@@ -1073,7 +1075,7 @@ const NFT_DAMAGE: [&str; 8] = [
     "add chain ip flannel-ipv4 theirs",
 ];
 
-/// An nftables table in a network namespace, as the scripts that were applied to it.
+/// An nftables table in a network namespace, stored as the scripts that created the table.
 struct SharedTable(String);
 
 impl SharedTable {
@@ -1092,7 +1094,7 @@ impl SharedTable {
     }
 }
 
-/// Syncs both daemons after damage. Returns the table with the rules of both.
+/// Syncs both daemons after damage. Returns the table with the rules of both daemons.
 fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     let both_hold = |listing: Option<&serde_json::Value>| {
         nftables_text::holds(a, listing) && nftables_text::holds(b, listing)
@@ -1120,7 +1122,7 @@ fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     table
 }
 
-/// Removes one daemon, which leaves all rules of the other in place. The last daemon removes the table.
+/// Removes the rules of one daemon and keeps all rules of the other daemon. The last daemon removes the table.
 fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &str) {
     let gone = Ruleset {
         others: a.others.clone(),
@@ -1154,7 +1156,7 @@ fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &
     );
 }
 
-/// Two daemons share the table of the real nft, in both orders, with damage in between, and with one daemon removed.
+/// Two daemons share the table of the real nft in both orders, with damage in between, and after the removal of one daemon.
 #[test]
 fn two_daemons_share_the_nftables_table() {
     let guarded = [true, true];

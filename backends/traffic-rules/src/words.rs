@@ -1,4 +1,4 @@
-//! Classifies messages of iptables and nft in the C locale. The exit codes of these programs do not distinguish their failures.
+//! Classifies messages of iptables and nft in the C locale. The exit codes of iptables and nft do not distinguish the failures.
 
 use crate::error::ProgramError;
 use crate::variant::Variant;

@@ -1,7 +1,7 @@
-//! Compares the reader of rules with the kernel. Sends packets through random rules of iptables (both variants) and nft, and compares their fates with those
-//! that the walk predicts.
+//! Compares the reader of rules with the kernel. The test sends packets through random rules of iptables
+//! (both variants) and nft, and compares the packets' fates with the predictions of the walk.
 //!
-//! `RULES_SEED=7` begins with another seed, `RULES_SETS=3000` tests more sets.
+//! `RULES_SEED=7` begins with another seed, and `RULES_SETS=3000` tests more sets.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use traffic_rules::reader::{Fate, Walk};
 
 /// The number of rule sets in one run.
 const SETS: u64 = 48;
-/// The number of sets whose connections are established at once.
+/// The number of sets whose connections the test establishes at once.
 const BATCH: usize = 48;
 
 fn variable(name: &str, otherwise: u64) -> u64 {

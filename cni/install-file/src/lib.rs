@@ -1,4 +1,4 @@
-//! Installs files on the host. Replaces running programs, and readers never see a partial file.
+//! Installs files on the host. The installer replaces running programs, and readers never see a partial file.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -28,21 +28,21 @@ pub enum Failure {
         /// The error of the system call.
         cause: io::Error,
     },
-    /// The source is not a regular file.
+    /// Source that is not a regular file.
     NotRegular {
         /// The path of the source.
         source: PathBuf,
     },
-    /// The destination is not the path of a file.
+    /// Destination that is not the path of a file.
     NotAFile,
-    /// All names of temporary files are in use.
+    /// Lack of an unused name for the temporary file.
     NoNameFree {
         /// The common prefix of the names.
         prefix: String,
     },
-    /// The system refuses to create a temporary file.
+    /// Creation of a temporary file, which the system refused.
     Create(io::Error),
-    /// The write to the temporary file failed.
+    /// Failed write to the temporary file.
     Write {
         /// The path of the temporary file.
         temporary: PathBuf,
@@ -92,20 +92,24 @@ impl fmt::Display for InstallError {
             Failure::NoNameFree { prefix } => {
                 write!(
                     f,
-                    "creating a temporary file in its folder: none of {ATTEMPTS} names for it is free: remove {prefix}* there"
+                    "creating a temporary file in its folder: all {ATTEMPTS} names for the temporary file are taken; remove {prefix}* from the folder"
                 )
             }
             Failure::Create(cause) => write!(f, "creating a temporary file in its folder: {cause}"),
             Failure::Write { temporary, cause } => {
-                write!(f, "writing it through {}: {cause}", temporary.display())
+                write!(
+                    f,
+                    "writing the temporary file {}: {cause}",
+                    temporary.display()
+                )
             }
         }?;
         match self.cause().map(io::Error::kind) {
             Some(io::ErrorKind::PermissionDenied) => {
-                f.write_str("; the folder must belong to root, or the container needs the capability DAC_OVERRIDE")
+                f.write_str("; make root the owner of the folder, or give the container the capability DAC_OVERRIDE")
             }
-            Some(io::ErrorKind::ReadOnlyFilesystem) => f.write_str("; mount the folder of the host writable, or choose another one"),
-            Some(io::ErrorKind::NotFound) => f.write_str("; is the volume mounted?"),
+            Some(io::ErrorKind::ReadOnlyFilesystem) => f.write_str("; mount the folder of the host writable, or choose another folder"),
+            Some(io::ErrorKind::NotFound) => f.write_str("; check that the volume is mounted"),
             _ => Ok(()),
         }
     }
@@ -121,7 +125,7 @@ impl std::error::Error for InstallError {
 /// at the destination instead of following it.
 ///
 /// # Errors
-/// Returns an error if the source is unreadable, or if the write of the destination fails. The destination is then unchanged.
+/// Returns an error if the source is unreadable, or if the write of the destination fails. After an error, the destination is unchanged.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
     let failed = |failure| InstallError {
         destination: destination.to_owned(),
@@ -166,8 +170,8 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Creates an empty file in the destination's folder. No container runtime reads a file with such a name as a configuration. Reuses a file that a
-/// killed installer left.
+/// Creates an empty file in the destination's folder. No container runtime reads a file with a temporary name
+/// as a configuration. Reuses a file that a killed installer left.
 fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     let name = destination.file_name().ok_or(Failure::NotAFile)?;
     let name = name.to_string_lossy();

@@ -43,7 +43,7 @@ fn complain(failure: &Failure) {
 
 /// The reason why a command failed.
 enum Failure {
-    /// The command or the number of its operands is invalid.
+    /// Invalid command, or invalid number of operands.
     Usage,
     /// The option is unknown.
     Option(OsString),
@@ -94,7 +94,7 @@ fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     }
 }
 
-/// Returns the path to which `cp` copies: inside the destination if that is a folder.
+/// Returns the path to which `cp` copies: a path inside the destination if the destination is a folder.
 fn into(source: &OsString, destination: &OsString) -> OsString {
     match Path::new(source).file_name() {
         Some(name) if Path::new(destination).is_dir() => Path::new(destination).join(name).into(),

@@ -1,4 +1,4 @@
-//! Installation is atomic: the whole file or nothing.
+//! Tests that installation is atomic: it installs the whole file or nothing.
 
 use super::*;
 use std::os::unix::fs::MetadataExt;
@@ -73,7 +73,7 @@ fn failure_names_the_file_and_leaves_nothing() {
     let text = install(&source, &destination).unwrap_err().to_string();
     assert!(
         text.starts_with(&format!(
-            "error installing {destination:?}: writing it through "
+            "error installing {destination:?}: writing the temporary file "
         )),
         "{text}"
     );
@@ -110,7 +110,8 @@ fn failure_names_the_file_and_leaves_nothing() {
         .unwrap_err()
         .to_string();
     assert!(
-        text.contains("creating a temporary file") && text.ends_with("is the volume mounted?"),
+        text.contains("creating a temporary file")
+            && text.ends_with("check that the volume is mounted"),
         "{text}"
     );
 }

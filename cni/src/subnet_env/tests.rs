@@ -117,7 +117,7 @@ proptest! {
     }
 }
 
-/// Lists the differences between the daemon's reader and the plugin's, for a file that the plugin accepts.
+/// Lists the differences between the daemon's reader and the plugin's reader, for a file that the plugin accepts.
 fn differences(text: &str) -> Vec<String> {
     let Ok(ours) = parse(text.as_bytes()) else {
         return Vec::new();

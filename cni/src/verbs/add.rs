@@ -81,7 +81,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     }
 }
 
-/// Checks that an interface does not belong to another network. Without the saved file of that network, DEL could not remove the interface.
+/// Checks that an interface does not belong to another network. DEL could not remove the interface without the saved file of the other network.
 fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     match Netconf::read(&saved.text) {
         Some(old) if old.network() != call.conf.name => {
@@ -92,7 +92,7 @@ fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
                 old.network()
             );
             Err(CniError::new(INTERNAL, why).details(
-                "it must be removed from that network first, by DEL with its configuration",
+                "remove the interface from that network first: run DEL with the other network's configuration",
             ))
         }
         _ => Ok(()),

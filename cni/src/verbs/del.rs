@@ -1,4 +1,4 @@
-//! DEL: lets the delegate undo ADD, then removes the file. Succeeds without a file, so that the runtime can repeat DEL.
+//! DEL: lets the delegate undo ADD, then removes the file. DEL succeeds without a file, so that the runtime can repeat DEL.
 
 use super::shared::{Context, Netconf, failed, find, undo};
 use crate::attachment_store::{self, AttachmentStore};
@@ -31,7 +31,7 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
             // The file is damaged, for example by a power failure. The configuration that ADD would use now is the closest replacement.
             let now = Netconf::build_to_undo(&call.conf).map_err(|error| {
                 error.during(&format!(
-                    "{} is damaged, and no configuration can be built in its place",
+                    "{} is damaged, and the plugin cannot build a configuration in its place",
                     attachment_store.path(&found.name).display()
                 ))
             })?;

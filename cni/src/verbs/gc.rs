@@ -1,4 +1,4 @@
-//! GC: undoes the attachments of this network that are no longer valid, as DEL does. Then lets the delegate run its own GC.
+//! GC: undoes the attachments of this network that are no longer valid, as DEL does. The plugin then lets the delegate run its own GC.
 
 use super::shared::{Context, Netconf, failed, reading, undo};
 use crate::attachment::Attachment;

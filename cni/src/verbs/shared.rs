@@ -50,7 +50,7 @@ impl Netconf {
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// Builds the configuration for DEL or GC. Without subnet.env, any subnet works, because delegates find an attachment by network and container.
+    /// Builds the configuration for DEL or GC. Any subnet works without subnet.env, because delegates find an attachment by network and container.
     pub(super) fn build_to_undo(conf: &Conf) -> Result<Self, CniError> {
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, Duration::ZERO)
@@ -74,8 +74,9 @@ pub(super) struct Found {
     pub(super) saved: attachment_store::Saved,
 }
 
-/// Finds the saved configuration of an attachment. Go flannel's plugin names the file after the container, for any interface. The plugin also uses
-/// such a file for an interface without its own file, if the file belongs to the same network.
+/// Finds the saved configuration of an attachment. Go flannel's plugin names the file after the container,
+/// for any interface. The plugin also uses Go flannel's file for an interface without its own file, if both
+/// belong to the same network.
 pub(super) fn find(
     attachment_store: &AttachmentStore,
     conf: &Conf,
@@ -130,7 +131,7 @@ pub(super) fn reading<'a>(
 /// Creates the error for a failed access to the file system.
 pub(super) fn failed(what: &str, path: &Path, why: &io::Error) -> CniError {
     CniError::new(IO_FAILURE, format!("{what} {}: {why}", path.display()))
-        .details("check the free space and the permissions there, or set dataDir")
+        .details("check the free space and the permissions of the folder, or set dataDir")
 }
 
 pub(super) fn never_started(failure: &Failure) -> bool {

@@ -1,4 +1,4 @@
-//! A test bed: a folder with a subnet.env, a data directory and a stub of the delegate, in which the plugin is executed.
+//! A test environment: a folder with a subnet.env, a data directory and a stub of the delegate, in which tests run the plugin.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Returns the plugin's command line, or that in `FLANNEL_TEST_CNI`, which may begin with another program such as an emulator.
+/// Returns the plugin's command line, or the command line in `FLANNEL_TEST_CNI`, which may begin with another program such as an emulator.
 pub(crate) fn plugin() -> String {
     std::env::var("FLANNEL_TEST_CNI").unwrap_or_else(|_| env!("CARGO_BIN_EXE_flannel").to_owned())
 }
@@ -17,9 +17,10 @@ pub(crate) fn plugin() -> String {
 /// A subnet.env as the daemon writes it.
 pub(crate) const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
-/// The stub of the delegate. It records its calls and their input. For each attachment it holds a file in `held`, as bridge and host-local hold
-/// an interface and an address. Files control it: `fail-VERB` is an error to report at once, `fail-late-VERB` one to report after the work is
-/// done, and `slow` is the time in seconds that a call takes.
+/// The stub of the delegate. The stub records its calls and their input. For each attachment, the stub keeps a file
+/// in `held`, as bridge and host-local keep an interface and an address. Files control the stub: `fail-VERB`
+/// is an error to report immediately, and `fail-late-VERB` is an error to report after the work. `slow` is
+/// the time in seconds that a call takes.
 const STUB: &str = r#"#!/bin/sh
 cd "$STUB" || exit 1
 echo "$CNI_COMMAND ${0##*/}" >> calls
@@ -37,7 +38,7 @@ fail "fail-late-$CNI_COMMAND"
 exit 0
 "#;
 
-/// The test bed of one test.
+/// The environment of one test.
 pub(crate) struct Bed {
     folder: TempDir,
     /// The plugin's command line.
@@ -85,12 +86,12 @@ impl Answer {
 }
 
 impl Bed {
-    /// Creates a bed with a subnet.env and stubs of these names.
+    /// Creates a test environment with a subnet.env and stubs of these names.
     pub(crate) fn new(stubs: &[&str]) -> Self {
         Self::of(plugin(), stubs)
     }
 
-    /// Creates a bed for another plugin.
+    /// Creates a test environment for another plugin.
     pub(crate) fn of(plugin: String, stubs: &[&str]) -> Self {
         let bed = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -108,7 +109,7 @@ impl Bed {
         bed
     }
 
-    /// Returns a path inside the bed.
+    /// Returns a path inside the test environment.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -122,7 +123,7 @@ impl Bed {
         conf.to_string()
     }
 
-    /// Starts the plugin, through the command line `through` if that is not empty.
+    /// Starts the plugin, through the command line `through` unless `through` is empty.
     pub(crate) fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
         let words: Vec<&str> = through
             .iter()

@@ -10,7 +10,7 @@ use std::fs;
 /// Environment variable with the path of the other plugin.
 const OTHER: &str = "GO_FLANNEL_CNI";
 const CASES: usize = 300;
-/// Largest integer that Go's plugin passes on unchanged: it reads every number of a configuration as a float.
+/// Largest integer that Go's plugin passes on unchanged, because the plugin reads every number of a configuration as a float.
 const EXACT: i64 = 1 << 53;
 
 /// A configuration and a subnet.env.
@@ -184,7 +184,7 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
     }
 }
 
-/// Lists the cases in which our plugin and another one differ.
+/// Lists the cases in which our plugin and another plugin differ.
 fn differences(other: &str, cases: &[Case]) -> Vec<String> {
     let ours = plugin();
     let difference = |case: &Case| {

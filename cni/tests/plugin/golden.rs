@@ -13,7 +13,8 @@ struct Wanted {
     data: Value,
 }
 
-/// Returns the outcome of Go flannel's plugin, changed by the intended differences. Error texts are also compared, except those of JSON decoders.
+/// Returns the outcome of Go flannel's plugin, changed by the intended differences. The comparison includes
+/// error texts, except the texts of JSON decoders.
 fn wanted(case: &str, golden: &Value) -> Wanted {
     let mut calls: Vec<String> = golden["delegate calls"]
         .as_array()

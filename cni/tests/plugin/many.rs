@@ -4,7 +4,7 @@ use crate::bed::Bed;
 use serde_json::json;
 use std::time::Duration;
 
-/// More pods than start at once on a node after a reboot.
+/// Number of concurrent calls: more than the pods that start at once on a node after a reboot.
 const PODS: usize = 500;
 /// The number of kills, unless `FLANNEL_TEST_CNI_KILLS` sets it.
 const KILLS: u64 = 60;

@@ -1,5 +1,5 @@
-//! Sequences of calls with kills and faults against a model of the delegate. Two invariants hold at any time: every interface that the delegate
-//! holds has a file, and no interface in use is removed.
+//! Sequences of calls with kills and faults against a model of the delegate. Two invariants hold at any time:
+//! every interface that the delegate holds has a file, and no call removes an interface in use.
 //!
 //! `FLANNEL_TEST_CNI_SEQUENCES` sets the number of sequences.
 
@@ -32,9 +32,9 @@ enum Fate {
     NotStarted,
     FailsBefore,
     FailsAfter,
-    /// The plugin is killed before the delegate has done anything.
+    /// Kill of the plugin before the delegate has done anything.
     KilledBefore,
-    /// The plugin is killed after the delegate has finished.
+    /// Kill of the plugin after the delegate has finished.
     KilledAfter,
 }
 
@@ -95,17 +95,17 @@ enum Step {
         interface: usize,
         fates: Vec<Fate>,
     },
-    /// `live` has a bit for each container that is valid.
+    /// Call of GC, in which `live` has a bit for each valid container.
     Gc {
         network: usize,
         live: usize,
         fates: Vec<Fate>,
     },
-    /// A power failure leaves an empty file.
+    /// Power failure that leaves an empty file.
     Damage { container: usize, interface: usize },
-    /// A plugin was killed while it wrote a file.
+    /// Kill of a plugin while it writes a file.
     Torn { container: usize, interface: usize },
-    /// A plugin was killed before it wrote a file or after it removed the file, and left only the mark.
+    /// Kill of a plugin before it writes a file or after it removes the file, so that only the mark is left.
     Marked { container: usize, interface: usize },
 }
 
@@ -171,7 +171,7 @@ struct Sequence<'a> {
     interrupted: BTreeSet<(String, Attachment)>,
 }
 
-/// The outcome of a call. `None` if it was killed.
+/// The outcome of a call. `None` is the outcome of a killed plugin.
 type Ended = Option<Result<Vec<u8>, CniError>>;
 
 impl Sequence<'_> {

@@ -42,7 +42,7 @@ fn status_fails_for_what_a_pod_needs_only() {
         (
             None,
             pods(&[], &["lo", "flannel.none"]),
-            "new pods would not work: there is no device flannel.none",
+            "new pods would not work: the device flannel.none does not exist",
         ),
         (away, pods(&[], &["lo"]), ""),
     ];
@@ -84,7 +84,9 @@ fn status_fails_for_what_a_pod_needs_only() {
     })
     .unwrap();
     drop(next);
-    expect("new pods would not work: there is no device flannel.none, and flanneld is not running");
+    expect(
+        "new pods would not work: the device flannel.none does not exist, and flanneld is not running",
+    );
     fs::write(bed.path("subnet.env"), "FLANNEL_MTU").unwrap();
     assert_eq!(bed.call("STATUS").code(), 50);
 }

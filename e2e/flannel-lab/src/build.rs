@@ -16,7 +16,7 @@ const READY: Duration = Duration::from_secs(30);
 pub(crate) struct Network {
     /// One daemon on each host, in the order of the hosts.
     pub daemons: Vec<Flanneld>,
-    /// The etcd server, if leases are kept in etcd.
+    /// The etcd server, if etcd stores the leases.
     pub etcd: Option<Etcd>,
     /// The lease store.
     pub store: Store,
@@ -24,7 +24,7 @@ pub(crate) struct Network {
     pub options: FlanneldOptions,
     /// The hosts `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// The lab that owns all of these.
+    /// The lab that owns all hosts and all other parts of the network.
     pub lab: Lab,
 }
 

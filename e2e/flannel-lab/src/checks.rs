@@ -6,7 +6,7 @@ use lab::{EtcdVersion, Lab, binaries};
 use crate::plan::Plan;
 use terminal::lab::{Backend, StoreKind};
 
-/// Checks the requirements. Returns an error with the remedy if one is missing.
+/// Checks the requirements. Returns an error with the remedy if the machine lacks a requirement.
 pub(crate) fn require(plan: &Plan) -> Result<()> {
     let lab = Lab::new("checks")?;
     let mut tools = vec![

@@ -10,7 +10,7 @@ use terminal::out;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Installs handlers: from now on, SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
+/// Installs handlers: from now on, SIGINT, SIGTERM and SIGHUP remove the labs of this process and end the process.
 pub(crate) fn remove_labs_on_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

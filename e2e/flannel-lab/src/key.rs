@@ -1,4 +1,5 @@
-//! Reads a single key from the terminal, without a line end. Restores the terminal afterwards, however the wait ends.
+//! Reads a single key from the terminal, without waiting for the end of the line. The module restores the
+//! terminal after the wait, however the wait ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +14,7 @@ use nix::unistd::read;
 /// The terminal with echo disabled, and its previous settings.
 static CHANGED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
 
-/// Waits for a key that is pressed from now on. Returns its first byte, or 0 if the terminal is closed.
+/// Waits for a key that the user presses from now on. Returns the first byte of the key, or 0 if the terminal is closed.
 pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
     let before = tcgetattr(&terminal).context("reading the terminal's settings")?;
     let mut keys = before.clone();
@@ -47,7 +48,7 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
         .map(|_| u8::from_be_bytes(key))
 }
 
-/// Restores the settings that [`wait`] changed. Any thread that ends the program may call it.
+/// Restores the settings that [`wait`] changed. Any thread that ends the program may call this function.
 pub(crate) fn restore() {
     if let Some((terminal, before)) = CHANGED
         .lock()

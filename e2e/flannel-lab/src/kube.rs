@@ -1,4 +1,4 @@
-//! `flannelctl lab --kube`: a real Kubernetes cluster in which flannel is installed as an operator does it, up to a Service call.
+//! `flannelctl lab --kube`: a real Kubernetes cluster in which the lab installs flannel as an operator does, up to a Service call.
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! flannel-lab, which `flannelctl lab` runs: builds a network of hosts on this machine and sends traffic through it.
+//! Builds a network of hosts on this machine and sends traffic through it, for `flannelctl lab`.
 
 mod build;
 mod checks;
@@ -23,7 +23,7 @@ use types::Family;
 use crate::build::Network;
 use crate::plan::Plan;
 
-/// Build hosts in network namespaces on this machine and demonstrate flannel.
+/// Builds hosts in network namespaces on this machine and demonstrates flannel.
 #[derive(Debug, Parser)]
 #[command(name = "flannel-lab", version, max_term_width = 80)]
 struct Cli {

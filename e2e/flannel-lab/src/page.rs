@@ -1,4 +1,5 @@
-//! The status page of a host, reachable from outside its network namespace. `--status` breaks one host, and keeps the lab until a key is pressed.
+//! The status page of a host, reachable from outside its network namespace. `--status` breaks one host, and
+//! keeps the lab until the user presses a key.
 
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,14 +15,14 @@ use terminal::screen::{Screen, Style};
 use crate::build::Network;
 use crate::key;
 
-/// How long the first host may take to notice the fault.
+/// Maximum time for the first host to notice the fault.
 const NOTICED: Duration = Duration::from_secs(60);
-/// Port of the page in the host, and on this machine if it is free.
+/// Port of the status page on the host, and on this machine if the port is free.
 const PORT: u16 = 8474;
 /// Interval at which the process in the background checks whether the lab still exists.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Breaks the last host and shows where the page is.
+/// Breaks the last host and prints the address of the status page.
 pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
     let first = network.hosts.first().context("no hosts")?;
     let last = network.hosts.last().context("no hosts")?;
@@ -86,14 +87,14 @@ fn document(daemon: &Flanneld) -> Result<serde_json::Value> {
     Ok(status.get_mut("node").context("no daemon")?.take())
 }
 
-/// Listens on the page's port, or on another one if it is taken.
+/// Listens on the port of the status page, or on a free port if the first port is in use.
 fn listener() -> Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))
         .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
         .context("no free port for the page")
 }
 
-/// Forwards connections to the page in a network namespace, in a process that ends when the namespace is removed. Returns the address.
+/// Forwards connections to the status page in a network namespace, in a process that ends after the removal of the namespace. Returns the address.
 pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
     let listener = listener()?;
     let address = listener.local_addr()?;
@@ -123,7 +124,7 @@ pub(crate) fn forward_until_removed(netns: &str) {
     }
 }
 
-/// Forwards connections to the page in a network namespace.
+/// Forwards connections to the status page in a network namespace.
 fn forward(listener: &TcpListener, netns: &Netns) {
     for client in listener.incoming().flatten() {
         let netns = netns.clone();

@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use terminal::lab::Backend;
 use terminal::screen::{Screen, Style};
 
-/// Prints the leases as they are stored.
+/// Prints the leases as the store contains them.
 pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");
@@ -31,7 +31,7 @@ pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-/// Prints the first host's routes to the other hosts, and with vxlan its FDB and its neighbours.
+/// Prints the first host's routes to the other hosts, and with vxlan also the host's FDB and neighbours.
 pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
     let host = network.hosts.first().context("no hosts")?;
     let show = |program: &str, args: &[&str]| -> Result<()> {

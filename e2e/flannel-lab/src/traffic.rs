@@ -71,7 +71,7 @@ pub(crate) fn demonstrate(
     Ok(complete)
 }
 
-/// Sends packets while the receiving host's daemon is killed and restarted.
+/// Kills and restarts the receiving host's daemon while packets flow.
 fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Screen) -> Result<()> {
     let host = to.host().clone();
     let number = network

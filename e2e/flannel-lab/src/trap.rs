@@ -1,4 +1,4 @@
-//! The NAT trap of Vagrant hosts: the daemons start with the interface of the default route, and the doctor leads out.
+//! The NAT trap of Vagrant hosts: the daemons start with the interface of the default route, and the doctor prints the remedy.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use lab::{Flanneld, FlanneldOptions, Host, eventually_ok, stdout};
 use terminal::screen::Screen;
 
-/// How long the first daemons may take to end or to get a finding.
+/// Maximum time for the first daemons to end or to get a finding.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The finding of a host whose daemon ended.
 const ENDED: &str = "wrong-interface";
@@ -41,7 +41,7 @@ pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Scr
     Ok(())
 }
 
-/// Waits until one daemon is ready and all others have ended, because one address serves one node. Returns the number of those that ended.
+/// Waits until one daemon is ready and all others have ended, because one address serves one node. Returns the number of daemons that ended.
 fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
     eventually_ok(TIMEOUT, "one daemon is ready", || {
         let running = daemons
@@ -53,7 +53,7 @@ fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
     })
 }
 
-/// What the doctor of a host prints about the trap.
+/// Output of a host's doctor about the trap.
 struct Found {
     host: String,
     text: String,

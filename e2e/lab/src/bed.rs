@@ -1,4 +1,4 @@
-//! The test bed of most packet tests: hosts on one switch, each with a daemon and a pod, and leases in a directory.
+//! The test environment of most packet tests: hosts on one switch, each with a daemon and a pod, and leases in a directory.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::wait::eventually_ok;
 const READY: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(60);
 
-/// Hosts with a daemon and a pod each. Fields are dropped in this order.
+/// Hosts with a daemon and a pod each. Rust drops the fields in this order.
 #[derive(Debug)]
 pub struct Bed {
     /// One daemon on each host, in the order of the hosts.
@@ -33,7 +33,7 @@ pub struct Bed {
     pub store: Store,
     /// The directory of the lease files.
     pub leases: PathBuf,
-    /// The switch to which each host is connected by `enp0s8`.
+    /// The switch to which `enp0s8` connects each host.
     pub lan: Switch,
 }
 
@@ -53,7 +53,7 @@ impl Bed {
         Bed::on(lab, &lan, hosts, net_conf, change)
     }
 
-    /// Builds the bed on existing hosts.
+    /// Builds the test environment on existing hosts.
     ///
     /// # Errors
     /// Returns an error if the setup of a part fails, or if a daemon is not ready in time.
@@ -70,7 +70,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Builds the bed on existing hosts, without pods.
+    /// Builds the test environment on existing hosts, without pods.
     ///
     /// # Errors
     /// Returns an error if the setup of the store fails, or if a daemon does not start or is not ready in time.
@@ -109,7 +109,7 @@ impl Bed {
     /// Builds a pod on each host, in the subnet of its daemon, for tests that keep their leases in another store.
     ///
     /// # Errors
-    /// Returns an error if a daemon has no subnet, or if a pod cannot be built.
+    /// Returns an error if a daemon has no subnet, or if the setup of a pod fails.
     pub fn pods(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<Pod>> {
         hosts
             .iter()
@@ -140,7 +140,7 @@ impl Bed {
     /// Checks that no daemon has logged an error or a panic.
     ///
     /// # Errors
-    /// Returns an error with these log lines if there are any.
+    /// Returns an error that contains the log lines with errors or panics, if any.
     pub fn require_no_errors(&self) -> Result<()> {
         for (host, daemon) in self.hosts.iter().zip(&self.daemons) {
             let errors = daemon.errors();

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-/// Environment variable with the folder of flannel-rs' binaries. Default: the folder of the running program or its parent folder.
+/// Environment variable with the folder of flannel-rs' binaries. The default is the folder of the running program or its parent folder.
 pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
-/// Environment variable with the folder of etcd 3.6. Default: the folder that `make setup` fills.
+/// Environment variable with the folder of etcd 3.6. The default is the folder that `make setup` fills.
 pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
 
-/// Environment variable with the folder of the reference CNI plugins 1.9.1. Default: the folder that `make setup` fills.
+/// Environment variable with the folder of the reference CNI plugins 1.9.1. The default is the folder that `make setup` fills.
 pub const CNI_DIR: &str = "FLANNEL_CNI_DIR";
 
-/// Version of the reference CNI plugins: the newest and the oldest that users run.
+/// Version of the reference CNI plugins: the newest or the oldest version that users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CniVersion {
     /// Version 1.9.1, which `make setup` builds.
@@ -21,7 +21,7 @@ pub enum CniVersion {
     V111,
 }
 
-/// Version of etcd: the newest and the oldest that users run.
+/// Version of etcd: the newest or the oldest version that users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EtcdVersion {
     /// Version 3.6, which `make setup` builds.
@@ -102,7 +102,7 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
             .all(|command| folder.join(command).is_file())
     });
     Ok(found
-        .context("Kubernetes' commands are not here: `make setup` builds them")?
+        .context("cannot find the commands of Kubernetes; run `make setup`")?
         .join(name))
 }
 
@@ -134,7 +134,7 @@ pub fn faketime() -> Result<PathBuf> {
     let found = folders
         .map(|folder| folder.join("faketime/libfaketime.so.1"))
         .find(|path| path.is_file());
-    found.context("there is no libfaketime.so.1; run `make setup`")
+    found.context("cannot find libfaketime.so.1; run `make setup`")
 }
 
 /// Returns the path of a file that `make setup` keeps in the cache, such as `containerd/usr/bin/containerd`.
@@ -172,15 +172,15 @@ pub fn cni(version: CniVersion) -> Result<PathBuf> {
 /// Returns the folder that contains the npm packages which drive a browser.
 ///
 /// # Errors
-/// Returns an error if they are not installed.
+/// Returns an error if the npm packages are not installed.
 pub fn browser() -> Result<PathBuf> {
     installed(cache("browser"), "node_modules")
 }
 
-/// Returns a program of Prometheus: `prometheus` or `promtool`.
+/// Returns the path of a program of Prometheus: `prometheus` or `promtool`.
 ///
 /// # Errors
-/// Returns an error if it is not installed.
+/// Returns an error if the program is not installed.
 pub fn prometheus(name: &str) -> Result<PathBuf> {
     let folder = installed(cache("prometheus/usr/bin"), name)?;
     Ok(folder.join(name))

@@ -72,7 +72,7 @@ impl Host {
     /// Returns the host's folder in the lab.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be created.
+    /// Returns an error if the creation of the folder fails.
     pub fn folder(&self) -> Result<PathBuf> {
         self.inner.site.folder(&self.inner.name)
     }
@@ -80,7 +80,7 @@ impl Host {
     /// Returns the path of `subnet.env` in the host's `/run/flannel`, which a reboot clears.
     ///
     /// # Errors
-    /// Returns an error if the host's folder cannot be created.
+    /// Returns an error if the creation of the host's folder fails.
     pub fn subnet_file(&self) -> Result<PathBuf> {
         Ok(self.folder()?.join("run/flannel/subnet.env"))
     }
@@ -142,7 +142,7 @@ impl Host {
     /// Returns the original IPv4 address of the named uplink.
     ///
     /// # Errors
-    /// Returns an error if the uplink was built without an IPv4 address.
+    /// Returns an error if the uplink has never had an IPv4 address.
     pub fn v4_of(&self, interface: &str) -> Result<Ipv4Addr> {
         let uplinks = self
             .inner
@@ -220,7 +220,7 @@ impl Host {
         found.with_context(|| format!("{} has no uplink {interface}", self.name()))
     }
 
-    /// Switches the host off. Kills the host's processes; its kernel state, its pods and its `/run` are lost.
+    /// Switches the host off. Kills the host's processes. The host loses its kernel state, its pods and its `/run`.
     ///
     /// # Errors
     /// Returns an error if the removal of a cable or of the namespace fails.

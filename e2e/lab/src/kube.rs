@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::indexing_slicing,
-    reason = "of JSON values only: what is not there reads as null, and what is written to is an object"
+    reason = "only JSON values: a missing value reads as null, and writes go only to objects"
 )]
 
 pub(crate) mod api_server;

@@ -15,17 +15,17 @@ use crate::site::name::{self, KEPT, LabName, OWNER};
 use crate::site::{Site, sweep};
 use crate::turn;
 
-/// Prints like the macro of the standard library, but does not panic when stderr is closed, because the lab still has to be removed.
+/// Prints like the macro of the standard library, but does not panic when stderr is closed, because the program still has to remove the lab.
 macro_rules! eprintln {
     ($($text:tt)*) => { { use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($text)*); } };
 }
 
 /// Environment variable that prevents the removal of labs.
 const KEEP: &str = "FLANNEL_LAB_KEEP";
-/// Lines of each log that a failure message shows.
+/// Number of lines of each log that a failure message shows.
 const TAIL: usize = 25;
 
-/// Hosts, switches and the processes on them. A drop removes all of them.
+/// Hosts, switches and the processes on them. A drop of the lab removes all hosts, switches and processes.
 #[derive(Debug)]
 pub struct Lab {
     site: Arc<Site>,
@@ -39,7 +39,7 @@ impl Lab {
     /// Returns an error if this process is not root, or if the lab's folder is not writable.
     pub fn new(title: &str) -> Result<Lab> {
         if !nix::unistd::geteuid().is_root() {
-            bail!("a lab makes network namespaces and interfaces: run it as root");
+            bail!("a lab creates network namespaces and interfaces: run the lab as root");
         }
         turn::lab();
         // Another process may be removing the same remains at this moment.
@@ -58,7 +58,7 @@ impl Lab {
         if lab.site.is_kept() {
             lab.keep()?;
             eprintln!(
-                "lab {title} ({}) is kept because of {KEEP}: `flannelctl lab --remove` removes it",
+                "lab {title} ({}) is kept because of {KEEP}: remove the lab with `flannelctl lab --remove`",
                 lab.prefix()
             );
         }
@@ -94,7 +94,7 @@ impl Lab {
     /// Builds a switch: a bridge in its own namespace.
     ///
     /// # Errors
-    /// Returns an error if the switch cannot be built.
+    /// Returns an error if the setup of the switch fails.
     pub fn switch(&self, name: &str) -> Result<Switch> {
         Switch::build(self.site.netns(&format!("sw-{name}"))?)
     }
@@ -102,7 +102,7 @@ impl Lab {
     /// Builds a host with the given uplinks. The host forwards packets, as every flannel node does.
     ///
     /// # Errors
-    /// Returns an error if the host cannot be built.
+    /// Returns an error if the setup of the host fails.
     pub fn host(&self, name: &str, uplinks: &[Uplink]) -> Result<Host> {
         Host::build(&self.site, name, uplinks)
     }
@@ -110,7 +110,7 @@ impl Lab {
     /// Builds the hosts `h1`, `h2`, … on a switch. The interfaces `enp0s8` of the hosts have 192.168.56.101, .102, … and fd00:56::101, ….
     ///
     /// # Errors
-    /// Returns an error if a host cannot be built.
+    /// Returns an error if the setup of a host fails.
     pub fn hosts(&self, switch: &Switch, count: u8) -> Result<Vec<Host>> {
         (1..=count)
             .map(|number| self.host(&format!("h{number}"), &[Uplink::enp0s8(switch, number)?]))
@@ -120,7 +120,7 @@ impl Lab {
     /// Builds a router with one interface in each switch.
     ///
     /// # Errors
-    /// Returns an error if the router cannot be built.
+    /// Returns an error if the setup of the router fails.
     pub fn router(&self, name: &str, legs: &[(&Switch, &str)]) -> Result<Router> {
         Router::build(&self.site, name, legs)
     }
@@ -172,7 +172,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!(
-                "lab {} ({}) failed; its logs end so:\n{}",
+                "lab {} ({}) failed; the ends of its logs:\n{}",
                 self.title,
                 self.prefix(),
                 self.logs()

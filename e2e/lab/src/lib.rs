@@ -3,8 +3,9 @@
 //! A [`Lab`] owns all objects that tests build in it and removes them on drop. Hosts run the real daemon ([`Flanneld`]) and the real
 //! store ([`Etcd`]). [`Probe`], [`Transfer`] and [`PingMatrix`] check whether traffic arrives.
 //!
-//! A module depends only on modules before it in this order: `output`, `net` (namespaces, switches), `site` (names, removal),
-//! `host` (hosts, pods, routers, processes), `lab`, `store`, `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), [`Bed`].
+//! A module depends only on modules that come earlier in a fixed order. The order is `output`, `net`
+//! (namespaces, switches), `site` (names, removal), `host` (hosts, pods, routers, processes), `lab`, `store`,
+//! `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), [`Bed`].
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {

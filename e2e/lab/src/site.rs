@@ -26,7 +26,7 @@ impl Site {
         Ok(netns)
     }
 
-    /// Names the namespace of a process after the lab, unless it already has that name.
+    /// Names the namespace of a process after the lab, unless the namespace already has this name.
     pub(crate) fn netns_of(&self, name: &str, pid: u32) -> Result<Netns> {
         Netns::attach(self.name.netns(name), pid)
     }

@@ -58,7 +58,7 @@ impl Store {
     /// Writes the network configuration: the text of net-conf.json.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be written.
+    /// Returns an error if the write to the store fails.
     pub fn configure(&self, net_conf: &str) -> Result<()> {
         match &self.kind {
             Kind::Dir(folder) => {

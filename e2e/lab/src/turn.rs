@@ -1,10 +1,10 @@
-//! Limits the number of labs and clusters that run at once, according to the load of the processors. Tests mostly wait, so there are more tests than
-//! processors. A test that waits for its turn must not block another test. The test program therefore has a thread for every test, and this module is
-//! the only limit.
+//! Limits the number of labs and clusters that run at once, according to the load of the processors. Tests
+//! mostly wait, so more tests than processors can run at once. A test that waits to start must not block
+//! another test. The test program therefore has a thread for every test, and this module is the only limit.
 //!
-//! A short piece of work measures the load, as the ratio of its duration to its duration on an idle machine. The kernel's figures are not suitable.
-//! The kernel's counts of waiting tasks (`proc_loadavg(5)`) contain tasks that already sleep. The kernel's pressure (`/proc/pressure/cpu`) is the
-//! same for one waiting task as for twenty.
+//! The load is the ratio of the duration of a short piece of work to its duration on an idle machine. The kernel's load figures are not suitable.
+//! The kernel's counts of waiting tasks (`proc_loadavg(5)`) contain tasks that already sleep. The kernel's pressure figures
+//! (`/proc/pressure/cpu`) are the same for one waiting task as for twenty.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ const SAMPLES: usize = 4;
 static TURNS: Turns = Turns::new();
 
 thread_local! {
-    /// The turn that the test on this thread holds, until the thread ends.
+    /// The right that the test on this thread holds, until the thread ends.
     static HELD: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
@@ -30,11 +30,11 @@ thread_local! {
 enum Kind {
     /// Hosts with daemons and probes.
     Lab,
-    /// A lab that loads the processors for seconds. Two such labs at once would disturb each other's measurements.
+    /// A lab that loads the processors for seconds. Two labs that load the processors at the same time would disturb each other's measurements.
     Load,
-    /// A lab with an API server, which takes 300 MB of memory. Many of these tests mostly wait.
+    /// A lab with an API server, which takes 300 MB of memory. Many of the tests with an API server mostly wait.
     ApiServer,
-    /// A cluster, which takes 1 GB of memory, and all processors during its start.
+    /// A cluster, which takes 1 GB of memory and, during its start, all processors.
     Cluster,
 }
 
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// Returns the limit even on an idle machine, because memory is limited.
+    /// Returns the maximum number of tests that may run even on an idle machine, because memory is limited.
     fn max(self) -> usize {
         match self {
             Kind::Lab => 8,
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Returns the slowdown below which one more test may start. Kubernetes tests tolerate more, because they end last.
+    /// Returns the slowdown below which one more test may start. Kubernetes tests tolerate a higher slowdown, because they end last.
     fn max_slowdown(self) -> f64 {
         match self {
             Kind::Lab | Kind::Load => 4.0,
@@ -65,19 +65,19 @@ impl Kind {
         }
     }
 
-    /// Reports whether one more test may start while `running` tests run. `slowdown` is the ratio of a sample's duration to its duration on an idle
-    /// machine, if known.
+    /// Reports whether one more test may start while `running` tests run. `slowdown`, if known, is the ratio
+    /// of a sample's duration to its duration on an idle machine.
     fn admits(self, running: usize, slowdown: Option<f64>) -> bool {
         let bears = slowdown.is_some_and(|slowdown| slowdown < self.max_slowdown());
         running < self.min() || running < self.max() && bears
     }
 }
 
-/// The right to run a kind of test. Ends the turn on drop.
+/// The right to run a kind of test. The right ends on drop.
 #[derive(Debug)]
 struct Turn(&'static Turns, Kind);
 
-/// The right of this thread to run a kind of test, until it is dropped.
+/// The right of this thread to run a kind of test, which ends on drop.
 #[derive(Debug)]
 pub struct HeldTurn(());
 
@@ -90,7 +90,7 @@ struct Turns {
     samples: Mutex<Samples>,
 }
 
-/// Recent slowdown samples. All queues share them, because a measurement takes processor time itself.
+/// Recent slowdown samples. All queues share the samples, because a measurement itself takes processor time.
 #[derive(Debug)]
 struct Samples {
     values: Vec<f64>,
@@ -107,7 +107,7 @@ struct Queue {
 #[derive(Debug)]
 struct State {
     running: usize,
-    /// Number of tests that have asked for a turn.
+    /// Number of tests that have asked for the right to run.
     came: usize,
     /// Number of tests that no longer wait. The next test decides whether it may run, and the other tests wait behind it.
     went: usize,
@@ -239,7 +239,7 @@ fn mean(samples: &[f64]) -> Option<f64> {
     (samples.len() >= SAMPLES).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
-/// Measures the machine's load: works for [`SAMPLE`] of processor time, and returns the ratio of the elapsed time to that time.
+/// Measures the machine's load: works for [`SAMPLE`] of processor time, and returns the ratio of the elapsed time to [`SAMPLE`].
 fn slowdown() -> Option<f64> {
     let used = || {
         let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok()?;

@@ -1,4 +1,4 @@
-//! Hosts like those of Vagrant with VirtualBox. Without `--iface`, Go flannel announces 10.0.2.15 from each of them.
+//! Hosts with the same interfaces as hosts of Vagrant with VirtualBox. Without `--iface`, Go flannel announces 10.0.2.15 from every host.
 
 use anyhow::Result;
 
@@ -20,7 +20,7 @@ pub struct Vagrant {
     pub internet: Host,
     /// The hosts `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// The NAT box of each host: 10.0.2.2 on the side of the host, 198.51.100.101, … outside.
+    /// The NAT box of each host, with the address 10.0.2.2 towards the host and 198.51.100.101, … towards the internet.
     pub nat_boxes: Vec<NatBox>,
 }
 

@@ -65,7 +65,7 @@ pub fn throughout(time: Duration, what: &str, mut check: impl FnMut() -> Result<
         let over = start.elapsed() >= time;
         check().with_context(|| {
             format!(
-                "not throughout {time:?}, but after {:.1?}: {what}",
+                "the condition did not hold throughout {time:?}; it failed after {:.1?}: {what}",
                 start.elapsed()
             )
         })?;

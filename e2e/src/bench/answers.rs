@@ -1,5 +1,5 @@
-//! A thousand peers in one thread. It receives all probes to them, over the overlay or the underlay, and replies as a node does.
-//! Each of them also probes the node once per cycle, as nodes do.
+//! A thousand peers in one thread. The thread receives all probes to the peers, over the overlay or the underlay, and replies as a node does.
+//! Each peer also probes the node once per cycle, as nodes do.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -26,16 +26,16 @@ const QUESTION_EVERY: Duration = Duration::from_millis(250);
 
 /// State of a peer after its first probe.
 struct Known {
-    /// Its ID, and that of the node.
+    /// The IDs of the peer and of the node.
     who: [u8; 8],
     node: [u8; 8],
-    /// Its overlay address, and that of the node.
+    /// The overlay addresses of the peer and of the node.
     overlay: (Ipv4Addr, Ipv4Addr),
     /// Hardware address of the node's VXLAN device.
     mac: [u8; 6],
 }
 
-/// Replies to probes and sends probes until `stop`, on a host to which all packets for the peers are routed. Counts its replies in `answered`.
+/// Replies to probes and sends probes until `stop`, on a host to which all packets for the peers are routed. Counts the replies in `answered`.
 pub(crate) fn serve(
     host: &Host,
     node: Ipv4Addr,
@@ -148,7 +148,7 @@ fn in_tunnel(known: &Known, message: &[u8]) -> Vec<u8> {
     )
 }
 
-/// Receives a datagram without blocking. Returns its length and the peer to which it was sent.
+/// Receives a datagram without blocking. Returns the length of the datagram and its destination peer.
 pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
     let mut control = nix::cmsg_space!(libc::in_pktinfo);
     let mut pieces = [IoSliceMut::new(buffer)];

@@ -1,4 +1,4 @@
-//! The cost of the CNI plugin when a pod starts: ADD through it and through the reference plugins only, in turns.
+//! The cost of the CNI plugin when a pod starts: ADD alternately through the plugin and through the reference plugins only.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::table::Table;
 
 /// Environment variable with the path of Go flannel's plugin.
 const GO: &str = "GO_FLANNEL_CNI";
-/// A delegate that does nothing: the rest of the time is the plugin's own.
+/// Stub of a delegate that does nothing, so that the measured time is the plugin's own.
 const STUB: &str = "#!/bin/sh\necho '{}'\n";
 
-/// A plugin and its configuration, with which pods are added.
+/// A plugin and its configuration, with which the benchmark adds pods.
 struct Carrier {
     name: String,
     cni: Cni,
@@ -39,7 +39,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     );
     for (what, times) in &whole {
         table.times(
-            &format!("a pod's ADD with Debian's bridge and host-local, {what}"),
+            &format!("time of a pod's ADD with Debian's bridge and host-local, {what}"),
             times,
             "-",
             "-",
@@ -55,7 +55,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     for ((what, times), (_, own)) in whole.iter().zip(&delegate_only).skip(1) {
         let ratio = median(times).as_secs_f64() / delegates.as_secs_f64();
         table.figures(
-            &format!("the same as a ratio to the delegates alone, {what}"),
+            &format!("ratio of the ADD time to the time without a flannel plugin, {what}"),
             vec![ratio],
             "",
             "-",
@@ -63,7 +63,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
         );
         let share: Vec<Duration> = own.iter().map(|time| time.saturating_sub(stub)).collect();
         table.times(
-            &format!("the plugin's own share of an ADD, {what}"),
+            &format!("time of an ADD without the time of the delegates, {what}"),
             &share,
             "1 ms",
             "-",
@@ -72,7 +72,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Measures the ADD times of each plugin. The delegate without a flannel plugin comes first.
+/// Measures the ADD times of each plugin. The first entry is the delegate without a flannel plugin.
 fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<Duration>)>> {
     let carriers = carriers(host, path)?;
     let mut times: Vec<_> = carriers
@@ -113,8 +113,8 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
         conf: conf.clone(),
     };
     let mut carriers = vec![
-        carrier("alone", &path.join("bridge"), &delegate),
-        carrier("through ours", &own()?, &flannel),
+        carrier("without a flannel plugin", &path.join("bridge"), &delegate),
+        carrier("with the plugin of flannel-rs", &own()?, &flannel),
     ];
     if let Some(go) = std::env::var_os(GO).filter(|go| !go.is_empty()) {
         carriers.push(carrier("through Go flannel's", Path::new(&go), &flannel));
@@ -122,7 +122,7 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
     Ok(carriers)
 }
 
-/// Returns the path of the static plugin if it was built, as `make bench` does, else of the usual one.
+/// Returns the path of the static plugin if `make bench` built it, otherwise the path of the usual plugin.
 fn own() -> Result<PathBuf> {
     let arch = if cfg!(target_arch = "aarch64") {
         "arm64"

@@ -1,4 +1,4 @@
-//! Packet rates of our engine, the kernel's vxlan, plain routes, and Go flannel if its binary is given. Measured in one run, in turns.
+//! Packet rates of our engine, the kernel's vxlan, plain routes, and Go flannel if its binary is given. One run measures all of them alternately.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,16 +16,16 @@ use super::goals::{self, Loaded, Series};
 use super::load::{Cpu, Programs, median, quantile, round_trips, small, tcp};
 
 const STOP: Duration = Duration::from_secs(30);
-/// Maximum share of processor time that other programs may take during a sample. Above it, the sample is repeated, at most twice.
+/// Maximum share of processor time that other programs may take during a sample. Above this share, the benchmark repeats the sample, at most twice.
 const FOREIGN: f64 = 0.01;
 const REPEATS: usize = 2;
 /// Rates of small packets, in thousands per second, lowest first.
 const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500];
-/// Number of failed attempts after which a rate counts as too high.
+/// Number of failed attempts after which a rate is too high.
 const TRIES: usize = 3;
-/// Share of lost packets below which a rate counts as lossless.
+/// Share of lost packets below which a rate is lossless.
 const NO_LOSS: f64 = 0.005;
-/// Carrier that is left out if the kernel has no WireGuard.
+/// Carrier that the benchmark skips if the kernel has no WireGuard.
 const KERNEL_WIREGUARD: &str = "wireguard (kernel)";
 
 /// A backend between two separate hosts.
@@ -61,9 +61,9 @@ pub(crate) struct Plan {
     /// Whether to print the daemons' metrics at the end.
     pub metrics: bool,
     pub streams_only: bool,
-    /// Whether to measure round trips during TCP streams in each round, and nothing but these and the streams.
+    /// Whether each round measures only TCP streams and the round trips during these streams.
     pub latency: bool,
-    /// An earlier build of flanneld that is measured next to this one.
+    /// An earlier build of flanneld to measure for comparison with this build.
     pub before: Option<PathBuf>,
     /// Whether to send small packets at rising rates, which takes long.
     pub ladder: bool,
@@ -86,7 +86,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Applies a command line argument that has no value. Returns false if it is not an argument of the plan.
+    /// Applies a command line argument that has no value. Returns false if the plan has no such argument.
     pub(crate) fn flag(&mut self, argument: &str) -> bool {
         match argument {
             "--metrics" => self.metrics = true,
@@ -157,7 +157,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     Ok((text, picture(&bars)))
 }
 
-/// Returns the path of Go flannel's flanneld, if it is given.
+/// Returns the path of Go flannel's flanneld, if the environment contains it.
 fn go_flanneld() -> Option<PathBuf> {
     std::env::var_os("GO_FLANNELD")
         .filter(|path| !path.is_empty())
@@ -268,8 +268,8 @@ fn carriers(plan: &Plan) -> Vec<Recipe> {
         .collect()
 }
 
-/// The etcd of all carriers, because Go flannel supports no other store. Each carrier has its own prefix. Hosts reach it by an interface
-/// that carries no other packets.
+/// The etcd of all carriers, because Go flannel supports no other store. Each carrier has its own prefix.
+/// Hosts reach the etcd by an interface that carries no other packets.
 struct Registry {
     lan: Switch,
     client: EtcdClient,

@@ -1,5 +1,5 @@
 //! Goals of our own datapaths: relative to the kernel's vxlan and to an earlier build, and for round trips during TCP streams.
-//! Compared figures come from the same round, and the ratio is computed per round, because the speed of a shared machine changes between rounds.
+//! The benchmark computes each ratio from figures of the same round, because the speed of a shared machine changes between rounds.
 
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ impl Of {
     }
 }
 
-/// A goal, and the limit that must hold. Both are ratios to the kernel's vxlan.
+/// A goal, and the limit that must hold. The goal and the limit are ratios to the kernel's vxlan.
 struct Goal {
     carrier: &'static str,
     cable: Cable,
@@ -82,7 +82,7 @@ pub(crate) struct Loaded {
     pub one: Vec<(f64, f64)>,
     /// During four streams.
     pub four: Vec<(f64, f64)>,
-    /// During one stream, between real-time programs: only the time on the packets' path, without waiting for a processor.
+    /// Round trips during one stream between real-time programs, which include only the time on the packets' path and no wait for a processor.
     pub path: Vec<(f64, f64)>,
 }
 
@@ -91,7 +91,7 @@ impl Loaded {
     fn under(&self, load: Load) -> (&'static str, &[(f64, f64)]) {
         match load {
             Load::One => ("during one stream", &self.one),
-            Load::Four => ("beside four streams", &self.four),
+            Load::Four => ("during four streams", &self.four),
             Load::Path => ("of the path alone", &self.path),
         }
     }
@@ -147,7 +147,7 @@ impl Series<'_> {
     }
 }
 
-/// Appends the goals of a cable and whether they were reached, if the kernel's vxlan was also measured.
+/// Appends the goals of a cable and whether the datapaths reached them, if the run also measured the kernel's vxlan.
 pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let Some(kernel) = find(KERNEL) else { return };
@@ -195,7 +195,7 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     }
 }
 
-/// Appends the round trips during TCP streams over a wire, if they were measured.
+/// Appends the round trips during TCP streams over a wire, if the run measured them.
 pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let medians = |rounds: &[(f64, f64)]| {
@@ -234,7 +234,7 @@ pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     }
 }
 
-/// Appends the ratios of this build to an earlier one, round by round, if that was also measured.
+/// Appends the ratios of this build to an earlier build, round by round, if the run measured both builds.
 pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
     let mut rows = String::new();
     for former in all {

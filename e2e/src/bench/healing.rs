@@ -9,60 +9,64 @@ use crate::table::Table;
 
 /// Number of peers of the node.
 pub(crate) const PEERS: u32 = 1000;
-/// Number of daemon starts, with [`ROUNDS`] repairs each: after five within a minute the daemon assumes a conflict and repairs more slowly.
+/// Number of daemon starts, with [`ROUNDS`] repairs each: after five repairs within a minute, the daemon assumes a conflict and repairs more slowly.
 const LIVES: usize = 3;
 const ROUNDS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Script that prints a hash of the daemon's kernel state. It takes some 20 ms, which the results include.
+/// Script that prints a hash of the daemon's kernel state. The script takes about 20 ms, which the results include.
 const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip -o -4 address show dev flannel.1 | sed 's/^[0-9]*: //'; \
     ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; nft -s list table ip flannel-ipv4; } | sort | sha256sum";
 
 /// Name of the damage, the command that does it, and the goal.
 const DAMAGES: [(&str, &str, &str); 10] = [
-    ("the device is deleted", "ip link del flannel.1", "2000 ms"),
     (
-        "the device is set down",
+        "a deletion of the device",
+        "ip link del flannel.1",
+        "2000 ms",
+    ),
+    (
+        "`ip link set down` of the device",
         "ip link set flannel.1 down",
         "1000 ms",
     ),
     (
-        "all routes are flushed",
+        "a flush of all routes",
         "ip route flush proto 241",
         "1000 ms",
     ),
     (
-        "the FDB is flushed",
+        "a flush of the FDB",
         "bridge fdb flush dev flannel.1",
         "1000 ms",
     ),
     (
-        "the neighbours are flushed",
+        "a flush of the neighbours",
         "ip neighbour flush dev flannel.1 nud permanent",
         "1000 ms",
     ),
     (
-        "the address is removed",
+        "a removal of the device's address",
         "ip address flush dev flannel.1 scope global",
         "1000 ms",
     ),
     (
-        "the MTU is changed",
+        "a change of the device's MTU",
         "ip link set flannel.1 mtu 1300",
         "1000 ms",
     ),
     (
-        "the MAC is changed",
+        "a change of the device's MAC",
         "ip link set flannel.1 address 02:00:00:00:00:99",
         "1000 ms",
     ),
     (
-        "the underlay goes down and up",
+        "the underlay interface goes down and up",
         "ip link set enp0s8 down; ip link set enp0s8 up",
         "2000 ms",
     ),
     (
-        "the table of nftables is deleted",
+        "a deletion of the nftables table",
         "nft delete table ip flannel-ipv4",
         "1000 ms",
     ),
@@ -91,7 +95,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
                 while netns.sh(LOOK).map_or(true, |found| found != *wanted) {
                     ensure!(
                         start.elapsed() < DEADLINE,
-                        "not healed: {what}\n{}",
+                        "not repaired after {what}\n{}",
                         fleet.lab.logs()
                     );
                 }
@@ -105,7 +109,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             daemon.kill()?;
         }
         table.times(
-            &format!("{PEERS} peers, {what}: healed"),
+            &format!("{PEERS} peers: repair time after {what}"),
             &times,
             goal,
             "never, or on restart",

@@ -20,12 +20,12 @@ use crate::wireguard::{PORT, key_of};
 const NET_CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 const ROUNDS: usize = 5;
-/// The peer's packets per second, and the time for which it sends.
+/// The peer's packets per second, and the time for which the peer sends.
 const RATE: u64 = 25_000;
 const TIME: Duration = Duration::from_secs(2);
 /// Number of attempts if this machine does not generate the packets fast enough.
 const TRIES: usize = 5;
-/// Number of different messages, which are sent repeatedly.
+/// Number of different messages, which the flood sends repeatedly.
 const MESSAGES: usize = 256;
 pub(crate) const VOLLEY: usize = 64;
 /// Length of a handshake initiation in bytes.
@@ -33,8 +33,9 @@ pub(crate) const INITIATION: usize = 148;
 pub(crate) const DROPPED: &str =
     "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
-/// Builds initiations of unknown peers. Their first MAC (`mac1`) is valid, which takes only the node's public key. The node therefore has to
-/// compute on the curve before it finds that it does not know the peer.
+/// Builds initiations of unknown peers. The first MAC (`mac1`) of these initiations is valid, because it
+/// requires only the node's public key. The node therefore has to compute on the curve before it finds that
+/// the peer is unknown.
 fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     let mut buffer = vec![0; 2048];
     let mut unknown = |number: usize| match Tunn::new(
@@ -65,7 +66,7 @@ fn noise() -> Vec<Vec<u8>> {
     (0..MESSAGES).map(message).collect()
 }
 
-/// Sends the messages until `stop`, as fast as one processor can. Returns the messages per second.
+/// Sends the messages until `stop`, as fast as one processor can. Returns the number of messages per second.
 pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
     let (start, mut sent) = (Instant::now(), 0);
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
@@ -105,7 +106,8 @@ fn stream(bed: &Bed) -> Result<Small> {
     Err(last)
 }
 
-/// Sends the stream during a flood of junk. Also returns the junk packets sent per second, and the number that the node's engine dropped.
+/// Sends the stream during a flood of junk. Also returns the number of junk packets sent per second and the
+/// number of junk packets that the node's engine dropped.
 fn stream_during_junk(
     bed: &Bed,
     attacker: &Host,
@@ -131,15 +133,15 @@ fn stream_during_junk(
     Ok((passed, rate, sum(daemon, DROPPED)? - before))
 }
 
-/// Measures the loss without junk and with each kind of junk, in turns.
+/// Measures the loss without junk and with each kind of junk, alternately.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-junk")?;
     let bed = Bed::start(&lab, 2, NET_CONF, |_, options| options)?;
     let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
     let kinds = [
-        ("random bytes", noise()),
+        ("of random bytes", noise()),
         (
-            "with the right first MAC",
+            "that have a correct first MAC",
             unknown_initiations(key_of(bed.daemons.first().context("a node")?)?)?,
         ),
     ];
@@ -157,11 +159,17 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             rates.push(rate / 1000.0);
         }
     }
-    let what = format!("{RATE} packets a second of a peer of wireguard in userspace");
-    table.figures(&format!("{what}: lost"), undisturbed, "%", "-", "-");
+    let what = format!("{RATE} packets per second from a peer of wireguard in userspace");
+    table.figures(
+        &format!("{what}: share of lost packets"),
+        undisturbed,
+        "%",
+        "-",
+        "-",
+    );
     for ((kind, _), lost) in kinds.iter().zip(lost) {
         table.figures(
-            &format!("{what}, and junk handshakes {kind}: lost"),
+            &format!("{what}, with junk handshakes {kind}: share of lost packets"),
             lost,
             "%",
             "20 %",
@@ -169,7 +177,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         );
     }
     table.figures(
-        "junk handshakes from one processor, in thousands a second",
+        "junk handshakes from one processor, in thousands per second",
         rates,
         "",
         "-",

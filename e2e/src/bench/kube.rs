@@ -19,7 +19,7 @@ const CLIENTS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","Backend":{"Type":"vxlan"}}"#;
 
-/// Builds a Node as large as those that a kubelet creates: mostly the names of images.
+/// Builds a Node of the size that a kubelet creates, mostly with the names of images.
 fn node(number: u32) -> serde_json::Value {
     let [_, b, c, d] = number.to_be_bytes();
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8));
@@ -71,7 +71,7 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Creates the Nodes of the cluster with several clients at once, and then the host's own.
+/// Creates the Nodes of the cluster with several clients at once, and then the Node of the host.
 fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -103,7 +103,7 @@ fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
 #[derive(Default)]
 struct Starts {
     times: Vec<Duration>,
-    /// In MiB, as is `resident`.
+    /// Peak of the resident memory, in MiB like `resident`.
     peak: Vec<f64>,
     resident: Vec<f64>,
     /// In milliseconds.
@@ -142,15 +142,17 @@ impl Starts {
 
     fn report(self, nodes: u32, table: &mut Table) {
         table.times(
-            &format!("{nodes} Nodes of Kubernetes to the last route in the kernel"),
+            &format!(
+                "{nodes} Nodes of Kubernetes: time from start to the last route in the kernel"
+            ),
             &self.times,
             "5000 ms",
             "-",
         );
         for (what, values, unit, goal) in [
             ("resident memory", self.resident, "MiB", "-"),
-            ("its peak", self.peak, "MiB", "40 MiB"),
-            ("processor time up to then", self.processor, "ms", "-"),
+            ("peak of the resident memory", self.peak, "MiB", "40 MiB"),
+            ("processor time of the start", self.processor, "ms", "-"),
             ("requests to the API", self.calls, "", "8"),
         ] {
             table.figures(&format!("{nodes} Nodes: {what}"), values, unit, goal, "-");

@@ -1,4 +1,4 @@
-//! Loads between two pods, and their cost: streams, small packets, round trips. All of them are limited in time.
+//! Loads between two pods, and their cost: streams, small packets, round trips. All loads are limited in time.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -116,7 +116,7 @@ impl Small {
 /// Maximum number of packets per system call: the generator must cost less than the datapath under test.
 const VOLLEY: usize = 64;
 
-/// Sends UDP packets with 64 bytes for `time`, `rate` of them per second. Fails if this machine does not generate them fast enough.
+/// Sends UDP packets of 64 bytes for `time`, at `rate` packets per second. Fails if this machine does not generate the packets fast enough.
 pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
     let receiver = to
@@ -172,7 +172,7 @@ fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets
     );
 }
 
-/// Counts packets until the socket's read timeout passes without one.
+/// Counts packets until the socket's read timeout passes without a packet.
 fn count(socket: &UdpSocket) -> u64 {
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     let mut room = [[0; 128]; VOLLEY];
@@ -231,7 +231,7 @@ impl Echo {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
     Ordinary,
-    /// With a higher priority than all threads that forward packets.
+    /// Scheduling with a higher priority than all threads that forward packets.
     RealTime,
 }
 
@@ -251,7 +251,7 @@ impl Programs {
     }
 }
 
-/// Measures round trips, one after the other, for `time`. Returns them sorted, in microseconds.
+/// Measures round trips, one after the other, for `time`. Returns the sorted round trips in microseconds.
 pub(crate) fn round_trips(
     from: &Pod,
     to: &Pod,
@@ -328,7 +328,7 @@ pub(crate) struct Cpu {
     pub all: f64,
     /// Processor time of the named processes.
     pub daemons: f64,
-    /// Processor time of all programs except the named processes, this one and the kernel's threads.
+    /// Processor time of all programs except the named processes, this process and the kernel's threads.
     pub foreign: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The cost of probes to a thousand peers that reply, and the time until a cut is detected.
+//! The cost of probes to a thousand peers that reply, and the time until nodes detect a cut.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ const SETTLED: Duration = Duration::from_secs(20);
 const WINDOW: Duration = Duration::from_secs(40);
 /// Window of the measurement with a status page, in which a node requests the reports of all peers once.
 const PAGE_WINDOW: Duration = Duration::from_secs(100);
-/// Number of times that a node is cut off.
+/// Number of times that the benchmark cuts off a node.
 const CUTS: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Returns the processor time of all threads in seconds. From schedstat, because /proc/PID/stat has a resolution of only 10 ms.
+/// Returns the processor time of all threads in seconds. The function reads schedstat, because /proc/PID/stat has a resolution of only 10 ms.
 pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
@@ -43,9 +43,9 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
 struct Taken {
     memory: f64,
     rest: f64,
-    /// While a status page is open.
+    /// Share of a processor while a status page is open, in percent.
     page: f64,
-    /// From the moment at which all peers stop replying.
+    /// Share of a processor after all peers stop replying, in percent.
     silence: f64,
 }
 
@@ -56,7 +56,7 @@ fn share(daemon: &Flanneld, window: Duration) -> Result<f64> {
     Ok((processor(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
 }
 
-/// Measures the share of a processor while a status page is open. Each response is a whole document, as if it had changed.
+/// Measures the share of a processor while a status page is open. Each response is a whole document, as if the document had changed.
 fn share_with_page(daemon: &Flanneld) -> Result<f64> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -73,7 +73,7 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
     })
 }
 
-/// Measures a daemon first while all peers reply and then while none does.
+/// Measures a daemon first while all peers reply and then while no peer replies.
 fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     let options = if probes {
         fleet.options.clone()
@@ -167,14 +167,16 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         "the peers were asked {answered:?} times"
     );
     table.figures(
-        &format!("{PEERS} peers at rest: memory, more than with --probe-port=0"),
+        &format!("{PEERS} peers at rest: additional memory compared with --probe-port=0"),
         memory,
         "MiB",
         "2 MiB",
         "-",
     );
     table.figures(
-        &format!("{PEERS} peers at rest: share of a processor, more than with --probe-port=0"),
+        &format!(
+            "{PEERS} peers at rest: additional share of a processor compared with --probe-port=0"
+        ),
         shares,
         "%",
         "0.1 %",
@@ -182,7 +184,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     );
     table.figures(
         &format!(
-            "{PEERS} peers, a status page is open: share of a processor, more than without it"
+            "{PEERS} peers, a status page is open: additional share of a processor compared with no page"
         ),
         pages,
         "%",
@@ -190,7 +192,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         "-",
     );
     table.figures(
-        &format!("{PEERS} peers fall silent: share of a processor in the first 40 seconds, more than with --probe-port=0"),
+        &format!("{PEERS} peers fall silent: additional share of a processor in the first 40 seconds, compared with --probe-port=0"),
         silence,
         "%",
         "1 %",
@@ -225,13 +227,22 @@ fn cuts(table: &mut Table) -> Result<()> {
         recovered.push(wait(start, "all are well again", &mut is_well)?);
     }
     for (what, times) in [
-        ("one is cut off: known to both others", &others),
-        ("one is cut off: known to itself", &itself),
         (
-            "one is cut off: `flannelctl status` of both others exits with 3",
+            "one node is cut off: time until both other nodes report the fault",
+            &others,
+        ),
+        (
+            "one node is cut off: time until that node reports the fault",
+            &itself,
+        ),
+        (
+            "one node is cut off: time until `flannelctl status` on both other nodes exits with 3",
             &status,
         ),
-        ("the cable is back: all well to each other", &recovered),
+        (
+            "the node is connected again: time until all nodes report all peers as `well`",
+            &recovered,
+        ),
     ] {
         table.times(&format!("3 nodes, {what}"), times, "10000 ms", "never");
     }
@@ -269,10 +280,10 @@ fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
         .code())
 }
 
-/// Returns three times since `start`: until both other nodes report the third node as cut off, until their `flannelctl status` does, and until
-/// the third node reports its peers as cut off.
+/// Returns the times from `start` to three reports of the cut. The first report comes from both other nodes,
+/// the second from their `flannelctl status`, and the third from the cut-off node about its peers.
 ///
-/// One loop polls all three, so that none waits for another.
+/// One loop polls all three conditions, so that no condition waits for another.
 fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
     let mut times: [Option<Duration>; 3] = [None; 3];
     wait(start, "all know it", &mut || {

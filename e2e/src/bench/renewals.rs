@@ -25,13 +25,13 @@ const ROUNDS: usize = 3;
 const START_INTERVAL: Duration = Duration::from_millis(100);
 /// Time without a response after which a peer sends another initiation.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5200);
-/// Time that a renewal may take: sessions are renewed from 120 s on and end after 180 s.
+/// Maximum time for a renewal: peers renew sessions from 120 s on, and sessions end after 180 s.
 const IN_TIME: Duration = Duration::from_secs(60);
 /// Length of a handshake response in bytes.
 const ANSWER: usize = 92;
 const COOKIE: usize = 64;
 
-/// Creates a tunnel to the node. It has no rate limit.
+/// Creates a tunnel to the node. The tunnel has no rate limit.
 fn tunnel(private: StaticSecret, node: PublicKey, number: u32) -> Tunn {
     let limiter = RateLimiter::new(&PublicKey::from(&private), u64::MAX);
     Tunn::new(private, node, None, None, number, Some(Arc::new(limiter)))
@@ -44,7 +44,7 @@ fn initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
     }
 }
 
-/// Builds an initiation of an unknown peer with a valid cookie. Floods the node first, because it sends cookies only under load.
+/// Builds an initiation of an unknown peer with a valid cookie. Floods the node first, because the node sends cookies only under load.
 fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
     let mut unknown = tunnel(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
     let message = vec![initiation(&mut unknown)?; VOLLEY];
@@ -82,7 +82,7 @@ fn flood_for(socket: &UdpSocket, messages: &[Vec<u8>], time: Duration) -> Result
 /// A peer that renews its session.
 struct Renewal {
     tunn: Tunn,
-    /// Time at which it begins, and time of its next initiation.
+    /// Time at which the renewal begins, and time of the next initiation.
     begins: Instant,
     next: Instant,
     done: Option<Duration>,
@@ -134,7 +134,7 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
     Ok(peers.into_values().filter_map(|peer| peer.done).collect())
 }
 
-/// Renews all sessions during a flood. Returns the times, and the packets per second of the flood.
+/// Renews all sessions during a flood. Returns the times of the renewals, and the packets per second of the flood.
 fn renew_during_flood(
     attacker: &Host,
     socket: &UdpSocket,
@@ -153,7 +153,7 @@ fn renew_during_flood(
     })
 }
 
-/// Measures renewals, in turns with and without a flood.
+/// Measures renewals, alternately with and without a flood.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet
@@ -200,22 +200,25 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     stop(daemon).context("the node")?;
     let what = format!("{PEERS} peers of wireguard in userspace renew their sessions");
     table.times(
-        &format!("{what}: until it is renewed"),
+        &format!("{what}: time until renewal"),
         &undisturbed,
         "-",
         "-",
     );
-    let what = format!("{what} beside handshakes from one address, which it proved");
+    let what = format!("{what} during handshakes from one proved address");
     table.figures(
-        &format!("{what}: not renewed within {} s", IN_TIME.as_secs()),
+        &format!(
+            "{what}: share of sessions not renewed within {} s",
+            IN_TIME.as_secs()
+        ),
         shares,
         "%",
         "5 %",
         "-",
     );
-    table.times(&format!("{what}: until it is renewed"), &flooded, "-", "-");
+    table.times(&format!("{what}: time until renewal"), &flooded, "-", "-");
     table.figures(
-        "handshakes from that address, in thousands a second",
+        "handshakes from the proved address, in thousands per second",
         rates,
         "",
         "-",

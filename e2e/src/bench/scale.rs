@@ -1,4 +1,4 @@
-//! Thousands of leases: the time and cost from the start of the daemon to the last route, and the time of one more lease.
+//! Thousands of leases: the time and cost from the start of the daemon to the last route, and the time of one additional lease.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -115,7 +115,7 @@ impl Fleet {
     }
 }
 
-/// Returns a peer's subnet: 10.64.0.0/24 and the following ones, outside of the range from which the node gets its own.
+/// Returns a peer's subnet: 10.64.0.0/24 and the following subnets, outside of the range from which the node gets its own subnet.
 fn subnet(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8))
 }
@@ -205,12 +205,12 @@ struct Starts {
     warm: Vec<Duration>,
     /// In milliseconds.
     processor: Vec<f64>,
-    /// In MiB, as is `peak`.
+    /// Resident memory, in MiB like `peak`.
     resident: Vec<f64>,
     peak: Vec<f64>,
     calls: Vec<f64>,
     writes: Vec<f64>,
-    /// Kernel writes of a restart.
+    /// Number of kernel writes of a restart.
     rewrites: Vec<f64>,
 }
 
@@ -259,13 +259,13 @@ impl Starts {
     fn report(self, peers: u32, table: &mut Table) {
         let goals = Goals::of(peers);
         table.times(
-            &format!("{peers} leases in etcd to everything in the kernel"),
+            &format!("{peers} leases in etcd: time from start until the kernel has all entries"),
             &self.cold,
             goals.cold.0,
             goals.cold.1,
         );
         table.times(
-            &format!("{peers} peers: start to ready, all in the kernel already"),
+            &format!("{peers} peers: time from start to readiness, with all entries already in the kernel"),
             &self.warm,
             goals.warm,
             "-",
@@ -279,9 +279,15 @@ impl Starts {
                 goals.resident.0,
                 goals.resident.1,
             ),
-            ("its peak", self.peak, "MiB", "-", goals.go_peak),
             (
-                "processor time up to then",
+                "peak of the resident memory",
+                self.peak,
+                "MiB",
+                "-",
+                goals.go_peak,
+            ),
+            (
+                "processor time of the start",
                 self.processor,
                 "ms",
                 "-",
@@ -296,7 +302,7 @@ impl Starts {
                 "3 a lease",
             ),
             (
-                "writes to the kernel by a restart",
+                "writes to the kernel during a restart",
                 self.rewrites,
                 "",
                 "0",
@@ -343,7 +349,7 @@ impl Goals {
     }
 }
 
-/// Measures the time from one more lease to its route, repeatedly.
+/// Measures the time from one additional lease to its route, repeatedly.
 fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready(DEADLINE)?;
@@ -356,7 +362,7 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
         times.push(fleet.wait_route(number, start)?);
     }
     table.times(
-        &format!("{peers} peers and one new lease: written to its route in the kernel"),
+        &format!("{peers} peers and one new lease: time from the write of the lease to its route in the kernel"),
         &times,
         "5 (gate 20) ms",
         "16 to 32 ms",
@@ -370,7 +376,7 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     stop(daemon)
 }
 
-/// Measures the processor time for a hundred lease changes per second, one by one, and the delay of the last one.
+/// Measures the processor time for a hundred lease changes per second, one by one, and the delay of the last change.
 fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Result<()> {
     const ROUNDS: u32 = 5;
     const CHANGES: u32 = 300;
@@ -411,14 +417,14 @@ fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Res
         behind.push(done.elapsed());
     }
     table.figures(
-        &format!("{peers} peers and 100 changes a second: share of a processor"),
+        &format!("{peers} peers and 100 lease changes per second: share of a processor"),
         shares,
         "%",
         "5 %",
         "-",
     );
     table.times(
-        &format!("{peers} peers and 100 changes a second: the last one written to its FDB entry in the kernel, with the look at it"),
+        &format!("{peers} peers and 100 lease changes per second: time from the last change to its FDB entry in the kernel, including the benchmark's check"),
         &behind,
         "-",
         "-",

@@ -13,13 +13,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a row of times: their median and the worst one, in milliseconds.
+    /// Adds a row of times: their median and their maximum, in milliseconds.
     pub(crate) fn times(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
         let milliseconds = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         self.figures(what, milliseconds, "ms", goal, go);
     }
 
-    /// Adds a row of figures in any unit: their median and the highest one.
+    /// Adds a row of figures in any unit: their median and their maximum.
     pub(crate) fn figures(
         &mut self,
         what: &str,
@@ -66,7 +66,7 @@ impl Table {
 
 /// Returns the first line of a section: the command and the machine of the measurement.
 pub(crate) fn measured() -> String {
-    format!("Measured by `make bench` on {}.\n\n", machine())
+    format!("`make bench` measured these figures on {}.\n\n", machine())
 }
 
 /// Formats a figure with three significant digits.
@@ -89,7 +89,7 @@ fn machine() -> String {
     let (kernel, load) = (read("/proc/sys/kernel/osrelease"), read("/proc/loadavg"));
     let load = load.split_whitespace().next().unwrap_or("?").to_owned();
     format!(
-        "{count} processors ({model}), Linux {}, load {load} at the end; etcd and all hosts share them",
+        "{count} processors ({model}) with Linux {} and a load of {load} at the end. etcd and all hosts share the processors",
         kernel.trim()
     )
 }

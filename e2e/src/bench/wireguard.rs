@@ -22,9 +22,9 @@ use crate::table::Table;
 pub(crate) const PEERS: u32 = 10_000;
 const ROUNDS: usize = 3;
 pub(crate) const PORT: u16 = 51820;
-/// The first byte of a data message: one with a packet, or an empty keepalive.
+/// The first byte of a data message, which contains a packet or is an empty keepalive.
 const DATA: u8 = 4;
-/// Time for which the processor share is measured, once all peers have a session.
+/// Time for which the benchmark measures the processor share, once all peers have a session.
 const WINDOW: Duration = Duration::from_secs(20);
 pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 
@@ -134,22 +134,27 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         })?;
     }
     let what = format!("{PEERS} peers of wireguard in userspace");
-    table.times(&format!("{what}: start to ready"), &figures.ready, "-", "-");
     table.times(
-        &format!("{what}: start to a session with each"),
+        &format!("{what}: time from start to readiness"),
+        &figures.ready,
+        "-",
+        "-",
+    );
+    table.times(
+        &format!("{what}: time from start to a session with each peer"),
         &figures.sessions,
         "-",
         "-",
     );
     table.figures(
-        &format!("{what}, each with a session: resident memory"),
+        &format!("{what}, with a session for each peer: resident memory"),
         figures.resident,
         "MiB",
         "200 MiB",
         "-",
     );
     table.figures(
-        &format!("{what}: its peak"),
+        &format!("{what}: peak of the resident memory"),
         figures.peak,
         "MiB",
         "200 MiB",

@@ -80,7 +80,7 @@ struct Order {
     nodes: u32,
     probing: bool,
     wireguard: bool,
-    /// Whether only the renewals of WireGuard are measured.
+    /// Whether to measure only the renewals of WireGuard.
     renewals: bool,
     packets: bool,
     plan: datapath::Plan,
@@ -264,7 +264,7 @@ fn measure(order: &Order) -> Result<()> {
     Ok(())
 }
 
-/// Returns the Markdown of a table, or `None` if nothing was measured.
+/// Returns the Markdown of a table, or `None` if the table has no measurements.
 fn measured(
     is_ordered: bool,
     measure: impl FnOnce(&mut Table) -> Result<()>,

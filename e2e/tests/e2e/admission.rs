@@ -1,4 +1,4 @@
-//! Admission of leases: a pool that contains the nodes' own network works, and refused leases are reported.
+//! Admission of leases: a pool that contains the nodes' own network works, and flanneld reports refused leases.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +25,7 @@ scenarios! { works_around_the_underlay;
     udp_works_when_the_pool_contains_the_underlay => ("around-udp", r#"{"Type":"udp"}"#),
 }
 
-/// Checks that pods reach each other in a network that contains the nodes' addresses, and that no node refuses another's lease.
+/// Checks that pods reach each other in a network that contains the nodes' addresses, and that no node refuses another node's lease.
 fn works_around_the_underlay((title, backend): (&str, &str)) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, &around(backend), |_, options| options)?;
@@ -42,7 +42,7 @@ fn works_around_the_underlay((title, backend): (&str, &str)) -> Result<()> {
                     .is_ok_and(|peers| peers == 1.0)
             })?;
             ensure!(
-                !daemon.log().contains("a lease is not used"),
+                !daemon.log().contains("flanneld does not use a lease"),
                 "{}",
                 daemon.log_tail(20)
             );
@@ -119,7 +119,7 @@ fn refused_leases_are_reported_while_nodes_stay_ready() {
     .unwrap();
 }
 
-/// A lease of another backend is reported once, with both types, and listed as not used. A key that is not UTF-8 is reported as well.
+/// flanneld reports a lease of another backend once, with both types, and lists the lease as not used. flanneld also reports a key that is not UTF-8.
 #[test]
 fn peer_of_another_backend_is_reported() {
     Lab::run("other-backend", |lab| {
@@ -131,7 +131,7 @@ fn peer_of_another_backend_is_reported() {
         put(&bed, "10.5.5.0-24", r#"{"PublicIPv6":"fd00:56::105","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}}"#)?;
         std::fs::write(bed.leases.join("subnets").join(OsStr::from_bytes(b"10.5.9.0-24\xff")), "{}")?;
         let reports = [
-            "10.5.3.0/24 of the node at 192.168.56.103 uses backend host-gw, this network uses vxlan",
+            "10.5.3.0/24 of the node at 192.168.56.103 uses backend host-gw, but this network uses vxlan",
             "10.5.4.0/24 is reserved for the node at 192.168.56.104, which has not taken it yet",
             "10.5.5.0/24 is published without an address of its family",
             "10.5.9.0-24\\xff",

@@ -1,4 +1,5 @@
-//! A bad peer affects only itself, with leases in etcd and in a directory. It is reported, and the other nodes stay ready and reach each other.
+//! Tests that a bad peer affects only itself, with leases in etcd and in a directory. flanneld reports the bad peer, and
+//! the other nodes stay ready and reach each other.
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ const BROADCAST: (&str, &str) = (
     r#"{"PublicIP":"192.168.56.255","PublicIPv6":null,"BackendType":"host-gw"}"#,
 );
 
-/// Checks that all daemons are ready and report both peers: the one that admission refuses among the leases that are not used,
-/// the one that the kernel refuses among the failed peers.
+/// Checks that all daemons are ready and report both peers. The peer that admission refuses is among the
+/// unused leases, and the peer that the kernel refuses is among the failed peers.
 fn require_named_and_ready(daemons: &[Flanneld]) -> Result<()> {
     for daemon in daemons {
         eventually(DEADLINE, "the far one is refused", || {

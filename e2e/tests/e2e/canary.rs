@@ -1,6 +1,8 @@
-//! No secret leaves the daemon. Each secret contains a canary, which no log, response, file for others, output of flannelctl or support bundle shows.
+//! Tests that no secret leaves the daemon. Each secret contains a canary, which no log, response, file for
+//! others, output of flannelctl or support bundle shows.
 //!
-//! The tests form a table of stores and secrets: one test for each store, one [`Row`] for each secret and the way in which the daemon gets it.
+//! The tests form a table of stores and secrets, with one test for each store. Each secret has one [`Row`]
+//! for each source from which the daemon gets the secret.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -30,10 +32,10 @@ const API_PATHS: [&str; 5] = [
 /// The only output that may be empty.
 const NEIGHBOUR_FILE: &str = "a file next to subnet.env";
 
-/// One row of the table: a secret, how the daemon gets it, and the expected outcome.
+/// One row of the table: a secret, its source, and the expected outcome.
 struct Row {
     name: String,
-    /// Files that are written before the daemon starts.
+    /// Files that the test writes before the daemon starts.
     files: Vec<(PathBuf, String)>,
     options: FlanneldOptions,
     /// Flags of flannelctl that name the store.
@@ -45,11 +47,11 @@ struct Row {
 #[derive(Clone, Copy)]
 enum Outcome {
     Ready,
-    /// Ready, with the canary in the arguments or the environment.
+    /// Readiness, with the canary in the arguments or the environment.
     ReadyWithCanary,
     /// A warning, an error or an exit.
     Complaint,
-    /// A warning, an error or an exit, and the daemon is not ready.
+    /// A warning, an error or an exit, without readiness of the daemon.
     Refusal,
     /// A warning, an error or readiness.
     ComplaintOrReady,
@@ -93,7 +95,7 @@ fn complains(daemon: &Flanneld) -> bool {
     log.contains("WARN") || log.contains("ERROR")
 }
 
-/// Checks that the daemon got the secret. Otherwise, outputs without the secret would prove nothing.
+/// Checks that the daemon received the secret. Otherwise, outputs without the secret would prove nothing.
 fn require_canary_given(daemon: &Flanneld) -> Result<()> {
     let pid = daemon.pid();
     let given = ["cmdline", "environ"].iter().any(|name| {
@@ -643,7 +645,7 @@ fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
     })
 }
 
-/// Checks that the daemon and flannelctl respond. A program that fails does not show a secret either, which proves nothing.
+/// Checks that the daemon and flannelctl respond. The absence of a secret from the output of a failed program proves nothing.
 fn require_answers(daemon: &Flanneld) -> Result<()> {
     for path in HEALTH_PATHS {
         daemon.get(path)?;

@@ -26,7 +26,7 @@ fn reaches(from: &lab::Netns, to: IpAddr) -> bool {
     .is_some()
 }
 
-/// Returns one address of each of the node's subnets that no pod has.
+/// Returns one address that no pod has from each of the node's subnets.
 fn unassigned_addresses(env: &SubnetEnv) -> [IpAddr; 2] {
     let v4 = Ipv4Addr::from(u32::from(env.subnet.unwrap().network()) + 77);
     let v6 = Ipv6Addr::from(u128::from(env.v6_subnet.unwrap().network()) + 77);
@@ -410,7 +410,9 @@ fn sysctls_are_set_on_request_and_kept() {
     assert!(
         daemon
             .log()
-            .matches("another program changed a sysctl; set it again name=net.ipv4.ip_forward ")
+            .matches(
+                "another program changed a sysctl; restored the value name=net.ipv4.ip_forward "
+            )
             .count()
             == 1,
         "logged, and not each time"

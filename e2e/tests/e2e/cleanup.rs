@@ -1,4 +1,4 @@
-//! `flannelctl cleanup` restores a host to its state before flannel ran, ours or Go's, and keeps the objects of others.
+//! Tests that `flannelctl cleanup` restores a host to its state before flannel-rs or Go flannel ran, and keeps the objects of others.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually, eventually_ok};
 
-/// All tests start at once. Under that load, a daemon that usually needs a second to start has needed half a minute.
+/// Deadline of a step while all tests run at the same time. Under that load, a daemon that usually needs a second to start may need half a minute.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Objects of others on the host: rules of every kind, routes, addresses, neighbours, a vxlan device, a bridge for pods.
@@ -33,11 +33,11 @@ const OTHERS: &str = "
     ip rule add from 172.30.0.0/24 lookup 77 priority 7000; ip route add default via 192.168.56.253 table 77
 ";
 
-/// The subnets that nodes may lease: none to which [`OTHERS`] has a route.
+/// The range of subnets that nodes may lease, which contains no destination of a route in [`OTHERS`].
 const RANGE: &str = r#""SubnetMin":"10.244.1.0","SubnetMax":"10.244.60.0","IPv6SubnetMin":"fd10:244:0:1::","IPv6SubnetMax":"fd10:244:0:3c::""#;
 
 /// Returns all kernel state of a host that a program can create.
-/// Leaves out multicast groups, which the kernel joins for addresses at a time of its own.
+/// The dump omits multicast groups, because the kernel joins them for addresses at any time.
 pub(crate) fn dump(host: &Host) -> String {
     // A device gets its link-local address some time after it is up. Its routes follow when duplicate address detection is done.
     let unsettled = "
@@ -69,7 +69,7 @@ fn differences(before: &str, after: &str) -> String {
         .join("\n")
 }
 
-/// Runs `flannelctl cleanup` with the host's own `/run`. Returns whether it succeeded, and its output.
+/// Runs `flannelctl cleanup` with the host's own `/run`. Returns whether the command succeeded, and its output.
 fn cleanup(host: &Host, args: &[&str]) -> (bool, String) {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let log = format!(
@@ -223,7 +223,7 @@ fn cleanup_restores_the_host_after_flanneld() {
     }
 }
 
-/// Turns a capture of Go flannel's rules, in the form of `-S` listings, into restore programs and their payloads.
+/// Converts a capture of Go flannel's rules, in the form of `-S` listings, into restore programs and their payloads.
 fn payloads(listing: &str) -> Vec<(String, String)> {
     let mut out: Vec<(String, String)> = Vec::new();
     for section in listing.split("# ").skip(1) {
@@ -384,13 +384,13 @@ fn cleanup_reports_what_it_cannot_remove() {
             && output.contains("cannot read file ")
             && output.contains(lab::code_or_text(
                 "subnet.env: file-not-regular",
-                "subnet.env: it is not a regular file"
+                "subnet.env: the path is not a regular file"
             ))
             && output.contains("removed route blackhole 10.244.9.0/24 proto 241"),
         "{output}"
     );
     assert!(
-        output.contains("not everything could be removed"),
+        output.contains("cleanup could not remove all objects"),
         "{output}"
     );
 }

@@ -43,7 +43,7 @@ impl<'a> Node<'a> {
         conf
     }
 
-    /// Creates a pod with a network. Returns its namespace and ADD's result.
+    /// Creates a pod with a network. Returns the pod's namespace and ADD's result.
     fn pod(&self, name: &str) -> Result<(Netns, Value)> {
         let pod = self.host.empty_pod(name)?;
         let answer = self.cni.call("ADD", Some(&pod), "eth0", &self.conf)?;
@@ -177,10 +177,9 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
             let answer = nodes[1].cni.call("STATUS", None, "", &nodes[1].conf)?;
             ensure!(
                 answer.code() == 50
-                    && answer
-                        .output
-                        .to_string()
-                        .contains("there is no device flannel.1, and flanneld is not running"),
+                    && answer.output.to_string().contains(
+                        "the device flannel.1 does not exist, and flanneld is not running"
+                    ),
                 "{answer:?}"
             );
         }
@@ -195,7 +194,7 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
     })
 }
 
-/// Checks that a second interface of the same container is added and removed without touching the first.
+/// Checks that ADD and DEL of a second interface of the same container do not affect the first interface.
 fn second_interface(node: &Node<'_>, pod: &Netns) -> Result<()> {
     let second = node.conf("delegate", &json!({"hairpinMode": true}));
     node.cni.call("ADD", Some(pod), "net1", &second)?.ok()?;
@@ -209,7 +208,7 @@ fn second_interface(node: &Node<'_>, pod: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Checks that CHECK passes for the objects that ADD created, and fails after they were changed.
+/// Checks that CHECK passes for the objects that ADD created, and fails after a change to these objects.
 fn checked(node: &Node<'_>, pod: &Netns, result: &Value, version: CniVersion) -> Result<()> {
     let conf = node.conf("prevResult", result);
     node.cni.call("CHECK", Some(pod), "eth0", &conf)?.ok()?;

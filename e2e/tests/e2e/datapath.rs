@@ -1,5 +1,5 @@
-//! The userspace datapath carries packets between nodes byte by byte: udp, vxlan and WireGuard, in every packet mode,
-//! and with kernel vxlan on the other node.
+//! Tests that the userspace datapath carries packets unchanged: udp, vxlan and WireGuard, in every packet
+//! mode, and with kernel vxlan on the other node.
 
 pub(crate) mod engines;
 
@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_secs(10);
 const MODES: [&str; 3] = ["offload", "mmsg", "plain"];
 const BULK: u64 = 8_000_000;
 
-/// Starts one dual-stack host for each value. Its daemon has the environment variable with this value.
+/// Starts one dual-stack host for each value. The host's daemon has the environment variable with this value.
 pub(crate) fn bed(lab: &Lab, engine: &Engine, variable: &str, values: &[&str]) -> Result<Bed> {
     Bed::start(
         lab,
@@ -71,7 +71,7 @@ scenarios! { offloads_change_no_byte;
     vxlan_delivers_the_same_bytes_with_and_without_offloads => &VXLAN,
 }
 
-/// Checks all pairs in both families with small packets and the longest that fit, then with bulk data in both directions.
+/// Checks all pairs in both families with small packets and the longest packets that fit, then with bulk data in both directions.
 fn all_carry(bed: &Bed, overheads: (u32, u32)) -> Result<()> {
     let pods = &bed.pods;
     let v4: Vec<IpAddr> = pods
@@ -149,7 +149,7 @@ fn kernel_vxlan(backend: &serde_json::Value) -> String {
     json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string()
 }
 
-/// One host runs kernel vxlan, the other userspace vxlan.
+/// One host runs kernel vxlan, and the other host runs userspace vxlan.
 #[test]
 fn userspace_vxlan_interoperates_with_kernel_vxlan() -> Result<()> {
     Lab::run("mixed", |lab| {
@@ -277,7 +277,7 @@ fn sizes(mtu: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Returns a datagram whose bytes all follow from its length.
+/// Returns a datagram whose bytes depend only on its length.
 fn content(size: usize) -> Vec<u8> {
     let mut state = size as u32 ^ 0x9e37_79b9;
     let next = || {
@@ -586,7 +586,7 @@ fn offloads_change_no_byte(engine: &Engine) -> Result<()> {
 }
 
 /// Returns the packets of every kind that the second pod receives, in both families.
-/// Checks that the datapath merges packets in the mode `offload`, and in no other.
+/// Checks that the datapath merges packets in the mode `offload`, and in no other mode.
 fn delivered(bed: &Bed, engine: &Engine, mode: &str) -> Result<Vec<Vec<u8>>> {
     let before = gathered(bed, 1, engine.device, "received")?;
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Kernel vxlan and userspace vxlan carry TCP and UDP to each other over any cable, even if no card completes checksums.
+//! Tests that kernel vxlan and userspace vxlan carry TCP and UDP to each other over any cable, even if no card completes checksums.
 //! A virtual cable delivers single packets and GSO packets as the sender's kernel passes them to a network card.
 
 use std::collections::BTreeSet;
@@ -16,10 +16,10 @@ use crate::healing::scenarios;
 const STOP: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(15);
 const BULK: u64 = 2_000_000;
-/// Packet mode of each host: the first two run kernel vxlan, the others userspace vxlan.
+/// Packet mode of each host: the first two hosts run kernel vxlan, and the other hosts run userspace vxlan.
 const MODES: [&str; 5] = ["", "", "offload", "mmsg", "plain"];
 const KERNELS: usize = 2;
-/// Payload of one datagram of a GSO packet. `SEGMENTS` is the number of datagrams in it.
+/// Payload of one datagram of a GSO packet, in bytes. `SEGMENTS` is the number of datagrams in the GSO packet.
 const SEGMENT: u16 = 1000;
 const SEGMENTS: usize = 20;
 
@@ -68,7 +68,7 @@ fn bed(lab: &Lab, cable: Cable) -> Result<Bed> {
     Ok(bed)
 }
 
-/// Returns the bytes of a datagram, which all follow from its number.
+/// Returns the bytes of a datagram, which depend only on its number.
 fn content(number: usize, size: usize) -> Vec<u8> {
     (number as u32)
         .to_be_bytes()
@@ -111,7 +111,7 @@ impl Datagrams<'_> {
         )
     }
 
-    /// Sends datagrams until all have arrived, and repeats lost ones. With `gather`, sends them as one GSO packet.
+    /// Sends datagrams until all have arrived, and repeats lost ones. With `gather`, the function sends the datagrams as one GSO packet.
     fn all_arrive(&self, wanted: &[Vec<u8>], gather: bool) -> Result<()> {
         let mut buffer = vec![0; 65_536];
         let mut missing: BTreeSet<&[u8]> = wanted.iter().map(Vec::as_slice).collect();

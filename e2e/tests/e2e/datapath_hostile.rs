@@ -1,4 +1,4 @@
-//! The userspace datapath accepts only packets from a peer to a pod, reports why it drops others, and survives them.
+//! Tests that the userspace datapath accepts only packets from a peer to a pod, reports why it drops other packets, and survives them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,12 @@ use serde_json::json;
 use crate::healing::scenarios;
 
 const SOON: Duration = Duration::from_secs(10);
-/// Bytes that every crafted packet contains, and no other.
+/// Bytes that every crafted packet contains and no other packet contains.
 const MARK: &[u8; 16] = b"\xfe\xed hostile \x00\x01\x02\x03\x04";
-/// Number of times that each datagram is sent.
+/// Number of times that the test sends each datagram.
 const COPIES: usize = 3;
 
-/// A bed of nodes, and an attacker that is not a node.
+/// A test environment of nodes, and an attacker that is not a node.
 struct Siege {
     bed: Bed,
     attacker: Host,
@@ -43,7 +43,7 @@ struct Injection {
     to: IpAddr,
     peer: IpAddr,
     stranger: IpAddr,
-    /// The victim's pod. `peers_pod` is a pod of the sending peer, `others_pod` one of a third node.
+    /// The victim's pod. `peers_pod` is a pod of the sending peer, and `others_pod` is a pod of a third node.
     pod: IpAddr,
     peers_pod: IpAddr,
     others_pod: IpAddr,
@@ -70,7 +70,7 @@ impl Injection {
         )
     }
 
-    /// Returns a packet that is right in every respect.
+    /// Returns a packet that is valid in every respect.
     fn good(&self) -> Vec<u8> {
         self.packet(self.peers_pod, self.pod)
     }
@@ -189,7 +189,8 @@ impl Siege {
         )
     }
 
-    /// Sends datagrams, each several times. Checks that they are counted under one of the reasons and that none reaches the pod.
+    /// Sends datagrams, each several times. Checks that the datapath counts the datagrams under one of the
+    /// reasons and that none of them reaches the pod.
     fn repelled(
         &self,
         path: &Injection,
@@ -272,7 +273,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Checks that malformed datagrams are dropped, in any mode of `Checks`.
+    /// Checks that the datapath drops malformed datagrams, in any mode of `Checks`.
     fn malformed(&self, path: &Injection) -> Result<()> {
         let good = path.good();
         let framed = path.frame(&good);
@@ -335,7 +336,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Checks that vxlan frames with a wrong header are dropped.
+    /// Checks that the datapath drops vxlan frames with a wrong header.
     fn wrong_frames(&self, path: &Injection, good: &[u8], framed: &[u8]) -> Result<()> {
         let head = |change: fn(&mut Vec<u8>)| {
             let mut datagram = framed.to_vec();
@@ -667,7 +668,7 @@ fn huge_datagrams_do_no_harm() -> Result<()> {
     })
 }
 
-/// udp takes one hop from the TTL, as Go flannel's does. vxlan takes none, because it is a link.
+/// The udp backend decrements the TTL by one, as Go flannel's udp backend does. vxlan does not decrement the TTL, because vxlan is a link.
 #[test]
 fn ttl_is_decremented_and_expired_packets_get_icmp_errors() -> Result<()> {
     for framing in [Framing::Udp, Framing::Vxlan] {

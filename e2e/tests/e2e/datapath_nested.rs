@@ -10,7 +10,7 @@ use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD};
 use crate::healing::scenarios;
 
 const SOON: Duration = Duration::from_secs(30);
-/// Bytes that every packet of this test contains, and no other.
+/// Bytes that every packet of this test contains and no other packet contains.
 const MARK: &[u8; 16] = b"\xfe\xed nested  \x00\x01\x02\x03\x04";
 const COPIES: u64 = 5;
 
@@ -128,7 +128,7 @@ fn tunnel_datagrams_stay_out(engine: &Engine) -> Result<()> {
             .try_for_each(|tunnel| check(&bed, tunnel))?;
         let log = bed.daemons[0].log();
         ensure!(
-            log.contains("it would be sent into the tunnel again"),
+            log.contains("flanneld would send it into the tunnel again"),
             "not logged:\n{log}"
         );
         bed.reach()?;

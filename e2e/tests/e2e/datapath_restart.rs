@@ -1,5 +1,5 @@
-//! The userspace datapath survives a restart of its process where a store keeps its file descriptors, and leaves nothing behind without a store.
-//! It also replaces kernel vxlan, is replaced by it, and repairs damage.
+//! Tests that the userspace datapath survives a restart if a store keeps its file descriptors, and leaves nothing behind without a store.
+//! Kernel vxlan and the userspace datapath replace each other, and the userspace datapath repairs damage.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -14,7 +14,7 @@ use lab::{
 use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD, WIREGUARD_AUTO};
 use crate::healing::scenarios;
 
-/// All tests start at once, so a step that usually needs a second may need half a minute.
+/// Deadline of a step: all tests start at once, so a step of one second may take half a minute.
 const SOON: Duration = Duration::from_secs(120);
 const READY: Duration = Duration::from_secs(30);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -75,7 +75,7 @@ fn end(bed: &mut Bed, number: usize, how: End) -> Result<()> {
     }
 }
 
-/// Starts a stream from the second pod to the first and one back, and waits until both flow.
+/// Starts a stream in each direction between the two pods, and waits until both streams flow.
 fn streams(bed: &Bed, interval: Duration) -> Result<[Probe; 2]> {
     let options = ProbeOptions::default().interval(interval);
     let probes = [
@@ -210,7 +210,7 @@ fn restart_with_a_store(
         ensure!(lost.is_empty(), "{}", lost.join("\n"));
         let log = bed.daemons[0].log();
         ensure!(
-            log.contains("adopted the device and sockets") && !log.contains("opening a new one"),
+            log.contains("adopted the device and sockets") && !log.contains("opening a new file"),
             "not all was taken over: {log}"
         );
         bed.require_no_errors()
@@ -229,7 +229,7 @@ fn require_kept(store: &FileStore, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Interval of packets. At this rate the device and the socket can queue all packets while the process starts, even for seconds.
+/// Interval of packets. At this rate the device and the socket can queue all packets while the process starts, even if the start takes seconds.
 const RESTART_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Ends the first daemon and starts it again while both directions carry packets. Packets may be lost for `lost_at_most`,
@@ -292,7 +292,7 @@ fn devices(host: &Host) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Checks that daemons with another backend or mode replace the earlier devices. With `kept`, a store has their files.
+/// Checks that daemons with another backend or mode replace the earlier devices. With `kept`, a store has the files of the devices.
 fn backend_or_mode_changes(kept: bool) -> Result<()> {
     Lab::run(if kept { "modes kept" } else { "modes" }, |lab| {
         let mut bed = Bed::start(lab, 2, &UDP.v4(), |_, options| options)?;
@@ -337,7 +337,7 @@ fn backend_or_mode_changes(kept: bool) -> Result<()> {
             let log = daemon.log();
             let alarm = log
                 .lines()
-                .find(|line| line.contains("in use") || line.contains("is taken"));
+                .find(|line| line.contains("in use") || line.contains("cannot bind"));
             ensure!(alarm.is_none(), "a false alarm: {alarm:?}");
         }
         bed.require_no_errors()
@@ -380,7 +380,7 @@ fn port_is_taken(engine: &Engine) -> Result<()> {
         } else {
             address
         };
-        let wanted = format!("UDP {bound}:{} is taken", engine.port);
+        let wanted = format!("cannot bind UDP {bound}:{}", engine.port);
         eventually(SOON, "the port is named", || {
             bed.daemons[0].log().contains(&wanted)
         })
@@ -484,7 +484,7 @@ fn lease_churn_loses_almost_no_packet() -> Result<()> {
     })
 }
 
-/// Checks a path that carries less than the underlay's MTU and does not report it. It fragments outer packets, and TCP continues.
+/// Checks a path that has a smaller MTU than the underlay and does not report this MTU. The path fragments outer packets, and TCP continues.
 fn narrow_underlay_is_passed(engine: &Engine) -> Result<()> {
     Lab::run(&format!("narrow {}", engine.name), |lab| {
         let (left, right) = (lab.switch("left")?, lab.switch("right")?);

@@ -1,4 +1,4 @@
-//! WireGuard of the userspace datapath survives restarts, NAT and changes of address, and no packet leaves in the clear.
+//! Tests that WireGuard of the userspace datapath survives restarts, NAT and changes of address, and that no packet leaves in the clear.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -52,10 +52,10 @@ fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
 }
 
 /// One peer only sends. The other node replies to nothing and restarts with its files kept, so it cannot decrypt packets of the former session.
-/// The peer notices only the silence, after 9 s and more, so the restarted node starts the new session.
+/// The peer notices only the silence, after at least 9 s, so the restarted node starts the new session.
 #[test]
 fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
-    /// Ten times the goal, not including the time that the machine needs to start a program.
+    /// Maximum time without packets: ten times the goal, not including the time that the machine needs to start a program.
     const LOST_AT_MOST: Duration = Duration::from_secs(3);
     Lab::run("wireguard one way", |lab| {
         let store = FileStore::start(&lab.folder("")?.join("notify"))?;
@@ -174,7 +174,7 @@ fn nat(host: &Host, port: u16) -> Result<()> {
 }
 
 /// Gives the second node's NAT one port after the other. `follows` checks that the first node uses the new port, even if the lease names another one.
-/// `stays` checks that it keeps using it.
+/// `stays` checks that the first node keeps using the new port.
 pub(crate) fn ports_are_followed(
     hosts: &[Host],
     ports: impl IntoIterator<Item = u16>,
@@ -243,8 +243,8 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     })
 }
 
-/// Both ends restart at once with their files kept, and start handshakes with each other. Neither initiation cancels the other's handshake.
-/// A lost handshake is repeated after 5 s.
+/// Both ends restart at the same time with their files kept, and start handshakes with each other. Neither initiation cancels the other's handshake.
+/// The sender repeats a lost handshake after 5 s.
 #[test]
 fn simultaneous_restarts_agree_on_a_session() -> Result<()> {
     const AGREED: Duration = Duration::from_secs(3);

@@ -80,7 +80,7 @@ impl Cluster {
             .try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))
     }
 
-    /// Runs a script in each daemon's mount namespace, so that nothing is left in the test's own.
+    /// Runs a script in each daemon's mount namespace, so that nothing is left in the test's own namespace.
     fn in_each(&self, script: &str) -> Result<()> {
         for daemon in &self.daemons {
             let pid = daemon.pid().to_string();
@@ -148,7 +148,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Checks that all daemons are ready again, that no probe was lost, and that nothing had to be repaired.
+    /// Checks that all daemons are ready again, that no probe was lost, and that the daemons repaired nothing.
     fn finish(mut self) -> Result<()> {
         self.ready()?;
         for (path, report) in self
@@ -300,12 +300,12 @@ fn hanging_directory_blocks_nothing_else() {
                 || {
                     daemon.get("/readyz").is_ok_and(|(code, body)| {
                         code == 503
-                            && body.contains(code_or_text("directory-hangs", "does not answer"))
+                            && body.contains(code_or_text("directory-hangs", "does not respond"))
                     })
                 },
             )?;
         }
-        cluster.endure(code_or_text("directory-hangs", "does not answer"))?;
+        cluster.endure(code_or_text("directory-hangs", "does not respond"))?;
         // The reconciler still works.
         let route = || {
             cluster.hosts[0]

@@ -1,4 +1,4 @@
-//! `flannelctl doctor` names the cause first, and its commands fix it when they are pasted.
+//! Tests that `flannelctl doctor` names the cause first, and that the printed commands fix the cause when a user pastes them.
 
 mod between;
 mod commands;

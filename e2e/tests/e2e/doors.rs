@@ -1,4 +1,4 @@
-//! Attacks by an unprivileged local user and by a pod with raw sockets: none disturbs the daemon.
+//! Checks that no attack by an unprivileged local user or by a pod with raw sockets disturbs the daemon.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use lab::{
 
 use crate::mesh::{PROBES, V4, peer};
 
-/// Ten times the expected time.
+/// Deadline of a wait: ten times its expected time.
 const DEADLINE: Duration = Duration::from_secs(100);
 /// Arguments of setpriv: user `nobody`, without groups and capabilities.
 const NOBODY: [&str; 5] = [
@@ -27,14 +27,14 @@ const NOBODY: [&str; 5] = [
 const HEALTH: u16 = 8081;
 const API: u16 = 8474;
 
-/// The bed that each attack gets.
+/// Test environment of each attack.
 struct Scene {
     bed: Bed,
 }
 
 type Attack = fn(&mut Scene) -> Result<()>;
 
-/// Attacks by the user `nobody`. Each returns an error if it had an effect.
+/// Attacks by the user `nobody`. Each attack returns an error if it has an effect.
 const USER_ATTACKS: &[(&str, Attack)] = &[
     (
         "nobody: hold every name of the daemon's sockets, then wait for its restart",
@@ -871,7 +871,7 @@ fn arp(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Sends datagrams inside VXLAN from pod 0 to a node's tunnel port. Checks that none comes out of the tunnel at that node's pod.
+/// Sends datagrams inside VXLAN from pod 0 to a node's tunnel port. Checks that no datagram comes out of the tunnel at the node's pod.
 fn tunnel(scene: &Scene, to_node: usize) -> Result<()> {
     let [_, theirs] = addresses(scene)?;
     let target = &scene.bed.pods[to_node];

@@ -1,4 +1,4 @@
-//! The daemon and etcd: it refuses a foreign cluster, uses TLS certificates, and reads them again on SIGHUP.
+//! Checks that the daemon refuses a foreign etcd cluster, uses TLS certificates, and reads the certificates again on SIGHUP.
 
 use std::path::Path;
 use std::time::Duration;
@@ -106,7 +106,7 @@ fn daemon_refuses_a_foreign_etcd_cluster_after_an_outage() {
     .unwrap();
 }
 
-/// Replaces a file by one with the same modification time, so that a daemon reads it only on SIGHUP.
+/// Replaces a file and keeps its modification time, so that a daemon reads the file only on SIGHUP.
 fn replace(path: &Path, with: &Path) -> Result<()> {
     let age = std::fs::metadata(path)?.modified()?;
     let new = path.with_extension("new");

@@ -1,4 +1,4 @@
-//! Files, pipes and sockets of the programs: pipes without a reader, files replaced by links, unreadable or unwritable ones.
+//! Files, pipes and sockets of the programs: pipes without a reader, links in place of files, and unreadable or unwritable files.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -95,7 +95,8 @@ fn daemon_survives_a_log_without_reader() {
         eventually(DEADLINE, "a new reader learns what is missing", || {
             // Reads until the pipe is empty.
             let _ = again.read_to_end(&mut text);
-            String::from_utf8_lossy(&text).contains("log lines could not be written and are lost")
+            String::from_utf8_lossy(&text)
+                .contains("lost log lines, because flanneld could not write them")
         })?;
         ensure!(unread.is_running(), "it ended");
         mesh.require_clean()

@@ -1,4 +1,4 @@
-//! Many starts at once, lost leases, hostile values and outages: a subnet never has two owners, and no packet is lost or misdelivered.
+//! Checks during mass starts, lost leases, hostile values and outages that no subnet has two owners and no packet is lost or misdelivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ impl Cluster {
         Ok(mesh)
     }
 
-    /// Writes a key below `subnets/` over stdin: large values do not fit into an argument.
+    /// Writes a key below `subnets/` through stdin, because large values do not fit into an argument.
     fn put(&self, key: &str, value: &str) -> Result<()> {
         let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
         let key = self.store.key(&format!("subnets/{key}"));
@@ -109,7 +109,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the subnet of a node in the form of its key.
+    /// Returns the subnet of a node in the form of its lease's key.
     fn key_of(&self, number: usize) -> Result<String> {
         key_of(&self.daemons[number])
     }
@@ -160,7 +160,7 @@ fn key_of(daemon: &Flanneld) -> Result<String> {
     Ok(format!("{}-{}", subnet.network(), subnet.prefix_len()))
 }
 
-/// Returns key and value of the lease of a peer that has no daemon.
+/// Returns the key and the value of the lease of a peer that has no daemon.
 fn fake(number: u8) -> (String, String) {
     (
         format!("10.5.{}.0-24", 100 + number),
@@ -228,7 +228,7 @@ impl History {
         })
     }
 
-    /// Checks that no subnet had two owners and no owner two subnets at any revision. Returns the number of leases that were written.
+    /// Checks that no subnet had two owners, and that no owner had two subnets, at any revision. Returns the number of lease writes.
     fn require_single_owners(&self) -> Result<usize> {
         let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
         self.store_host.netns().exec(
@@ -389,7 +389,7 @@ fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
     Ok(lines.sum())
 }
 
-/// Waits until a node counts exactly the unreadable entries, and at least those that it must refuse.
+/// Waits until a node counts exactly the unreadable entries, and at least the entries that it must refuse.
 fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     let count = |fate: Fate| entries.iter().filter(|(.., found)| *found == fate).count() as u64;
     eventually_ok(DEADLINE, "what is hostile is counted", || {
@@ -573,7 +573,7 @@ fn hostile_files_in_a_directory_change_nothing() {
     .unwrap();
 }
 
-/// Returns how long etcd is stopped: 15 s, or the seconds of FLANNEL_TEST_OUTAGE. After one minute, nodes are not ready.
+/// Returns the duration of etcd's outage: 15 s, or the seconds in FLANNEL_TEST_OUTAGE. After one minute of the outage, nodes are not ready.
 fn outage() -> Duration {
     Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 15))
 }
@@ -634,7 +634,7 @@ fn compact_behind_a_cut(cluster: &Cluster) -> Result<()> {
     cluster.wait_route(&fake_subnet(4))
 }
 
-/// Checks that daemons stay alive for the whole outage. After one minute, they are not ready.
+/// Checks that daemons stay alive for the whole outage. After one minute without etcd, the daemons are not ready.
 fn daemons_live_without_etcd(cluster: &mut Cluster) -> Result<()> {
     throughout(outage(), "daemons live without etcd", || {
         for daemon in &mut cluster.daemons {

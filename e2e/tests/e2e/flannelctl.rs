@@ -77,13 +77,13 @@ fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) 
 
     let again = flannelctl(&hosts[0], place, &["release", &key, "--force", "--yes"]);
     assert!(
-        !again.status.success() && stderr(&again).contains("there is no lease"),
+        !again.status.success() && stderr(&again).contains("cannot find the lease"),
         "{}",
         stderr(&again)
     );
 }
 
-/// Checks the list of three nodes' leases, as text and as JSON. `key` is that of the third node.
+/// Checks the list of three nodes' leases, as text and as JSON. `key` is the key of the third node.
 fn leases_are_listed(host: &Host, place: &str, key: &str) {
     let listed = stdout(&flannelctl(host, place, &["leases", "--long"]));
     for number in 1..=3 {
@@ -110,7 +110,7 @@ fn leases_are_listed(host: &Host, place: &str, key: &str) {
     );
 }
 
-/// Checks that a lease that was just renewed needs --force, and that without a terminal each release needs --yes.
+/// Checks that the release of a freshly renewed lease needs --force, and that each release without a terminal needs --yes.
 fn release_is_refused(host: &Host, place: &str, subnet: &str) {
     let key = subnet.replace('/', "-");
     let refused = flannelctl(host, place, &["release", subnet, "--yes"]);
@@ -250,7 +250,7 @@ fn write_hostile_leases(folder: &Path) {
     );
 }
 
-/// Checks both formats of the log, and each response.
+/// Checks that both log formats and each response escape the hostile text.
 fn daemons_show_it_escaped(hosts: &[Host], store: &Store) {
     for (host, format) in hosts.iter().zip(["text", "json"]) {
         let options = FlanneldOptions::new(store)

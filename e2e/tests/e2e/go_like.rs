@@ -1,5 +1,5 @@
-//! Our node works with Go flannel's nodes and replaces one in place. The Go nodes are imitated: they leave on the wire and in the kernel
-//! what Go flannel leaves.
+//! Checks that our node works with Go flannel's nodes and replaces a Go node in place. The tests imitate the Go nodes: the
+//! imitations leave on the wire and in the kernel what Go flannel leaves.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const STOP: Duration = Duration::from_secs(20);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const MEGABYTES: u64 = 1_000_000;
 
-/// Fields that Go flannel reads of a value (`lease.LeaseAttrs`). It ignores all others.
+/// Fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`). It ignores all others.
 #[derive(Deserialize)]
 struct Attrs {
     #[serde(rename = "PublicIP")]
@@ -37,7 +37,7 @@ struct Attrs {
     v6_data: Option<Data>,
 }
 
-/// Fields that Go flannel's vxlan reads of `BackendData`.
+/// Fields that Go flannel's vxlan reads from `BackendData`.
 #[derive(Deserialize)]
 struct Data {
     #[serde(rename = "VNI")]
@@ -46,7 +46,7 @@ struct Data {
     mac: String,
 }
 
-/// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. It acts only when the test calls it.
+/// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. The node acts only when the test calls it.
 struct GoNode {
     host: Host,
     client: EtcdClient,
@@ -148,7 +148,7 @@ impl GoNode {
             .put_leased(&self.key(), &self.value()?, self.lease)
     }
 
-    /// Acts as Go flannel does on an event: replaces the entries of each other lease of its backend.
+    /// Acts as Go flannel does on an event: replaces the kernel entries for each lease of another node with the same backend.
     fn learn(&self) -> Result<()> {
         for entry in self
             .client
@@ -223,7 +223,7 @@ scenarios! { our_node_joins_go_nodes;
     our_node_joins_go_nodes_host_gw => ("host-gw", EtcdVersion::V36),
 }
 
-/// Adds one of our nodes to two Go nodes. Then one Go node returns with another MAC, and one leaves.
+/// Adds one of our nodes to two Go nodes. Then the first Go node returns with another MAC, and later leaves.
 fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("joins {backend}"), |lab| {
         let bed = Bed::build(lab, backend, version)?;
@@ -320,7 +320,7 @@ fn only_the_protocol_changed(bed: &Bed, host: &Host, before: &[String]) -> Resul
     })
 }
 
-/// Checks that the key has the value that the Go node wrote, plus our node's identity, and an etcd lease of its own.
+/// Checks that the key has the Go node's value plus our node's identity, and that its etcd lease differs from the Go node's lease.
 fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> Result<()> {
     let keys = bed.client.get_prefix(SUBNETS)?;
     ensure!(keys.len() == 3, "{keys:#?}");
@@ -341,7 +341,8 @@ fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> 
     Ok(())
 }
 
-/// Replaces the daemon of a node by ours and back while all pods exchange packets. No packet is lost, and no object is created again.
+/// Replaces the Go flannel daemon of a node with ours and back, while all pods exchange packets. The
+/// replacement loses no packet and creates no object again.
 fn go_node_is_replaced_in_place_and_back(
     (backend, version): (&'static str, EtcdVersion),
 ) -> Result<()> {
@@ -529,7 +530,7 @@ impl Bed {
         Ok(FlanneldOptions::new(&self.etcd.store()?).iface("enp0s8"))
     }
 
-    /// Starts a Go node on the host with this index. The first one has 10.5.11.0/24.
+    /// Starts a Go node on the host with this index. The first node has the subnet 10.5.11.0/24.
     fn go(&self, index: u8) -> Result<GoNode> {
         GoNode::start(
             &self.hosts[usize::from(index)],
@@ -539,7 +540,7 @@ impl Bed {
         )
     }
 
-    /// Pings all pairs in both families, with packets as long as the device allows.
+    /// Pings all pairs of pods in both families, with the longest packets that the device allows.
     fn everybody_reaches_everybody(&self, pods: &[Pod]) -> Result<()> {
         let vxlan = self.backend == "vxlan";
         let v4 = pods

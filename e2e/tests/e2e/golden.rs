@@ -1,4 +1,4 @@
-//! Our node leaves in etcd, in `subnet.env` and in the kernel what Go flannel 0.28.9 left there. The captures are in `golden/`.
+//! Checks that our node leaves in etcd, in `subnet.env` and in the kernel the same state as Go flannel 0.28.9. The captures are in `golden/`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -90,7 +90,7 @@ pub(crate) fn compare(case: &str) -> Result<()> {
     })
 }
 
-/// Builds a host of the captures. Its default route does not lead to the other host.
+/// Builds a host of the captures. The host's default route does not lead to the other host.
 fn host(lab: &Lab, lan: &Switch, number: u8) -> Result<Host> {
     let nat = lab.switch(&format!("nat{number}"))?;
     let uplinks = [
@@ -241,7 +241,7 @@ fn found(etcd: &Etcd, daemon: &Flanneld, host: &Host, sysctls: &str) -> Result<F
     Ok(facts)
 }
 
-/// Returns a value as Go flannel would have written it. Ours has one more field, the last one.
+/// Returns a value as Go flannel would have written it. Our value has one more field, at its end.
 fn without_node_id(entry: &KeyValue) -> Result<String> {
     let value: Value = serde_json::from_str(&entry.value).with_context(|| entry.value.clone())?;
     ensure!(
@@ -304,7 +304,7 @@ impl Names {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Replaces random parts in a set of lines. Their order has no meaning, and one line may occur twice.
+    /// Replaces random parts in a set of lines. The order of the lines has no meaning, and a line may occur twice.
     fn in_lines<S: AsRef<str>>(&self, lines: impl IntoIterator<Item = S>) -> Vec<String> {
         let lines: BTreeSet<String> = lines
             .into_iter()
@@ -394,7 +394,7 @@ fn addresses(json: &str) -> Result<String> {
     Ok(serde_json::to_string_pretty(&interfaces)?)
 }
 
-/// Returns routes without link-local ones. Our routes to other nodes have protocol 241, where Go flannel's have `boot`.
+/// Returns the routes in a text, except link-local routes. Our routes to other nodes have protocol 241, and Go flannel's routes have `boot`.
 fn routes(names: &Names, text: &str, of_go: bool) -> Vec<String> {
     let lines = names.in_lines(trimmed(text).filter(|line| !line.contains("fe80::")));
     // With wireguard, our blackholes keep packets from leaving unencrypted. Go flannel has none.
@@ -430,7 +430,7 @@ fn wireguard(names: &Names, text: &str) -> Vec<String> {
     )
 }
 
-/// Returns a line such as `net.ipv4.conf.flannel/1.rp_filter = 0` with the value that the sysctl has here.
+/// Returns a line such as `net.ipv4.conf.flannel/1.rp_filter = 0` with the value that the sysctl has in this network namespace.
 fn sysctl(netns: &Netns, line: &str) -> String {
     let name = line.split(" = ").next().unwrap_or_default();
     // In a sysctl name, a slash stands for the dot in an interface's name.

@@ -1,4 +1,5 @@
-//! flanneld repairs a node's data plane: a kernel event triggers the repair of each damage, and the objects of other programs do not change.
+//! Checks that a kernel event triggers flanneld's repair of each damage to a node's data plane. The repairs
+//! do not change the objects of other programs.
 
 mod backends;
 mod state;
@@ -29,14 +30,14 @@ macro_rules! scenarios {
 }
 pub(crate) use scenarios;
 
-/// Deadline of an event. It is less than the 30 s after which the daemon checks the underlay without one. It is far more than the goals:
-/// 1 s for an object on a device, 2 s for a device.
+/// Deadline of an event. The deadline is shorter than the 30 s after which the daemon checks the underlay without an event. The
+/// deadline is far longer than the goals: 1 s for the repair of an object on a device, and 2 s for a device.
 const DEADLINE: Duration = Duration::from_secs(25);
 
-/// A link of another program, and its routes over it, one of them inside our network.
+/// A link of another program, and the program's routes over this link, one of them inside our network.
 const FOREIGN: &str = "link add other0 type veth peer name other1\naddress add 172.31.0.1/24 dev other0\nlink set other1 up\nlink set other0 up\n\
     route add 10.99.0.0/16 dev other0 proto static\nroute add 10.5.200.0/24 dev other0 proto static";
-/// Objects that another program adds to our device, outside our network. The last one is only for devices with MACs.
+/// Objects that another program adds to our device, outside our network. The last object is only for devices with MACs.
 const FOREIGN_ON_DEVICE: [&str; 3] = [
     "route replace 10.97.0.0/16 dev DEV proto static",
     "address replace 10.98.0.1/24 dev DEV",
@@ -66,7 +67,7 @@ scenarios! { kills_lose_no_probe;
     host_gw_probes_are_not_lost_when_daemons_are_killed => &HOST_GW,
 }
 
-/// Checks that each damage to the backend's devices, to its routes and to the underlay is repaired.
+/// Checks that the daemon repairs each damage to the backend's devices, to its routes and to the underlay.
 pub(crate) fn heals(backend: &'static Backend) -> Result<()> {
     Lab::run(&format!("heal-{}", backend.name), |lab| {
         let cluster = Cluster::start(lab, backend)?;
@@ -92,7 +93,7 @@ fn underlay_is_followed(backend: &'static Backend) -> Result<()> {
     })
 }
 
-/// Checks that a daemon that was killed and starts again writes nothing, and that the kernel reports no change.
+/// Checks that a killed daemon writes nothing to the kernel after its restart, and that the kernel reports no change.
 pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<()> {
     Lab::run(&format!("kill-{}", backend.name), |lab| {
         let mut cluster = Cluster::start(lab, backend)?;
@@ -126,7 +127,7 @@ pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<
     })
 }
 
-/// Kills and restarts each daemon. Checks that no probe on any path is lost.
+/// Kills and restarts each daemon. Checks that no path loses a probe.
 pub(crate) fn kills_lose_no_probe(backend: &'static Backend) -> Result<()> {
     Lab::run(&format!("probe-{}", backend.name), |lab| {
         let mut cluster = Cluster::start(lab, backend)?;
@@ -228,7 +229,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Damages the first host and waits until each host has the state that `expected` derives from its number and its state before.
+    /// Damages the first host and waits until each host has the state that `expected` derives from the host's number and earlier state.
     fn becomes(
         &self,
         what: &str,
@@ -283,7 +284,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes the damages that the backend's row lists.
+    /// Causes each damage that the backend lists.
     fn damage_devices(&self) -> Result<()> {
         for damage in self.backend.damages {
             let command = damage.command_for(self.backend.devices);

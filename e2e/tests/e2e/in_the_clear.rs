@@ -1,4 +1,4 @@
-//! A cluster changes to wireguard, node by node, with routes that Go flannel left. The test captures which pod packets are visible between
+//! Change of a cluster to wireguard, node by node, with routes that Go flannel left. The test captures which pod packets are visible between
 //! the nodes, and when.
 
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file};
 
 const SOON: Duration = Duration::from_secs(60);
-/// Interval of the probes from each pod to each other one.
+/// Interval of the probes from each pod to each other pod.
 const OFTEN: Duration = Duration::from_millis(100);
-/// Number of nodes from the start, enough for the guard against mass deletions. One more joins later.
+/// Number of nodes at the start, which is enough for the guard against mass deletions. One more joins later.
 const NODES: u8 = 5;
 
 scenarios! { change;
@@ -29,9 +29,9 @@ scenarios! { change;
 struct Node {
     name: String,
     mac: Vec<u8>,
-    /// The bytes of its pod's addresses.
+    /// The bytes of the addresses of the node's pod.
     pod: Vec<Vec<u8>>,
-    /// Time at which it became ready with wireguard.
+    /// Time at which the node became ready with wireguard.
     ready: SystemTime,
 }
 
@@ -56,8 +56,9 @@ impl Node {
 }
 
 /// Changes five nodes one by one to wireguard while pods exchange packets. The earlier backend does not even encapsulate packets.
-/// Nodes have our routes or Go flannel's, and some of Go flannel's lead to a subnet that another node leases in the end.
-/// Once two nodes run wireguard, no uplink shows a packet between their pods. Once one node does, no uplink shows a packet that it sends.
+/// Nodes have our routes or Go flannel's routes. Some of Go flannel's routes lead to a subnet that another node leases at the end.
+/// Once two nodes run wireguard, no uplink shows an unencrypted packet between their pods. Once a node runs wireguard, no uplink shows an
+/// unencrypted pod packet from this node.
 pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -> Result<()> {
     let net_conf = |backend: &str| {
         format!(
@@ -135,7 +136,7 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
 }
 
 /// Adds routes to the subnet of a node that joins later, and an operator's route.
-/// With `as_go`, also turns our own routes into Go flannel's, which have the protocol `boot`.
+/// With `as_go`, the function also changes our own routes into Go flannel's routes, which have the protocol `boot`.
 fn add_foreign_routes(
     host: &Host,
     gateway: &Host,
@@ -221,7 +222,7 @@ fn reach(pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a frame is a WireGuard data packet with a payload: on the port of either family, and longer than a keepalive.
+/// Returns whether a frame is a WireGuard data packet with a payload: on the port of either family, and longer than a keepalive.
 fn is_sealed(frame: &[u8]) -> bool {
     let ip = match frame.get(12..14) {
         Some([0x08, 0x00]) if frame.get(23) == Some(&17) => 20,
@@ -236,7 +237,7 @@ fn is_sealed(frame: &[u8]) -> bool {
         && frame.len() > udp + 8 + 32
 }
 
-/// Checks all frames. Prints for each pair of nodes the time of the last packet in the clear and of the first sealed one.
+/// Checks all frames. Prints for each pair of nodes the times of the last packet in the clear and of the first encrypted packet.
 fn judge(frames: &[Frame], began: SystemTime, nodes: &[Node]) -> Result<()> {
     let since = |at: SystemTime| at.duration_since(began).unwrap_or_default();
     let mut wrong = Vec::new();

@@ -28,7 +28,7 @@ fn read(path: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Checks that the tests run each command of the pages or give a reason, and that they list no other command.
+/// Checks that the tests run each command of the documents or give a reason not to, and that the tests list no other command.
 fn require_known(
     on_pages: &BTreeSet<String>,
     run: &[&str],
@@ -85,7 +85,7 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     })
 }
 
-/// Returns the object of a kind and a name, in any namespace if none is given.
+/// Returns the object of a kind and a name, in any namespace if `namespace` is `None`.
 fn object<'a>(
     objects: &'a [Value],
     namespace: Option<&str>,

@@ -1,4 +1,4 @@
-//! Kubernetes: the Node API as lease store on a real API server, and whole clusters of real nodes.
+//! Kubernetes: the Node API as the lease store on a real API server, and whole clusters of real nodes.
 
 mod all_doctors;
 mod bed;

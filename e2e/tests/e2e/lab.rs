@@ -1,4 +1,4 @@
-//! The lab itself: hosts, pods, stores and measurements work, and a dropped lab leaves nothing behind.
+//! Checks that the lab's hosts, pods, stores and measurements work, and that a dropped lab leaves nothing behind.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `flannelctl lab --remove` removes all that a killed `flannelctl lab` left, and no other lab.
+//! Checks that `flannelctl lab --remove` removes all objects that a killed `flannelctl lab` left, and no other lab.
 //!
 //! Each test has its own `/run` and `/tmp`, so that `--remove` cannot reach other labs of this machine.
 
@@ -114,7 +114,7 @@ impl Drop for Demo {
     }
 }
 
-/// Returns the command lines of the processes that a lab started. Each contains the lab's folder.
+/// Returns the command lines of the processes that a lab started. Each command line contains the lab's folder.
 fn processes(demo: u32) -> Vec<String> {
     let mark = format!("/flannel-lab/fl-{demo}-");
     let lines = fs::read_dir("/proc")

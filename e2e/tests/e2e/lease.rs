@@ -1,4 +1,4 @@
-//! Changes of the node's own lease and of its address: peers follow within seconds, and the log reports each change.
+//! Checks that peers follow changes of a node's lease and address within seconds, and that the log reports each change.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Waits until the pod of the second node reaches that of the first. Returns how long this took.
+    /// Waits until the pod of the second node reaches the pod of the first node. Returns the duration of the wait.
     fn reaches(&self, deadline: Duration) -> Result<Duration> {
         let target = self.pods[0].address()?;
         let options = PingOptions::default().timeout(Duration::from_millis(200));
@@ -84,7 +84,7 @@ impl Cluster {
             .context("the first node has no lease")
     }
 
-    /// Whether the second node sends packets for the first one to this address.
+    /// Returns whether the second node sends packets for the first node to this address.
     fn sends_to(&self, address: &str) -> bool {
         self.hosts[1].netns().fdb("flannel.1").is_ok_and(|fdb| {
             fdb.iter()
@@ -217,7 +217,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
         client.put(&key, "{garbage")?;
         stands("garbage is put back, lease included", false)?;
         eventually(DEADLINE, "it is logged", || {
-            cluster.logged("was overwritten with a value that cannot be read: flanneld restored it")
+            cluster.logged("was overwritten with an unreadable value: flanneld restored the lease")
         })?;
         ensure!(
             !cluster.logged("deleted"),
@@ -235,7 +235,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
             stands("it is a reservation", true)?;
         }
         eventually(DEADLINE, "it is logged", || {
-            cluster.logged("is a reservation of this node from now on")
+            cluster.logged("From now on, it is a reservation of this node")
         })?;
         throughout(Duration::from_millis(500), "it is said once", || {
             ensure!(
@@ -322,7 +322,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
     .unwrap();
 }
 
-/// Renames the device as an operator does. The daemon may rename it back between two of the commands.
+/// Renames the device as an operator does. The daemon may rename the device back between two of the commands.
 fn renamed(lab: &str, net_conf: &str, device: &str) {
     Lab::run(lab, |lab| {
         let mut cluster = Cluster::start(lab)?;
@@ -404,7 +404,7 @@ fn garbage_in_a_directory_is_reported() {
         eventually(DEADLINE, "it is logged", || {
             daemon
                 .log()
-                .contains("was overwritten with a value that cannot be read: flanneld restored it")
+                .contains("was overwritten with an unreadable value: flanneld restored the lease")
         })?;
         ensure!(
             !daemon.log().contains("deleted"),

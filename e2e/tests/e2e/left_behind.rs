@@ -1,4 +1,5 @@
-//! A new backend removes the objects of an earlier one, ours or Go flannel's, once the new backend works. Objects that others use stay.
+//! Checks that a new backend, once it works, removes the objects of an earlier backend, which may be ours or
+//! Go flannel's. Objects that other programs use stay.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ fn net_conf(backend: &str) -> String {
     )
 }
 
-/// A device of another network, whose daemon is stopped: only its address shows whose it is.
+/// A device of another network, whose daemon does not run. Only the device's address shows the network.
 const ANOTHER_NETWORKS: &str = "ip link add flannel.77 type vxlan id 77 local 192.168.56.101 dev enp0s8 dstport 8499
     ip address add 10.99.3.0/32 dev flannel.77; ip link set flannel.77 up; ip route add 10.99.4.0/24 via 10.99.4.0 dev flannel.77 onlink";
 
@@ -39,7 +40,7 @@ fn devices(host: &Host) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Each backend, and the flannel devices that the first node has with it.
+/// Each backend, and the flannel devices that the first node has with this backend.
 const BACKENDS: [(&str, &[&str]); 6] = [
     (
         r#"{"Type":"vxlan"}"#,
@@ -75,7 +76,7 @@ fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
     Ok(())
 }
 
-/// Runs one backend after the other, and then one after Go flannel. Each time, only the devices of the current backend remain.
+/// Runs one backend after the other, and then a backend after Go flannel. Each time, only the devices of the current backend remain.
 #[test]
 fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
     Lab::run("left behind", |lab| {

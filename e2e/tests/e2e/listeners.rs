@@ -1,4 +1,5 @@
-//! The daemon's listeners under floods of connections, and from where they are reachable. Also flannelctl with and without a daemon.
+//! Floods of connections to the daemon's listeners, and the places from which the listeners are reachable.
+//! The tests also run flannelctl with and without a daemon.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +28,7 @@ const CONNECTIONS: usize = 10_000;
 /// Limit of the daemon's open files, far above the number that it may use.
 const FILES: usize = 1024;
 
-/// Returns how long the flood lasts: some seconds by default, one minute in `make soak`.
+/// Returns the duration of the flood: some seconds by default, and one minute in `make soak`.
 fn flood_time() -> Duration {
     Duration::from_secs(env_number("FLANNEL_TEST_FIRE", 12))
 }
@@ -56,7 +57,7 @@ impl FloodTarget {
     }
 }
 
-/// Opens connections and keeps all of them until there are enough, then replaces the oldest.
+/// Opens connections up to the number `CONNECTIONS`, then replaces the oldest connection with each new connection.
 /// The connections are silent, send half a request head, send a head slowly, or do not read the response.
 fn flood(netns: &Netns, target: &FloodTarget, opened: &AtomicUsize, stop: &AtomicBool) {
     let attack = || {
@@ -199,7 +200,7 @@ fn connection_flood_does_not_block_the_daemon() {
         ensure!(daemon.is_ready(), "not ready: {:?}", daemon.get("/readyz"));
         ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
         ensure!(
-            !daemon.log().contains("cannot take connections"),
+            !daemon.log().contains("cannot accept connections"),
             "{}",
             daemon.log_tail(20)
         );
@@ -235,7 +236,7 @@ fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<(
         );
         let status = daemon.flannelctl(&["status"])?;
         ensure!(
-            status.status.success() || texts(&status).contains("does not answer"),
+            status.status.success() || texts(&status).contains("does not respond"),
             "{}",
             texts(&status)
         );
@@ -325,7 +326,7 @@ fn answers_to_its_own_names(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Checks that neither pods nor another host can connect.
+/// Checks that neither pods nor another host can connect to the API.
 fn is_unreachable_from_outside(cluster: &Cluster) -> Result<()> {
     let own = cluster.hosts[0].v4()?;
     let gateway = cluster.daemons[0]
@@ -353,7 +354,7 @@ fn is_unreachable_from_outside(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Checks that only root may use the socket and commands that change or collect something, and that one line reports the refusal.
+/// Checks that only root may use the socket and the commands that change or collect data, and that one line reports the refusal.
 fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
     let (daemon, here) = (&cluster.daemons[0], cluster.hosts[0].netns());
     let program = binaries::own("flannelctl")?;
@@ -382,7 +383,7 @@ fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
     Ok(std::fs::remove_file(&copy)?)
 }
 
-/// Two hosts whose daemons keep leases in a directory, and flannelctl on the first one.
+/// Two hosts whose daemons keep leases in a directory, and flannelctl on the first host.
 struct StatusBed {
     hosts: Vec<Host>,
     options: FlanneldOptions,
@@ -477,7 +478,7 @@ impl StatusBed {
         Ok(())
     }
 
-    /// Checks that the output has the peer's lease, and the results of probes on this node and on the other one.
+    /// Checks that the output has the peer's lease, and the probe results of this node and of the other node.
     fn peers_are_complete(&self) -> Result<()> {
         let peers = texts(&self.flannelctl(&["peers"])?);
         ensure!(
@@ -514,7 +515,7 @@ impl StatusBed {
         named
     }
 
-    /// Checks that a second daemon on the host is refused and that the first one still responds.
+    /// Checks that flanneld refuses to start as a second daemon on the host, and that the first daemon still responds.
     fn second_daemon_is_refused(&self) -> Result<()> {
         let mut second = self.hosts[0].start_flanneld(&self.options)?;
         ensure!(second.wait(DEADLINE)?.code() == Some(1));
@@ -540,7 +541,8 @@ impl StatusBed {
         self.require_down(&["with exit code 1:\n    ", "nosuch"])
     }
 
-    /// Checks that a daemon removes the exit report when it is ready. A killed daemon leaves none, and its stale socket does not stop the next one.
+    /// Checks that a daemon removes the exit report when it is ready. A killed daemon leaves no exit report,
+    /// and its stale socket does not stop the next daemon.
     fn kill_leaves_no_exit_report(&self) -> Result<()> {
         let mut again = self.hosts[0].flanneld(&self.options)?;
         eventually(DEADLINE, "the exit report is removed", || {
@@ -623,7 +625,7 @@ fn reserved_subnet_is_leased_to_its_node_in_a_directory() {
     .unwrap();
 }
 
-/// Reserves one subnet before its node starts, and another one while its node runs.
+/// Reserves one subnet before its node starts, and another subnet while its node runs.
 fn reserved_subnet_is_leased(hosts: &[Host], store: &Store, flag: &str) -> Result<()> {
     store.configure(VXLAN)?;
     let ctl = |words: &[&str]| hosts[0].flannelctl(&[words, &[flag]].concat());

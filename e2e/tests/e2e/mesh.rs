@@ -1,4 +1,4 @@
-//! Probes between nodes: both ends have a verdict on each fault, and filtered probes are no fault.
+//! Checks that probes give both nodes a verdict on each fault between them, and that filtered probes are no fault.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Bed, Host, Lab, Netns, Uplink, eventually_ok, json, succeeded, throughout};
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Thirty times the expected time.
+/// Deadline of a verdict: thirty times the expected time.
 pub(crate) const REPORTED: Duration = Duration::from_secs(300);
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"TYPE"}}"#;
@@ -76,7 +76,7 @@ fn is_well(peer: &serde_json::Value) -> bool {
     peer["state"] == "well"
 }
 
-/// Whether a peer is healthy or, as on a busy machine, slow.
+/// Returns whether a peer is healthy or, as on a busy machine, slow.
 fn is_reached(peer: &serde_json::Value) -> bool {
     peer["state"] == "well" || peer["state"] == "slow"
 }
@@ -93,7 +93,7 @@ fn between(from: &Host, to: &Host, matches: [&str; 2], verdict: &str) -> Result<
     ))
 }
 
-/// Adds rules to the switch by which it drops packets.
+/// Adds rules to the switch that drop packets.
 fn drop_on_the_switch(bed: &Bed, rules: &str) -> Result<()> {
     let table = format!(
         "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}}}; }}\n"
@@ -108,7 +108,7 @@ fn remove_switch_fault(bed: &Bed) -> Result<()> {
         .map(drop)
 }
 
-/// Makes all faults at once, each between another pair of nodes.
+/// Makes all faults at once, each between a different pair of nodes.
 fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Result<()> {
     Lab::run(&format!("mesh-{backend}"), |lab| {
         let bed = Bed::start(lab, 4, &DUAL.replace("TYPE", backend), |_, options| options)?;
@@ -205,7 +205,7 @@ fn each_fault_of_udp_has_its_verdict_at_both_ends() {
     each_fault_has_its_verdict("udp", 8285, [1372, 1372]).unwrap();
 }
 
-/// Firewalls reject or drop the probe port, or ping: no peer is reported as broken.
+/// No node reports a peer as broken when firewalls reject or drop packets to the probe port, or pings.
 #[test]
 fn filtered_probes_are_not_reported_as_a_fault() {
     Lab::run("mesh-filtered", |lab| {
@@ -294,7 +294,7 @@ fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<
     })?
 }
 
-/// Sends probes until one is answered, because on a busy machine the first reply may come too late.
+/// Sends probes until a probe gets a reply, because on a busy machine the first reply may come too late.
 fn is_answered(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<()> {
     eventually_ok(REPORTED, "a node with a lease is answered", || {
         let answer = asks(netns, from, to, question)?;
@@ -399,7 +399,7 @@ pub(crate) fn require_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)
     Ok(())
 }
 
-/// Checks that all these peers are currently healthy or slow. Used by checks over time.
+/// Checks that all these peers are currently healthy or slow. Checks over a period call this function repeatedly.
 pub(crate) fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (_, peer) = peer(bed, *node, *of, false)?;
@@ -417,7 +417,7 @@ pub(crate) fn wait_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) 
     eventually_ok(REPORTED, state, || require_verdict_v4(bed, state, pairs))
 }
 
-/// Two machines have one address, and the wrong one replies.
+/// Two machines have one address, and the wrong machine replies.
 #[test]
 fn wrong_node_that_replies_is_named() {
     Lab::run("mesh-wrong-node", |lab| {
@@ -444,7 +444,7 @@ fn wrong_node_that_replies_is_named() {
     .unwrap();
 }
 
-/// Checks backends whose device is not the kernel's, or that have none.
+/// Checks backends whose device is not the kernel's, and backends without a device.
 fn peers_are_healthy_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);

@@ -1,4 +1,4 @@
-//! A hostile host in the mesh: it forges addresses, sends unsolicited replies and lies. No verdict on other nodes changes.
+//! A hostile host in the mesh, which forges addresses, sends unsolicited replies and sends false reports. The host changes no verdict on other nodes.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -36,7 +36,7 @@ fn message(kind: u8, length: usize, nonce: u64, from: [u8; 8], to: [u8; 8]) -> V
     bytes
 }
 
-/// Returns a row reply with the worst value in each field, and with an escape sequence for a colour in the name.
+/// Returns a peer report with the worst value in each field, and with an escape sequence for a colour in the name.
 fn lies(question: &[u8]) -> Vec<u8> {
     let (nonce, from, to) = (&question[8..16], &question[16..24], &question[24..32]);
     let mut bytes = [
@@ -65,7 +65,7 @@ fn lies(question: &[u8]) -> Vec<u8> {
 type Instances = BTreeMap<IpAddr, [u8; 8]>;
 type Numbers = Mutex<Instances>;
 
-/// Runs on a host instead of its daemon. Replies to each request for its row with lies, and records the senders.
+/// Runs on a host in place of the host's daemon. Replies to each request for the host's peer report with lies, and records the senders.
 fn lie(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Relaxed) {
@@ -101,7 +101,7 @@ fn overlay_of(bed: &Bed, node: usize) -> Result<IpAddr> {
         .into())
 }
 
-/// Sends packets that seem to come from one node to another, over the underlay and in the tunnel: probes and replies of all kinds, and junk.
+/// Sends forged packets from one node to another over the underlay and in the tunnel: all kinds of probes and replies, and junk.
 fn forge(
     bed: &Bed,
     outsider: &Host,
@@ -172,10 +172,10 @@ fn forge(
 
 /// Number of forged probes that a host must receive before the test proves anything.
 const PROBES_NEEDED: u64 = 1000;
-/// Limit of rounds, several times the number that these probes need.
+/// Limit of rounds: several times the number of rounds that `PROBES_NEEDED` probes need.
 const MAX_ROUNDS: u64 = 1000;
 
-/// Counts probes to a host's probe port and the replies that it sends, in packets and bytes.
+/// Counts probes to a host's probe port and the replies that the host sends, in packets and bytes.
 const COUNTERS: &str = "table inet count {
     chain in { type filter hook input priority -300; udp dport 8473 @th,104,8 { 1, 3 } counter; }
     chain out { type filter hook output priority 300; udp dport 8473 @th,104,8 { 2, 4 } counter; }
@@ -243,7 +243,7 @@ fn verdicts_hold(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the liar's claims are shown as its own, and that they change no verdict.
+/// Checks that the API shows the liar's claims as the liar's own, and that these claims change no verdict.
 fn lies_are_attributed(bed: &Bed) -> Result<()> {
     let liar = bed.hosts[2].name();
     let row = eventually_ok(REPORTED, "the liar's row", || {
@@ -293,8 +293,8 @@ fn instances(bed: &Bed, numbers: &Numbers) -> Result<Instances> {
     })
 }
 
-/// Checks that forged packets do not change the verdict on a healthy peer, and that the node sends no more than it receives. Returns the number of
-/// rounds.
+/// Checks that forged packets change no verdict on a healthy peer, and that the node sends no more packets or
+/// bytes than it receives. Returns the number of rounds.
 fn forged_packets_are_answered_sparingly(
     bed: &Bed,
     outsider: &Host,
@@ -334,7 +334,7 @@ fn forged_packets_are_answered_sparingly(
     Ok(round)
 }
 
-/// Checks that forged packets in the name of a cut-off peer do not make the verdict on it healthy.
+/// Checks that forged packets in the name of a cut-off peer do not make the verdict on this peer healthy.
 fn silent_peer_stays_cut_off(
     bed: &Bed,
     outsider: &Host,

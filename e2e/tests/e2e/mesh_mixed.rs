@@ -1,6 +1,6 @@
-//! Nodes of another build of this program together with nodes of the current one.
+//! Nodes of another build of this program, together with nodes of the current build.
 //!
-//! Run with `make test-mixed BEFORE=/path/to/flanneld`, where the path is that of the other build.
+//! `make test-mixed BEFORE=/path/to/flanneld` runs the tests with the flanneld of the other build at this path.
 
 use std::path::PathBuf;
 use std::time::Duration;

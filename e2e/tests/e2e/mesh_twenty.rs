@@ -1,4 +1,4 @@
-//! Twenty real nodes on one switch: the cost of their probes, faults of many peers at once, and how soon each node knows of them.
+//! Twenty real nodes on one switch: the cost of their probes, faults of many peers at once, and the time until each node notices them.
 
 mod hundred;
 mod wire;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::mesh::V4;
 
 const NODES: u8 = 20;
-/// Twenty times the expected 15 seconds.
+/// Deadline: twenty times the expected 15 seconds.
 const DEADLINE: Duration = Duration::from_secs(300);
 /// Interval at which the test reads a node's mesh.
 const LOOK: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ fn tally(mesh: &Value, state: &str) -> usize {
     peers.filter(|peer| peer["state"] == state).count()
 }
 
-/// Waits until `knows` holds on each of these nodes. Returns after how many seconds it held on the first and on the last one.
+/// Waits until `knows` holds on each of these nodes. Returns the seconds until `knows` held on the first node and on the last node.
 fn learnt(
     bed: &Bed,
     nodes: Range<usize>,
@@ -78,14 +78,14 @@ fn learnt(
     }
 }
 
-/// Waits until `knows` holds on each of these nodes, and prints after how many seconds.
+/// Waits until `knows` holds on each of these nodes, and prints the times of the first and the last node in seconds.
 fn learn(bed: &Bed, nodes: Range<usize>, what: &str, knows: impl Fn(&Value) -> bool) -> Result<()> {
     let (first, last) = learnt(bed, nodes, what, knows)?;
     println!("{what}: known to the first after {first:.1} s, to all after {last:.1} s");
     Ok(())
 }
 
-/// Waits until all nodes reach each other, and then for six seconds, in which a node's budget for probing faults refills.
+/// Waits until all nodes reach each other, and then waits six seconds, in which a node's budget for probing faults refills.
 fn at_rest(bed: &Bed) -> Result<()> {
     let others = usize::from(NODES - 1);
     let (_, last) = learnt(bed, 0..others + 1, "all reach each other", |mesh| {
@@ -101,7 +101,7 @@ fn at_rest(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Returns the findings of a node that no other finding explains, the first one first.
+/// Returns the findings of a node that no other finding explains, in the doctor's order.
 fn causes(daemon: &Flanneld) -> Result<Vec<String>> {
     let report = json(&daemon.flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;
@@ -143,7 +143,7 @@ fn mend(lan: &Switch) -> Result<()> {
         .map(drop)
 }
 
-/// Cuts off one node. All others notice, `flannelctl probe` notices at once, and the node itself reports that it is isolated.
+/// Cuts off one node. All other nodes notice the fault, `flannelctl probe` notices it at once, and the node itself reports that it is isolated.
 fn one_dead(bed: &Bed) -> Result<()> {
     let dead = usize::from(NODES - 1);
     let before = wire::broadcasts(&bed.lan)?;
@@ -211,7 +211,7 @@ fn one_direction(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Cuts off several nodes at once. Each other node notices all of them, and reports no living one as broken.
+/// Cuts off several nodes at once. Each other node notices all dead nodes, and reports no living node as broken.
 fn many_dead(bed: &Bed, dead: Range<usize>) -> Result<()> {
     let living = dead.end..usize::from(NODES);
     for host in &bed.hosts[dead.clone()] {
@@ -270,7 +270,7 @@ fn tunnel_blocked(bed: &Bed) -> Result<()> {
     at_rest(bed)
 }
 
-/// All cases share one lab, because most of the time is waiting. Only the measurement at rest needs a machine without other load.
+/// All cases share one lab, because the cases spend most of their time waiting. Only the measurement at rest needs a machine without other load.
 #[test]
 fn twenty_nodes_probe_rarely_and_detect_each_fault() {
     let turn = lab::load_turn();

@@ -1,4 +1,4 @@
-//! Metrics, alerts and dashboard with Prometheus' own programs.
+//! Metrics, alerts and the dashboard, checked with Prometheus' own programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -13,11 +13,11 @@ use regex::Regex;
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(120);
-/// Port of Prometheus in the first host.
+/// Port of Prometheus on the first host.
 const PORT: u16 = 9090;
-/// udp, because a userspace datapath also has metrics of its own.
+/// Configuration with udp, because a userspace datapath also has its own metrics.
 const NET_CONF: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"udp"}}"#;
-/// Metrics that a node with udp, leases in a directory and no faults of these kinds does not have, with the reason.
+/// Metrics that are absent on a node with udp, leases in a directory and no faults of these kinds, with the reasons.
 const ABSENT: [(&str, &str); 9] = [
     (
         "flannel_lease_age_seconds",
@@ -46,7 +46,7 @@ fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// Runs promtool. Returns an error with its output if it finds a problem.
+/// Runs promtool. Returns an error with promtool's output if promtool finds a problem.
 fn promtool(args: &[&str], input: &str) -> Result<()> {
     let mut child = Command::new(binaries::prometheus("promtool")?)
         .args(args)

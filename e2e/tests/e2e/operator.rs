@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lab::{ApiServer, Lab, User, binaries, eventually_ok, outcome, succeeded, texts};
 
-/// The time for which a command is repeated while it prints nothing.
+/// The time for which the operator repeats a command that prints nothing.
 const READ: Duration = Duration::from_secs(300);
 
 /// Shell of an operator on the API server's host.
@@ -85,7 +85,7 @@ impl Operator {
         Ok(texts(&output))
     }
 
-    /// Runs commands. Returns an error if one of them fails.
+    /// Runs commands. Returns an error if a command fails.
     pub(crate) fn all(&self, commands: &[&str]) -> Result<()> {
         commands
             .iter()
@@ -119,8 +119,8 @@ pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns the remedies of the NAT trap in docs/troubleshooting.md, each from the first check to pods that reach each other.
-/// They are for systemd, for a DaemonSet with an argument, and for one with a variable.
+/// Returns the remedies of the NAT trap in docs/troubleshooting.md, each from the first check to the proof that pods reach each other.
+/// The remedies are for systemd, for a DaemonSet with an argument, and for a DaemonSet with a variable.
 pub(crate) fn remedies_of_the_trap() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;

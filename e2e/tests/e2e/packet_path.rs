@@ -1,4 +1,4 @@
-//! The outputs in `docs/packet-path.md` come from a lab. `FLANNEL_WRITE_DOCS=1` writes them again.
+//! Checks that the outputs in `docs/packet-path.md` equal the outputs in a lab. `FLANNEL_WRITE_DOCS=1` writes them again.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,14 +14,14 @@ fn page() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/packet-path.md")
 }
 
-/// Two hosts with a daemon and a pod each, whose subnets are those of the page.
+/// Two hosts with a daemon and a pod each, whose subnets are the subnets in the document.
 struct Pair {
     hosts: Vec<Host>,
     pods: Vec<Pod>,
 }
 
 impl Pair {
-    /// Runs a command of the page, which begins with its place: `node-1#`, `pod-2$`.
+    /// Runs a command of the document, which begins with its prompt, such as `node-1#` or `pod-2$`.
     fn run(&self, line: &str) -> Result<String> {
         let (place, command) = line
             .split_once(['#', '$'])
@@ -75,7 +75,7 @@ impl Pair {
     }
 }
 
-/// Replaces the values that differ between two labs: MACs, ports, numbers of devices and of packets.
+/// Replaces the values that differ between two labs: MACs, ports, and numbers of devices and of packets.
 fn comparable(text: &str) -> String {
     [
         (r"([0-9a-f]{2}:){5}[0-9a-f]{2}", "MAC"),
@@ -96,7 +96,7 @@ fn comparable(text: &str) -> String {
     })
 }
 
-/// The blocks of the page for a backend: where each begins and ends, and its commands.
+/// Returns the document's blocks for a backend: the start and the end of each block, and the block's commands.
 fn blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<String>)> {
     let fence = format!("```console,{backend}\n");
     page.match_indices(&fence)
@@ -113,7 +113,7 @@ fn blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<String>)> {
         .collect()
 }
 
-/// Builds the pair of a backend, runs the commands while a pod pings the other, and returns the page with their outputs.
+/// Builds the hosts for a backend, runs the commands while one pod pings the other pod, and returns the document with the outputs.
 fn with_outputs(page: &str, backend: &str, net_conf: &str) -> Result<String> {
     Lab::run(&format!("packet path {backend}"), |lab| {
         let lan = lab.switch("lan")?;

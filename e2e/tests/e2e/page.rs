@@ -1,4 +1,4 @@
-//! The status page of a real daemon in a real browser. `flanneld/tests/page.rs` has clusters of up to 1000 nodes.
+//! The status page of a real daemon in a real browser. `flanneld/tests/page.rs` tests the page with clusters of up to 1000 nodes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 const NET_CONF: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// Thirty times the expected time.
 const SOON: Duration = Duration::from_secs(120);
-/// Time within which the page must report that the daemon does not respond, in milliseconds. It takes about two seconds; other tests load the
-/// machine.
+/// Time within which the page must report that the daemon does not respond, in milliseconds. The report takes
+/// about two seconds, but other tests load the machine.
 const SILENT_MS: u64 = 20_000;
 
 /// A browser in a host's network namespace, which checks the page as `e2e/browser/check.mjs` describes.
@@ -53,7 +53,7 @@ impl Browser {
         Ok(writeln!(self.input, "{line}")?)
     }
 
-    /// Reads lines until this one.
+    /// Reads lines until the line `wanted`.
     fn wait(&mut self, wanted: &str) -> Result<()> {
         let mut line = String::new();
         while line.trim() != wanted {
@@ -183,7 +183,7 @@ fn resident(pid: u32) -> Result<u64> {
     Ok(number.trim().parse()?)
 }
 
-/// `make soak` runs it for ten minutes, with the programs as they are shipped.
+/// `make soak` runs this test for ten minutes, with the programs as flannel-rs ships them.
 #[test]
 #[ignore = "part of make soak"]
 fn page_left_open_costs_little_and_does_not_grow() -> Result<()> {

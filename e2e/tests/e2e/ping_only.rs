@@ -1,4 +1,4 @@
-//! Verdicts on Go flannel's nodes, which do not reply to probes: they are healthy by ping only, and no finding is about them.
+//! Checks that Go flannel's nodes, which do not reply to probes, are healthy by ping only, and that no finding concerns these nodes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `--probe-pods`: faults on the path of pods that only probes find, and the lifetime of the probes' port.
+//! `--probe-pods`: faults on the pods' path that only probes find, and the lifetime of the probes' port.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,7 @@ fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
     })
 }
 
-/// Floods the address of the probe from a pod: the node then makes no statement, and reports no loss.
+/// Floods the address of the probe from a pod, and checks that the node then gives no verdict and reports no loss.
 fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     let path = paths(node)?.swap_remove(0);
     let address = path["address"].as_str().context("no address")?.to_owned();
@@ -130,7 +130,7 @@ fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)
 }
 
-/// Gives a pod the address of the probe: the pod keeps its packets, and the doctor reports the conflict.
+/// Gives a pod the address of the probe, and checks that the pod keeps its packets and the doctor reports the conflict.
 fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     let path = paths(node)?.remove(0);
     let address = path["address"].as_str().context("no address")?.to_owned();
@@ -150,7 +150,7 @@ fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)
 }
 
-/// The daemon removes the port when it ends. The next start, or cleanup, removes it after a kill. No pod sees it.
+/// The daemon removes the port when it ends. After a kill, the next start or cleanup removes the port. No pod sees it.
 #[test]
 fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
     run(VXLAN, |nodes, pods| {

@@ -1,4 +1,4 @@
-//! `flannelctl probe` reports the step at which a path ends, with each backend that carries packets.
+//! Checks that `flannelctl probe` reports the step at which a path ends, with each backend that carries packets.
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Bed, Host, Lab, eventually_ok, json, texts};
@@ -42,7 +42,7 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a str {
         .unwrap_or("no step")
 }
 
-/// Waits until the path ends at this step, or at none, and the steps have these outcomes.
+/// Waits until the path ends at this step, or at no step, and the steps have these outcomes.
 fn ends(
     bed: &Bed,
     target: &str,
@@ -119,7 +119,7 @@ const COMMON_STEPS: [(&str, &str); 4] = [
     ("overlay", "ok"),
 ];
 
-/// Checks the path of a backend: complete by each name and in both families, and cut in the underlay.
+/// Checks the path of a backend: a complete path by each name and in both families, and a cut in the underlay.
 fn path_is_reported(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, &DUAL.replace("BACKEND", backend), |_, options| {
@@ -190,7 +190,7 @@ fn local_pod_is_reported(bed: &Bed, pod: IpAddr) -> Result<()> {
         &nobody,
         Some("neighbour"),
         &[("bridge", "ok"), ("pod", "not-asked")],
-        &format!("there is no pod {nobody}"),
+        &format!("the pod {nobody} does not exist"),
     )
     .map(drop)
 }
@@ -227,7 +227,7 @@ fn neighbour_of(pod: IpAddr) -> IpAddr {
     }
 }
 
-/// One row for each backend: the test's name, the backend, and the outcomes of the tunnel's steps.
+/// Creates a test for each backend, from the test's name, the backend, and the outcomes of the tunnel's steps.
 macro_rules! backends {
     ($($name:ident: $backend:expr, $tunnel:expr;)+) => {
         $(#[test]
@@ -290,7 +290,7 @@ fn path_ends_at_the_step_of_each_fault() {
     .unwrap();
 }
 
-/// Two hosts. Faults end the path from the first one to the pods of the second one.
+/// Two hosts. Faults end the path from the first host to the pods of the second host.
 struct FaultBed {
     bed: Bed,
     /// Subnets of the second host, IPv4 and IPv6.
@@ -340,7 +340,7 @@ impl FaultBed {
         })
     }
 
-    /// The peer drops packets to its tunnel's port.
+    /// Makes the peer drop packets to its tunnel's port.
     fn peer_drops_the_tunnel(&self) -> Result<()> {
         firewall(self.peer(), &input("udp dport 8472 drop"))?;
         let sources = [
@@ -389,7 +389,7 @@ impl FaultBed {
         firewall(self.peer(), "")
     }
 
-    /// This host drops the peer's packets to its tunnel's port.
+    /// Makes this host drop the peer's packets to the tunnel port of this host.
     fn host_drops_the_tunnel(&self) -> Result<()> {
         firewall(self.host(), &input("udp dport 8472 drop"))?;
         for subnet in &self.subnets {
@@ -404,7 +404,7 @@ impl FaultBed {
         firewall(self.host(), "")
     }
 
-    /// The peer drops probes on each device and replies to ping. Then it rejects probes and drops pings.
+    /// Makes the peer drop probes on each device and reply to ping. Then the peer rejects probes and drops pings.
     fn peer_drops_probes(&self) -> Result<()> {
         for (rules, text) in [
             ("udp dport 8473 drop", "5 of 5 pings answered"),
@@ -428,7 +428,7 @@ impl FaultBed {
         firewall(self.peer(), "")
     }
 
-    /// This host forwards no packets. Probes pass, because they are packets of the host itself.
+    /// Makes this host drop forwarded packets. Probes pass, because probes are packets of the host itself.
     fn host_drops_forwarded_packets(&self) -> Result<()> {
         firewall(
             self.host(),
@@ -531,11 +531,11 @@ fn probe_is_limited_to_root_and_one_at_a_time() {
         concurrent_probes_take_turns(&bed)?;
 
         bed.daemons[0].stop()?;
-        fails_at_once(&bed, "does not answer")?;
+        fails_at_once(&bed, "does not respond")?;
         bed.daemons[0].cont()?;
         ends(&bed, "h2", None, &[("overlay", "ok")], "The path works")?;
         bed.daemons[0].terminate(Duration::from_secs(20))?;
-        fails_at_once(&bed, "flanneld does not run here")
+        fails_at_once(&bed, "flanneld does not run on this node")
     })
     .unwrap();
 }
@@ -546,11 +546,11 @@ fn unknown_targets_are_refused(bed: &Bed) -> Result<()> {
         (
             "h9",
             [
-                "h9 is neither a peer nor in a peer's subnet: there are h",
+                "h9 is neither a peer nor in a peer's subnet: the peers are h",
                 "h2 (",
             ],
         ),
-        ("10.9.9.9", ["there are h", "h2 ("]),
+        ("10.9.9.9", ["the peers are h", "h2 ("]),
         ("h1", ["h1 is this node", ""]),
         ("x y&peer=h2", ["x y&peer=h2 is neither a peer", ""]),
     ] {
@@ -567,7 +567,7 @@ fn unknown_targets_are_refused(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Checks that concurrent probes wait or are refused. On a busy machine some may also fail, for lack of time.
+/// Checks that a node delays or refuses concurrent probes. On a busy machine, some probes may also fail for lack of time.
 fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     let begun = Instant::now();
     let outputs: Vec<Output> = std::thread::scope(|scope| {
@@ -585,7 +585,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     let excuses = [
         "another probe is running on this node",
         "this node is overloaded",
-        "does not answer",
+        "does not respond",
         "busy",
     ];
     let mut answered = 0;
@@ -604,7 +604,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the command notices a hanging or absent daemon before it requests a probe, and so sooner than a probe may take.
+/// Checks that the command notices a hanging or absent daemon before it requests a probe, and thus in less time than a probe may take.
 fn fails_at_once(bed: &Bed, cause: &str) -> Result<()> {
     let begun = Instant::now();
     let (code, text) = result(&run(bed, 0, &["h2"])?);

@@ -1,6 +1,7 @@
-//! The doctor has no findings in a network without faults. Processors and links are full, daemons restart, and a node joins and is released.
+//! Checks that the doctor has no findings in a network without faults. The test loads all processors and links, restarts
+//! daemons, adds a node, and releases this node.
 //!
-//! A part of `make soak`. `FLANNEL_TEST_QUIET` is the time of each backend in seconds.
+//! The test is a part of `make soak`. `FLANNEL_TEST_QUIET` is the time of each backend in seconds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,14 +17,14 @@ use serde_json::Value;
 
 use crate::healing::scenarios;
 
-/// Long, because the machine is busy.
+/// Deadline of an event, which is long because the machine is busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Time between two actions: several rounds of the doctor and of the probes.
 const PAUSE: Duration = Duration::from_secs(12);
-/// Number of bytes that a stream sends before the next one starts.
+/// Number of bytes that a stream sends before the next stream starts.
 const PIECE: u64 = 16 << 20;
 
-/// Returns how long each backend is watched.
+/// Returns the time for which the test watches each backend.
 fn time() -> Duration {
     Duration::from_secs(
         std::env::var("FLANNEL_TEST_QUIET")
@@ -33,18 +34,18 @@ fn time() -> Duration {
     )
 }
 
-/// Three nodes, and a fourth one that joins and leaves.
+/// Three nodes, and a fourth node that joins and leaves.
 struct Cluster {
     hosts: Vec<Host>,
     store: Store,
     options: FlanneldOptions,
     daemons: Vec<Flanneld>,
     guest: Option<Flanneld>,
-    /// Whether daemons carry the packets of pods. If so, packets to the pods of `ended` are lost while its daemon does not run, and its peers
-    /// are right to report it.
+    /// Whether daemons carry the packets of pods. If so, the pods of `ended` lose packets while its daemon
+    /// does not run. The peers of `ended` correctly report this loss.
     carried: bool,
     ended: Option<usize>,
-    /// All other findings, with the node and the action that came before.
+    /// All other findings, with the node and the preceding action.
     reported: BTreeSet<String>,
     looks: u32,
 }

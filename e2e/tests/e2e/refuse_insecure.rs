@@ -1,4 +1,4 @@
-//! `--refuse-insecure`: secrets that others can read are an error that names the remedy, and no device is created.
+//! Checks that `--refuse-insecure` makes secrets that others can read an error that names the remedy, and that flanneld creates no device.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! `--require-backend`: a node refuses a network configuration with another backend.
+//! Checks that a node with `--require-backend` refuses a network configuration with another backend.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ fn devices(host: &Host) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Checks that a daemon refuses the configuration when it starts, and that it changed nothing before.
+/// Checks that a daemon refuses the configuration at its start, and changes nothing before the refusal.
 fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()> {
     let mut daemon = host.start_flanneld(options)?;
     let status = daemon.wait(SOON)?;
     ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
     let errors = daemon.errors().concat();
     for part in [
-        "backend type vxlan is not one that this node takes (--require-backend=host-gw,ipip)",
+        "this node does not accept backend type vxlan (--require-backend=host-gw,ipip)",
         "to host-gw or ipip",
         place,
     ] {
@@ -41,8 +41,8 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
     Ok(())
 }
 
-/// Checks that a wrong backend is refused and reported by the doctor, and that a corrected one is accepted.
-/// A change under a running daemon has no effect, and is refused at the next start.
+/// Checks that the daemon refuses a wrong backend, that the doctor reports this backend, and that the daemon accepts a corrected backend.
+/// A change under a running daemon has no effect, and the daemon refuses the change at its next start.
 fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()> {
     let options = FlanneldOptions::new(store)
         .iface("enp0s8")

@@ -1,4 +1,4 @@
-//! `flannelctl routes`: each desired object compared with the kernel's state, and the conflicting objects of others.
+//! `flannelctl routes`: each desired object compared with the kernel's state, and the conflicting objects of other programs.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn flannelctl(host: &Host, args: &[&str]) -> Result<Output> {
     host.flannelctl(&[args, &[file.as_str()]].concat())
 }
 
-/// Returns the document. Checks its schema and the exit code.
+/// Returns the document. Checks the document's schema and the exit code.
 fn document(host: &Host, code: i32) -> Result<Value> {
     let output = flannelctl(host, &["routes", "-o", "json"])?;
     ensure!(
@@ -120,7 +120,7 @@ fn all_in_sync(host: &Host) -> Result<String> {
     Ok(text)
 }
 
-/// Returns kind and text of the objects in this state.
+/// Returns the kind and the text of the objects in this state.
 fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
     let objects = document["objects"]
         .as_array()
@@ -137,7 +137,7 @@ fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-/// Whether `ip` or `bridge` print this object of a kind: one line with the same words.
+/// Returns whether `ip` or `bridge` prints this object of a kind: one line with the same words.
 fn is_printed(host: &Host, kind: &str, text: &str) -> Result<bool> {
     let ns = host.netns();
     let all = match kind {
@@ -342,7 +342,7 @@ fn routes_without_a_daemon_fails_with_one_line() {
         let hosts = lab.hosts(&lan, 2)?;
         let host = &hosts[0];
         let store = Store::dir(&lab.folder("leases")?);
-        refuses_at_once(host, "does not run here")?;
+        refuses_at_once(host, "does not run on this node")?;
         let usage = flannelctl(host, &["routes", "--no-such-flag"])?;
         ensure!(usage.status.code() == Some(2), "{usage:?}");
 
@@ -373,11 +373,11 @@ fn routes_without_a_daemon_fails_with_one_line() {
         ensure!(output.status.code() == Some(1) && stderr(&output).lines().count() == 1 && begun.elapsed() < AT_ONCE, "{output:?}");
 
         daemon.stop()?;
-        let hangs = refuses_at_once(host, "does not answer");
+        let hangs = refuses_at_once(host, "does not respond");
         daemon.cont()?;
         hangs?;
         daemon.terminate(DEADLINE)?;
-        refuses_at_once(host, "does not run here")
+        refuses_at_once(host, "does not run on this node")
     })
     .unwrap();
 }

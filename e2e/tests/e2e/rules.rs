@@ -1,5 +1,5 @@
-//! Traffic rules equal Go flannel's exactly, work on packets, and follow a change of mode without a gap. The daemon repairs changed rules, writes
-//! nothing otherwise, and reports obstacles once.
+//! Checks that traffic rules equal Go flannel's rules exactly, work on packets, and follow a change of mode
+//! without a gap. The daemon repairs changed rules, writes nothing otherwise, and reports obstacles once.
 
 mod content;
 mod guard;

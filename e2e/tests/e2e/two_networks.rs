@@ -1,5 +1,5 @@
-//! Two daemons for two networks on one host. Each keeps its own rules in the chains that they share, and is refused only objects that cannot be
-//! shared.
+//! Two daemons for two networks on one host. Each daemon keeps its own rules in the shared chains. A daemon
+//! refuses to start only because of an object that the daemons cannot share.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -71,7 +71,8 @@ impl Network {
         })
     }
 
-    /// Starts probes from a pod here to a pod there, and through the masquerade to a machine outside. Each packet is a connection of its own.
+    /// Starts probes from a pod on the first host to a pod on the second host, and through the masquerade to
+    /// a machine outside. Each packet uses a separate connection.
     fn probes(&self, hosts: &[Host], outside: &Host) -> Result<Vec<Probe>> {
         let options = ProbeOptions::default()
             .interval(Duration::from_millis(10))
@@ -100,7 +101,7 @@ fn rules(host: &Host) -> String {
         .unwrap()
 }
 
-/// Restarts each daemon of the first host, by SIGTERM and by SIGKILL, and then both at once. Neither network loses packets, and no
+/// Restarts each daemon of the first host, by SIGTERM and by SIGKILL, and then both daemons at once. Neither network loses packets, and no
 /// daemon writes rules.
 fn restarts(nftables: bool, xtables: Xtables) {
     Lab::run("two-nets", |lab| {
@@ -209,7 +210,8 @@ fn conflicts() -> Vec<(String, String, &'static str)> {
     ]
 }
 
-/// The second daemon is refused an object that cannot be shared, with the owner's pid and network. The first one is undisturbed.
+/// The second daemon refuses to use an object that two daemons cannot share, and reports the owner's pid and
+/// network. The first daemon is undisturbed.
 #[test]
 fn daemon_is_refused_when_another_owns_its_resource() {
     let lab = Lab::new("two-nets").unwrap();
@@ -264,7 +266,7 @@ fn daemon_is_refused_when_another_owns_its_resource() {
         .unwrap();
 }
 
-/// The tunnel of a second network needs the port of the first one's probes. The tunnel takes precedence, and the doctor names the port's owner.
+/// The tunnel of a second network needs the port of the first network's probes. The tunnel takes precedence, and the doctor names the port's owner.
 #[test]
 fn probe_port_is_released_when_a_tunnel_needs_it() {
     Lab::run("two-nets-probes", |lab| {
@@ -375,10 +377,11 @@ fn nftables_guard_admits_peers_of_all_networks_on_its_port() {
     guard_admits_peers_of_all_networks(true).unwrap();
 }
 
-/// The first network has nodes 1 and 2, the second one nodes 1 and 3. Both share a port on node 1. Node 4 is in neither network.
+/// Two networks: the first network has nodes 1 and 2, and the second network has nodes 1 and 3. Both networks
+/// share a port on node 1. Node 4 is in neither network.
 struct GuardBed {
     hosts: Vec<Host>,
-    /// First network's daemon on node 1. `second` is the second network's.
+    /// First network's daemon on node 1. `second` is the second network's daemon.
     first: Flanneld,
     second: Flanneld,
     /// A pod on another node and a pod on node 1, for each network.
@@ -418,7 +421,7 @@ impl GuardBed {
         })
     }
 
-    /// Whether packets of both networks reach node 1.
+    /// Returns whether packets of both networks reach node 1.
     fn admits_both(&self) -> bool {
         self.pairs.iter().all(|(from, to)| {
             ping(
@@ -431,7 +434,7 @@ impl GuardBed {
         })
     }
 
-    /// Returns how many packets of unknown senders each guard has counted.
+    /// Returns the number of packets of unknown senders that each guard has counted.
     fn counted(&self) -> (f64, f64) {
         let count = |daemon: &Flanneld| daemon.metric("flannel_encap_stranger_packets").unwrap();
         (count(&self.first), count(&self.second))
@@ -467,7 +470,7 @@ impl GuardBed {
     }
 }
 
-/// Checks that the guards of two networks on one port admit only the nodes of both, including those that join later.
+/// Checks that the guards of two networks on one port admit only the nodes of both networks, including nodes that join later.
 fn guard_admits_peers_of_all_networks(nftables: bool) -> Result<()> {
     let lab = Lab::new("two-nets")?;
     let mut bed = GuardBed::start(&lab, nftables)?;
@@ -518,7 +521,7 @@ fn cleanup_leaves_the_other_network_alone_with_nftables() {
     cleanup_leaves_the_other_network_alone(true).unwrap();
 }
 
-/// Networks 50 and 51 on two hosts. On the first host, network 51 is removed.
+/// Networks 50 and 51 on two hosts. The test removes network 51 on the first host.
 struct CleanupBed {
     host: Host,
     one: Flanneld,
@@ -569,7 +572,7 @@ impl CleanupBed {
         Ok(self.state()?.contains(&format!("10.{number}.")))
     }
 
-    /// Runs `flannelctl cleanup` for network 51. Returns whether it succeeded, and the output of all runs.
+    /// Runs `flannelctl cleanup` for network 51. Returns whether the cleanup succeeded, and the output of all runs.
     fn cleanup(&self) -> Result<(bool, String)> {
         let file = self.host.subnet_file()?.with_file_name("net51.env");
         let launch = Launch::new(binaries::own("flannelctl")?)
@@ -580,7 +583,8 @@ impl CleanupBed {
     }
 }
 
-/// Checks that cleanup is refused while the network's daemon runs. Afterwards it removes all of the network, and the other one loses nothing.
+/// Checks that flannelctl refuses a cleanup while the network's daemon runs. Afterwards, cleanup removes all objects of
+/// the network, and the other network loses nothing.
 fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
     let lab = Lab::new("two-nets")?;
     let mut bed = CleanupBed::start(&lab, nftables)?;

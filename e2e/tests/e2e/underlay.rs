@@ -1,4 +1,4 @@
-//! Readiness follows events of the underlay: the interface is deleted, down, without carrier or without its address, and later returns.
+//! Checks that readiness follows events of the underlay's interface: its removal and return, and changes of its state, its carrier and its address.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lab::{Bed, Flanneld, Host, Lab, Uplink, code_or_text, eventually};
 
 use crate::healing::scenarios;
 
-/// Less than the 30 s after which the daemon checks the underlay without an event.
+/// Deadline below the 30 s after which the daemon checks the underlay without an event.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// One host and its daemon.
@@ -24,7 +24,7 @@ impl Node {
         &self.bed.hosts[0]
     }
 
-    /// Checks that /readyz is 503 from `lose` until `restore`, and that the log reports both.
+    /// Checks that /readyz returns 503 from `lose` until `restore`, and that the log reports both changes.
     fn loses(
         &self,
         what: &str,

@@ -1,4 +1,4 @@
-//! The NAT trap of Vagrant: every host is 10.0.2.15 on the interface of the default route, and only `enp0s8` joins them.
+//! The NAT trap of Vagrant: every host is 10.0.2.15 on the interface of the default route, and only `enp0s8` joins the hosts.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ struct Bed {
 /// Host of etcd. Both places are common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum EtcdOn {
-    /// A host of its own, 192.168.56.199.
+    /// A separate host, 192.168.56.199.
     OwnHost,
-    /// The first of the hosts, 192.168.56.101.
+    /// The first host, 192.168.56.101.
     First,
 }
 
@@ -239,7 +239,8 @@ scenarios! { joins;
     iface_auto_joins_the_nodes => |_| Ok("--iface=auto".to_owned()),
 }
 
-/// Starts both hosts with an argument that names the interface: on new hosts, and after the trap. It joins them, and they log no warning.
+/// Starts flanneld on both hosts with an argument that names the interface: on new hosts, and after the NAT trap. The
+/// interface joins the hosts, and the daemons log no warning.
 fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
     for (etcd_on, after_the_trap) in [
         (EtcdOn::OwnHost, false),
@@ -265,7 +266,7 @@ fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
     Ok(())
 }
 
-/// Starts flanneld on both hosts without `--iface`. All that it leaves stays, except the logs.
+/// Starts flanneld on both hosts without `--iface`. The function keeps all that flanneld leaves, except the logs.
 fn fall_into_the_trap(bed: &Bed) -> Result<()> {
     let [first, second] = bed.hosts() else {
         anyhow::bail!("two hosts")

@@ -1,5 +1,5 @@
-//! The doctor's findings are correct. Healthy hosts have no findings, even if they are unusual. A fault is reported by its cause, on the node that
-//! has it and on the others. The commands of the first finding fix it.
+//! Checks that the doctor's findings are correct. Healthy hosts have no findings, even if they are unusual. The doctor
+//! reports a fault by its cause, on the faulty node and on the other nodes. The commands of the first finding fix the fault.
 
 mod bench;
 mod cluster;
@@ -15,10 +15,10 @@ use fault::{Fault, Row, walk};
 
 /// Number of labs that run in parallel.
 const LABS: usize = 4;
-/// Number of rows with two faults that are part of `make test`.
+/// Number of cases with two faults that are part of `make test`.
 const QUICK_PAIRS: usize = 5;
 
-/// Runs the rows of a table in parallel labs.
+/// Runs the cases of a table in parallel labs.
 fn side_by_side(title: &str, network: &str, rows: &[Row]) -> Result<()> {
     let labs = rows.len().div_ceil(4).clamp(1, LABS);
     // The next free lab takes the next row.
@@ -44,13 +44,13 @@ fn side_by_side(title: &str, network: &str, rows: &[Row]) -> Result<()> {
     fault::report(&outcomes, rows.len())
 }
 
-/// Returns the checks whose commands fix a fault of the table.
+/// Returns the checks for those faults in the table that the doctor's commands fix.
 pub(crate) fn mended() -> BTreeSet<&'static str> {
     let mended = rows::FAULTS.iter().filter_map(Fault::mended_by);
     mended.flat_map(|checks| checks.split(' ')).collect()
 }
 
-/// Runs the rows that are part of `make test`.
+/// Runs the cases that are part of `make test`.
 #[test]
 fn fault_is_reported_by_its_cause_and_fixed_by_its_commands() -> Result<()> {
     let single = rows::FAULTS
@@ -63,7 +63,7 @@ fn fault_is_reported_by_its_cause_and_fixed_by_its_commands() -> Result<()> {
     side_by_side("verdicts", rows::NETWORK, &chosen)
 }
 
-/// A fault of one family is reported for that family, and the other one has no finding.
+/// The doctor reports a fault of one family for this family, and has no finding for the other family.
 #[test]
 fn ipv6_faults_are_reported_by_their_cause() -> Result<()> {
     let rows: Vec<Row> = rows::OF_IPV6.iter().map(Row::One).collect();

@@ -1,6 +1,6 @@
-//! Tests that need a kernel with tunnels of all kinds. Few machines have one, so these tests run in a virtual machine: `make test-vm`.
+//! Tests that need a kernel with tunnels of all kinds. Few machines have such a kernel, so these tests run in a virtual machine: `make test-vm`.
 //!
-//! Tests take six to ten times as long there. They wait for events, so their deadlines are still long enough.
+//! Tests are six to ten times slower in the virtual machine. The tests wait for events, so their deadlines are still long enough.
 
 mod clear;
 mod ipip;

@@ -1,4 +1,4 @@
-//! Tests of a release build that take long in the virtual machine: `make soak`.
+//! Tests that run a release build in the virtual machine for a long time, as part of `make soak`.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use lab::{FlanneldOptions, Lab, Netns, Store, eventually_ok};
 
 const PEERS: u32 = 10_000;
 const LONG: Duration = Duration::from_secs(300);
-/// Limit of the memory of a daemon with this many peers at rest, in bytes. A debug build needs more.
+/// Memory limit of an idle daemon with `PEERS` peers, in bytes. A debug build needs more memory.
 const MEMORY: u64 = 40 << 20;
 const ROUNDS: usize = 3;
 
-/// Returns key and value of a peer's lease. Any number is a valid public key, except for the few of small order.
+/// Returns the key and the value of a peer's lease. Any number is a valid public key, except for the few keys of small order.
 fn lease(number: u32) -> (String, String) {
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 65, 0, 0)) + (number << 8));
     let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
@@ -29,7 +29,7 @@ fn lease(number: u32) -> (String, String) {
     )
 }
 
-/// Waits for the route through the device. The daemon sets it last, after peers and allowed IPs. Returns how long this took.
+/// Waits for the route through the device. The daemon adds this route last, after peers and allowed IPs. Returns how long this took.
 fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     netns.run(|| {
         while !std::fs::read_to_string("/proc/thread-self/net/route")?

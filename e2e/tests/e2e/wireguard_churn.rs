@@ -1,4 +1,4 @@
-//! Keys and subnets that change all the time: only a packet's own node can read it, and a node's own key changes without a gap.
+//! Tests of continuous changes of keys and subnets: only the destination node can read a packet, and a node's new key causes no gap.
 
 mod player;
 
@@ -17,22 +17,23 @@ use crate::wireguard_keys::{Keys, bytes, key_file, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
 const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
-/// Subnets that the players exchange.
+/// Third octets of the subnets that the players exchange.
 const SUBNETS: [u8; 2] = [100, 101];
-/// Interval of steps. Steps alternately swap the subnets and replace all keys, which makes ten of each a second.
+/// Interval of steps. Steps alternately swap the subnets and replace all keys. Each of the two happens ten times a second.
 const STEP: Duration = Duration::from_millis(50);
 const STEPS: usize = 120;
-/// Number of steps whose keys the daemon must have used. On a busy machine it skips more steps, so the test adds rounds of steps,
-/// up to `MAX_ROUNDS`.
+/// Number of steps whose keys the daemon must have used. On a busy machine the daemon skips more steps, so
+/// the test adds rounds of steps, up to `MAX_ROUNDS`.
 const STEPS_SEEN: usize = STEPS / 3;
 const MAX_ROUNDS: usize = 8;
-/// Delay of the first player's replies with every second key. Its handshake then lasts longer than a step, so the packets that wait for it
-/// belong to another holder when it completes.
-const LATE: Duration = Duration::from_millis(85);
-/// Longest time by which a packet may come after one of a later step. Two threads of the daemon seal packets, and each may be interrupted after it
-/// has chosen the peer, on a busy machine for tens of milliseconds. A packet that waited for a handshake would come later than this.
-const AT_ONCE: Duration = Duration::from_millis(40);
-/// Number of packets that are sent 1000 times a second.
+/// Delay of the first player's replies with every second key. A handshake with this delay lasts longer than a
+/// step, so the waiting packets belong to another holder when the handshake completes.
+const LATE: Duration = Duration::from_millis(125);
+/// Maximum delay of a packet that arrives after a packet of a later step. Two threads of the daemon encrypt
+/// packets. On a busy machine, the kernel may interrupt a thread for tens of milliseconds after the thread
+/// has chosen the peer. A packet that waits for a handshake has a longer delay.
+const AT_ONCE: Duration = Duration::from_millis(100);
+/// Number of packets in each of the 1000 batches per second.
 const BATCH: u64 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -47,16 +48,17 @@ struct Read {
     holder: Holder,
     /// Number of the packet, in the order of sending.
     number: u64,
-    /// Last step that had begun when the packet was opened.
+    /// Last step that had begun when the holder opened the packet.
     begun: usize,
     /// Time at which the packet arrived.
     at: Duration,
 }
 
-/// Returns the number of steps whose holders got packets to a subnet. Returns an error if a player opened a packet that was not for it.
+/// Returns the number of steps whose holders received packets to a subnet. Returns an error if a player opened a packet for another holder.
 ///
-/// A holder has a subnet in one step only, so the holder that opened a packet shows which step the daemon followed. The daemon learns of a step
-/// some time after it began. It never goes back to an earlier one, neither from packet to packet nor in time, even if packets had to wait.
+/// A holder has a subnet in only one step, so the holder that opens a packet shows which step the daemon
+/// follows. The daemon learns of each step some time after the step begins. The daemon never goes back to an
+/// earlier step, neither from packet to packet nor over time, even if packets have to wait.
 fn judge(deals: &[Deal], subnet: usize, packets: &[Read]) -> Result<usize> {
     let mut steps = Vec::new();
     for packet in packets {
@@ -130,7 +132,7 @@ fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Assigns the subnets to the players, and publishes this to the daemon as leases.
+/// Assigns the subnets to the players, and publishes the assignment to the daemon as leases.
 struct Dealer<'a> {
     bed: &'a Bed,
     players: &'a [Player; 2],
@@ -198,7 +200,7 @@ fn last_holders_get_the_packets(players: &[Player; 2], last: &Deal, after: u64) 
     .map(drop)
 }
 
-/// Returns the packets of a subnet that the players have opened.
+/// Returns the opened packets of a subnet.
 fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
     let mut reads = Vec::new();
     for (number, player) in players.iter().enumerate() {
@@ -216,7 +218,7 @@ fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
     reads
 }
 
-/// Judges the packets of all subnets. Returns how many were opened, and for each subnet the number of steps whose holders got packets.
+/// Judges the packets of all subnets. Returns the number of opened packets, and for each subnet the number of steps whose holders received packets.
 fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)> {
     let (mut opened, mut steps) = (0, Vec::new());
     for (subnet, third) in SUBNETS.into_iter().enumerate() {
@@ -227,9 +229,10 @@ fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)>
     Ok((opened, steps))
 }
 
-/// One node is real: it has a daemon, a pod, and leases to read. The test plays the two others, because a daemon does not report which packets it
-/// could open, and cannot change its key and subnet twenty times a second. The players keep all keys that they ever had. A packet's destination
-/// shows for which subnet it is. The test checks who can open it, not where the daemon sent it.
+/// One node is real: it has a daemon, a pod, and leases to read. The test simulates the other two nodes. A daemon does not report
+/// which packets it can open, and cannot change its key and subnet twenty times a second. The players keep all keys that they ever
+/// had. A packet's destination shows to which subnet the packet belongs. The test checks which player can open a packet, not where
+/// the daemon sends the packet.
 #[test]
 fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
     let _turn = lab::load_turn();
@@ -361,7 +364,7 @@ scenarios! { own_key;
     own_key_changes_ten_times_without_a_gap => 10,
 }
 
-/// Replaces the file of a node's key several times while probes run in both directions, 100 times a second.
+/// Replaces a node's key file several times while probes run in both directions, at 100 probes a second.
 fn own_key(times: u32) -> Result<()> {
     Lab::run("wireguard own key", |lab| {
         let bed = Bed::start(lab, 2, CONF, |_, options| options)?;

@@ -17,13 +17,13 @@ use crate::wireguard_keys::{Keys, bytes, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
 const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"WHICH"}}"#;
-/// Length of the headers of Ethernet, IPv4 and UDP.
+/// Length of the Ethernet, IPv4 and UDP headers, in bytes.
 const HEADERS: usize = 42;
 const PORT: u16 = 51820;
-/// Length of the first message of WireGuard's handshake.
+/// Length of the first message of WireGuard's handshake, in bytes.
 const HANDSHAKE: usize = 148;
 
-/// Returns another base64 text of the same 32 bytes: the two bits after the last byte have no meaning.
+/// Returns another base64 text of a key's 32 bytes: the two bits after the last byte have no meaning.
 fn respelt(key: &str) -> Result<String> {
     const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (rest, last) = key
@@ -41,14 +41,14 @@ fn point(low: u8, high: u8) -> String {
     STANDARD.encode(point)
 }
 
-/// A hostile lease, and the reports of the first node and of the second about it.
+/// A hostile lease, and the reports of the first node and of the second node about the lease.
 struct Lie {
     key: String,
     public_key: String,
     reported: [String; 2],
     /// The text that `flannelctl leases` prints about the lease.
     listed: &'static str,
-    /// An address in its subnet.
+    /// An address in the subnet of the hostile lease.
     wants: Ipv4Addr,
 }
 
@@ -62,14 +62,14 @@ fn weak_points() -> [String; 4] {
     ]
 }
 
-/// Returns the report of the node `reader` about a subnet whose value has the key of the node `owner`.
+/// Returns the report of the node `reader` about a lease that has the subnet `subnet` and the key of the node `owner`.
 fn key_in_use(subnet: &str, keys: &[String; 2], owner: usize, reader: usize) -> String {
     let key = &keys[owner];
     if owner == reader {
         format!("the value of {subnet} cannot be used: {key} is this node's own")
     } else {
         format!(
-            "the value of {subnet} cannot be used: {key} is used by the node at 192.168.56.{} already",
+            "the value of {subnet} cannot be used: the node at 192.168.56.{} already uses {key}",
             101 + owner
         )
     }
@@ -98,7 +98,7 @@ fn lies(bed: &Bed) -> Result<Vec<Lie>> {
     Ok(lies)
 }
 
-/// Returns lies with half of the second node's subnet, with a range that contains both nodes' subnets, and with one outside the network.
+/// Returns hostile leases of half of the second node's subnet, of a range that contains both nodes' subnets, and of a subnet outside the network.
 fn wrong_subnets(bed: &Bed) -> Result<[Lie; 3]> {
     let subnet = |number: usize| {
         bed.daemons[number]
@@ -131,27 +131,26 @@ fn wrong_subnets(bed: &Bed) -> Result<[Lie; 3]> {
             "10.9.1.0/24",
             fresh(),
             [0, 1].map(|_| "10.9.1.0/24 is not a subnet of 10.5.0.0/16".to_owned()),
-            "no subnet of 10.5.0.0/16",
+            "not a subnet of 10.5.0.0/16",
         )?,
     ])
 }
 
-/// Returns lies with keys that share no secret with any key, and with one that is too short.
+/// Returns hostile leases whose keys share no secret with any key, and one lease whose key is too short.
 fn wrong_keys() -> Result<Vec<Lie>> {
     let mut lies = Vec::new();
     for (number, key) in (101..).zip(weak_points()) {
         let text = format!(
-            "the value of 10.5.{number}.0/24 cannot be used: its PublicKey {key} is of small order and cannot be used"
+            "the value of 10.5.{number}.0/24 cannot be used: its PublicKey {key} is of small order, so WireGuard cannot use it"
         );
         lies.push(lie(
             &format!("10.5.{number}.0/24"),
             key,
             [text.clone(), text],
-            "is of small order and cannot be used",
+            "is of small order, so WireGuard cannot use it",
         )?);
     }
-    let short =
-        "the value of 10.5.110.0/24 cannot be used: its PublicKey is not 32 bytes in base64";
+    let short = "the value of 10.5.110.0/24 cannot be used: the lease's PublicKey is not 32 bytes in base64";
     lies.push(lie(
         "10.5.110.0/24",
         STANDARD.encode([7; 31]),
@@ -161,7 +160,7 @@ fn wrong_keys() -> Result<Vec<Lie>> {
     Ok(lies)
 }
 
-/// Returns lies with keys of the two nodes: one with other unused bits at its end, one with a line end inside, and one unchanged.
+/// Returns hostile leases with keys of the two nodes: with other unused bits at the end, with a line end inside, and unchanged.
 fn keys_in_use(keys: &[String; 2]) -> Result<Vec<Lie>> {
     let (other_bits, with_end) = (
         respelt(&keys[1])?,
@@ -180,12 +179,12 @@ fn keys_in_use(keys: &[String; 2]) -> Result<Vec<Lie>> {
         .into_iter()
         .map(|(subnet, key, owner)| {
             let reported = [0, 1].map(|reader| key_in_use(subnet, keys, owner, reader));
-            lie(subnet, key, reported, "is used by the node at")
+            lie(subnet, key, reported, "already uses")
         })
         .collect()
 }
 
-/// Returns the lengths of the WireGuard datagrams that reached the attacker.
+/// Returns the lengths, in bytes, of the WireGuard datagrams that reached the attacker.
 fn datagrams(frames: &[Vec<u8>]) -> Vec<usize> {
     let to_port = |frame: &&Vec<u8>| {
         frame.len() > HEADERS
@@ -209,7 +208,7 @@ fn lease_file(bed: &Bed, key: &str) -> PathBuf {
     bed.leases.join("subnets").join(key)
 }
 
-/// Checks that each node refuses each lie and reports the reason.
+/// Checks that each node refuses each hostile lease and reports the reason.
 fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
     for (number, daemon) in bed.daemons.iter().enumerate() {
         eventually_ok(soon, "readyz names each", || {
@@ -248,7 +247,7 @@ fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Checks that an operator sees each lie in `flannelctl leases`, which reads the store without a daemon.
+/// Checks that an operator sees each hostile lease in `flannelctl leases`, which reads the store without a daemon.
 fn operator_sees_lies(bed: &Bed, lies: &[Lie]) -> Result<()> {
     let place = format!("--subnet-dir={}", bed.leases.display());
     let listed = succeeded(
@@ -270,7 +269,7 @@ fn operator_sees_lies(bed: &Bed, lies: &[Lie]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no pod gets a reply from an address in a lie's subnet.
+/// Checks that no pod gets a reply from an address in the subnet of a hostile lease.
 fn no_hostile_lease_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
     let short = PingOptions::default().timeout(Duration::from_millis(100));
     for lie in lies {
@@ -285,7 +284,8 @@ fn no_hostile_lease_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that both nodes send handshakes to an honest lease at the attacker's address. So the capture would have shown handshakes to a lie.
+/// Checks that both nodes send handshakes to an honest lease at the attacker's address. A capture would
+/// therefore also show handshakes to a hostile lease.
 fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()> {
     let address = attacker.v4()?;
     let socket = attacker
@@ -315,7 +315,8 @@ fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()
     })
 }
 
-/// Gives a node's own lease a key that no node can have. Waits until the node has restored its last good value, which stays in force meanwhile.
+/// Gives a node's own lease a key that no node can have. Waits until the node has restored the lease's last
+/// good value, which remains in effect meanwhile.
 fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
     let own = bed.daemons[1]
         .subnet_env()?
@@ -339,7 +340,7 @@ fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Checks all lies with kernel or userspace WireGuard: the existing nodes lose nothing. `soon` is the deadline of each step.
+/// Checks all hostile leases with kernel or userspace WireGuard: the existing nodes lose nothing. `soon` is the deadline of each step.
 pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
     Lab::run(&format!("wireguard hostile {implementation}"), |lab| {
         let bed = Bed::start(

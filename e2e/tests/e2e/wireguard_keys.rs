@@ -37,7 +37,7 @@ impl Keys {
     }
 }
 
-/// Decodes a key in base64. Returns an error if it does not have 32 bytes.
+/// Decodes a key in base64. Returns an error if the key does not have 32 bytes.
 pub(crate) fn bytes(text: &str) -> Result<[u8; 32]> {
     STANDARD.decode(text)?.try_into().ok().context("32 bytes")
 }

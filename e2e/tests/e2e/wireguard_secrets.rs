@@ -1,4 +1,5 @@
-//! Files of WireGuard's secrets: each state of the private key's file, the order in which key and lease are written, and different preshared keys.
+//! Files of WireGuard's secrets: each state of the private key's file, the order in which the daemon writes
+//! key and lease, and different preshared keys.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ use serde_json::Value;
 use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file, published, replace};
 
-/// Slightly more than ten times the five seconds after which the daemon reads a file.
+/// Deadline of a step: slightly more than ten times the five seconds after which the daemon reads a file.
 const SOON: Duration = Duration::from_secs(60);
 const CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
@@ -33,7 +34,7 @@ fn is_logged(daemon: &Flanneld, text: &str) -> Result<()> {
         .with_context(|| daemon.log_tail(20))
 }
 
-/// Waits until a file that was garbled or removed has the current key again, and only its owner can read it.
+/// Waits until a garbled or removed file has the current key again, and until only the file's owner can read it.
 fn is_written_again(daemon: &Flanneld, file: &Path, key: &[u8]) -> Result<()> {
     eventually_ok(SOON, "the present key is in the file again", || {
         ensure!(
@@ -56,7 +57,7 @@ fn publishes(bed: &Bed, number: usize, keys: &Keys) -> Result<()> {
     })
 }
 
-/// Checks that a file that cannot be read ends the daemon. The daemon must not treat it as missing.
+/// Checks that the daemon ends if it cannot read a file. The daemon must not treat an unreadable file as missing.
 fn unreadable_file_ends_the_daemon(mut bed: Bed, file: &Path) -> Result<()> {
     bed.daemons[0].terminate(SOON)?;
     fs::remove_file(file)?;
@@ -71,7 +72,7 @@ fn unreadable_file_ends_the_daemon(mut bed: Bed, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts three nodes, each with another state of the key file. Afterwards, each file changes in another way.
+/// Starts three nodes, each with a different state of the key file. Afterwards, each key file undergoes a different change.
 #[test]
 fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
     Lab::run("wireguard key file", |lab| {
@@ -99,7 +100,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         ensure!(fs::read(aside(1))?.is_empty() && !aside(0).exists());
         logs(
             1,
-            "held no WireGuard private key (32 bytes in base64) and was moved",
+            "moved the file, because it held no WireGuard private key",
         )?;
         ensure!(
             published(&bed.store, &bed.hosts[2])? == open.public_text(),
@@ -107,7 +108,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         );
         logs(
             2,
-            "others than its owner can read the WireGuard private key",
+            "users other than the owner can read the WireGuard private key",
         )?;
 
         // While the nodes run, the first file is garbled, the second removed, and the third replaced. The first two changes lose no packet.
@@ -123,10 +124,10 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         replace(&files[2], &other.private_text())?;
         for number in [0, 1] {
             is_written_again(&bed.daemons[number], &files[number], &keys[number])?;
-            logs(number, "wrote the key in use there again")?;
+            logs(number, "wrote the key in use to the file again")?;
         }
         ensure!(fs::read(aside(0))? == b"garbled\n");
-        logs(0, "held no WireGuard key and was moved")?;
+        logs(0, "moved the file, because it held no WireGuard key")?;
         publishes(&bed, 2, &other)?;
         mesh.require_clean()?;
         bed.reach()?;
@@ -156,7 +157,7 @@ struct Call {
     ended: usize,
 }
 
-/// Returns the calls in a trace of strace -f. A call that others interrupt is on two lines.
+/// Returns the calls in a trace of strace -f. A call that other calls interrupt is on two lines of the trace.
 fn calls(trace: &str) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
@@ -184,7 +185,7 @@ fn calls(trace: &str) -> Vec<Call> {
     calls
 }
 
-/// Checks that the key is written to a new file and synced, the file renamed and its folder synced, before the lease with the key is written.
+/// Checks that the daemon writes and syncs a new key file, renames it and syncs its folder before it writes the lease with the key.
 fn key_is_kept_before_it_is_published(
     calls: &[Call],
     file: &Path,
@@ -248,7 +249,7 @@ fn key_is_kept_before_it_is_published(
     Ok(())
 }
 
-/// Otherwise, a node that crashes in between would have published a key that it no longer has.
+/// The daemon stores its key on the disk before it publishes the lease, because a crash in between would lose a published key.
 #[test]
 fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     Lab::run("wireguard order", |lab| {
@@ -330,7 +331,8 @@ fn two_secrets(
     Ok((daemons, pods, hosts))
 }
 
-/// Returns in how many of the two directions a ping passes. Both ends send, so that each receives the other's attempts.
+/// Returns the number of directions in which a ping passes, at most two. Both pods send pings, so that each
+/// node receives the other node's handshake attempts.
 fn directions_passed(pods: &[lab::Pod]) -> Result<usize> {
     let passes = |from: usize, to: usize| {
         lab::ping(
@@ -342,7 +344,7 @@ fn directions_passed(pods: &[lab::Pod]) -> Result<usize> {
     Ok([passes(0, 1)?, passes(1, 0)?].iter().flatten().count())
 }
 
-/// Checks that no packet passes with two preshared keys, and that the doctor reports this with its likely cause until the keys match.
+/// Checks that no packet passes with two preshared keys, and that the doctor reports the fault with its likely cause until the keys match.
 pub(crate) fn different_preshared_keys_are_reported(
     (title, implementation, deadline): (&str, &str, Duration),
 ) -> Result<()> {
@@ -391,7 +393,7 @@ pub(crate) fn different_preshared_keys_are_reported(
         }
         let reports = daemons[0]
             .log()
-            .matches("completes no handshake of WireGuard")
+            .matches("completes no WireGuard handshake")
             .count();
         ensure!(
             reports == 1,
@@ -429,7 +431,7 @@ scenarios! { different_preshared_keys_are_reported;
     different_preshared_keys_are_reported_until_they_match => ("wireguard silent", "userspace", Duration::from_secs(400)),
 }
 
-/// Checks the part that takes less than a minute.
+/// Checks in less than a minute that no packet passes while the preshared keys differ.
 #[test]
 fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
     Lab::run("wireguard preshared", |lab| {
@@ -463,7 +465,7 @@ fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
     })
 }
 
-/// A session lasts up to three minutes, so each probe uses sessions of both keys.
+/// Each path uses sessions of both keys, because a session lasts up to three minutes.
 #[test]
 #[ignore = "takes four minutes: make soak"]
 fn preshared_key_changes_on_all_nodes_without_loss() -> Result<()> {
@@ -481,7 +483,9 @@ fn preshared_key_changes_on_all_nodes_without_loss() -> Result<()> {
         replace(&file, WRONG)?;
         for daemon in &bed.daemons {
             eventually(SOON, "it has the new key", || {
-                daemon.log().contains("another preshared key of WireGuard")
+                daemon
+                    .log()
+                    .contains("the preshared key of WireGuard has changed")
             })?;
         }
         std::thread::sleep(Duration::from_secs(200));

@@ -1,11 +1,13 @@
-//! Threads of the daemon with real-time priority do not starve other programs. While both processors are full, programs compute, the daemon
-//! responds, and its lease is renewed.
+//! Tests that threads of the daemon with real-time priority do not starve other programs. While both processors are
+//! full, programs compute, and the daemon responds and renews its lease.
 //!
-//! One load is a flood of small packets. The priority is not meant for floods: without that limit, a program got half of its share here.
-//! The other load is streams with messages among them. For these the threads do use their priority, within their budgets.
+//! One load is a flood of small packets. The priority is not meant for floods. Without the limit on packets, a program gets half of its
+//! share in this test. The other load consists of streams with messages among them. For these streams, the threads do use their priority,
+//! within their budgets.
 //!
-//! The default run is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`). From one minute,
-//! the test also compares a program's share with its share next to threads without priority, in turns.
+//! The default run is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` sets the duration in
+//! seconds (`make soak`). A test of at least one minute also runs the daemon alternately with and without
+//! priority, and compares the shares of a program.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -18,12 +20,12 @@ use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 const STOP: Duration = Duration::from_secs(30);
-/// Number of flows in the flood. Each has few packets: the limit applies to the packets of all flows together.
+/// Number of flows in the flood. Each flow has few packets: the limit applies to the packets of all flows together.
 const FLOWS: usize = 64;
 /// Number of streams in each direction. `CHUNK` is the number of bytes per write.
 const STREAMS: usize = 2;
 const CHUNK: usize = 64 << 10;
-/// Number of message flows among the streams in each direction. Each sends a message every `MESSAGES_PAUSE`, which is below a flood.
+/// Number of message flows among the streams in each direction. Each flow sends a message every `MESSAGES_PAUSE`, which is below the rate of a flood.
 const MESSAGES: usize = 4;
 const MESSAGES_PAUSE: Duration = Duration::from_millis(1);
 /// Minimum processor time of a program, as a ratio of its processor time next to threads without priority.

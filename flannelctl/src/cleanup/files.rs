@@ -17,7 +17,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
             return report.kept(&format!(
-                "file {}: its contents are not flannel's; to remove it: rm {}",
+                "file {}: the contents are not flannel's; to remove the file, run rm {}",
                 file.display(),
                 file.display()
             ));
@@ -67,7 +67,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     }
 }
 
-/// Whether a name is that of a temporary file of flannel-rs or Go flannel.
+/// Returns whether a name is that of a temporary file of flannel-rs or Go flannel.
 fn is_temporary(file: &Path, name: &str) -> bool {
     name == ".subnet.env" || subnet_env::is_temporary(file, name)
 }
@@ -79,7 +79,7 @@ pub(super) fn cni(folder: &Path, report: &mut Report) {
         Err(error) if absent(&error) => return,
         Err(error) => {
             return report.complaint(format!(
-                "directory {} cannot be read: {error}",
+                "cannot read directory {}: {error}",
                 folder.display()
             ));
         }

@@ -45,7 +45,7 @@ impl Report {
     pub(super) fn end(&self) -> Result<()> {
         ensure!(
             self.complaints == 0,
-            "not everything could be removed: fix the problems above and run cleanup again, which is safe"
+            "cleanup could not remove all objects: fix the problems above and run cleanup again, which is safe"
         );
         if self.removed == 0 {
             out::print("nothing of flannel is left on this node");

@@ -21,10 +21,10 @@ pub(super) use text::text;
 /// Which cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ClusterArgs {
-    /// Diagnose all nodes and group the findings by cause: on Kubernetes in flannel's pods, otherwise through this node's daemon.
+    /// Diagnoses all nodes and groups the findings by cause: on Kubernetes in flannel's pods, otherwise through this node's daemon.
     #[arg(long)]
     cluster: bool,
-    /// Run the doctor in flannel's pod on this Kubernetes node; needs a kubeconfig.
+    /// Runs the doctor in flannel's pod on this Kubernetes node; needs a kubeconfig.
     #[arg(long, value_name = "NODE", conflicts_with = "cluster")]
     node: Option<String>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ impl ClusterArgs {
         }
     }
 
-    /// Whether to ask all nodes. This is the default if kubectl runs this program as `kubectl-flannel`.
+    /// Returns whether to ask all nodes. Asking all nodes is the default if kubectl runs this program as `kubectl-flannel`.
     pub(super) fn is_cluster(&self) -> bool {
         self.cluster || self.flags.is_named() || is_kubectls_plugin()
     }
@@ -75,6 +75,6 @@ fn is_of_kubernetes(node: &Node) -> bool {
 
 fn no_way(why: ask::AskError) -> anyhow::Error {
     anyhow::Error::new(why).context(
-        "no kubeconfig names a cluster (--kubeconfig, $KUBECONFIG, ~/.kube/config), and no daemon on this node can ask the others",
+        "no kubeconfig names a cluster (--kubeconfig, $KUBECONFIG, ~/.kube/config), and no daemon on this node can ask the other nodes",
     )
 }

@@ -28,7 +28,7 @@ const NOTHING: &str = "-";
 /// Renders the document. `all` adds the reports of other nodes, and `wide` adds all columns.
 pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> String {
     if peers.peers.is_empty() {
-        return "no other node has a lease that is active here".to_owned();
+        return "no other node has a lease that is active on this node".to_owned();
     }
     let mut out = if peers.probed {
         let mut sorted: Vec<&Probed> = peers.peers.iter().collect();
@@ -103,8 +103,8 @@ pub(super) fn missing(peers: &Peers) -> usize {
     wanted(peers).saturating_sub(said)
 }
 
-/// Whether a row is recent, not left over from an earlier request. While clients request rows, the daemon asks the nodes every five seconds, at a
-/// rate of a hundred nodes per second.
+/// Returns whether a node's report is recent, not left over from an earlier request. While clients request reports of other
+/// nodes, the daemon asks every node every five seconds, at a rate of a hundred nodes per second.
 pub(crate) fn is_fresh(row: &Row, peers: &Peers) -> bool {
     let nodes = u64::try_from(peers.peers.len()).unwrap_or(u64::MAX);
     let most = nodes.saturating_mul(20).saturating_add(12_000);
@@ -212,12 +212,12 @@ fn note(peer: &view::PeerView) -> String {
         parts.push("inferred from probed peers".to_owned());
     }
     if let Some(other) = &peer.answered_by {
-        parts.push(format!("{other} replies in its place"));
+        parts.push(format!("{other} replies in place of the peer"));
     }
     if peer.ping_only {
         let why = match (&peer.id, peer.refuses) {
             (None, _) => "Go flannel",
-            (_, true) => "its host refuses the probes",
+            (_, true) => "the peer's host refuses the probes",
             (_, false) => "the probe port is filtered",
         };
         parts.push(format!("ping only: {why}"));

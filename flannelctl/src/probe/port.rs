@@ -18,7 +18,7 @@ use crate::store;
 /// Time limit for a connection.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A port of a host, as typed.
+/// A port of a host, as the operator typed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Port {
     host: String,
@@ -153,7 +153,10 @@ fn route(to: SocketAddr) -> Result<Step> {
         Fate::Dropped(Some(hop)) => step(
             StepName::Route,
             Outcome::Failed,
-            format!("a route drops it: {} in table {}", hop.net, hop.table),
+            format!(
+                "a route drops the packet: {} in table {}",
+                hop.net, hop.table
+            ),
         ),
         Fate::Dropped(None) => step(StepName::Route, Outcome::Failed, "a route drops it"),
         Fate::NoRoute => step(StepName::Route, Outcome::Failed, "no route leads there"),
@@ -189,7 +192,7 @@ fn refusal(to: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => format!("{to} refuses the connection"),
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
-            format!("no answer from {to} within {} s", TIMEOUT.as_secs())
+            format!("no response from {to} within {} s", TIMEOUT.as_secs())
         }
         _ => format!("{to}: {error}"),
     }
@@ -218,7 +221,7 @@ fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
         Err(error) if error.kind() == ErrorKind::AddrNotAvailable => step(
             StepName::PodConnection,
             Outcome::NotAsked,
-            format!("not tried: no device has {bridge} before the first pod"),
+            format!("not tried: no device has the address {bridge} before the first pod starts"),
         ),
         // A port that is closed for this node proves nothing about pods.
         Err(_) if !is_open => step(
@@ -264,7 +267,7 @@ fn end(port: &Port, address: Option<SocketAddr>, at: Option<StepName>) -> (Strin
             ],
         ),
         Some(StepName::PodConnection) => (
-            "The path breaks here for pods: this node reaches the port with its own address, but not with an address of pods. Packets may leave without masquerading, so replies are not routed back, or a rule drops them.".to_owned(),
+            "The path breaks here for pods: this node reaches the port with its own address, but not with an address of pods. Either packets leave without masquerading, so replies are not routed back, or a rule drops the packets.".to_owned(),
             vec![
                 here("flannelctl doctor".to_owned()),
                 here(format!("tcpdump -c 5 -ni any host {to} and tcp port {}", port.port)),

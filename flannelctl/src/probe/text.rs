@@ -157,7 +157,7 @@ mod tests {
                 step(
                     StepName::Rules,
                     Outcome::Ok,
-                    "nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass",
+                    "no rule blocks UDP 8472; FORWARD lets 10.244.0.0/16 pass",
                 ),
                 step(
                     StepName::Overlay,
@@ -190,7 +190,7 @@ mod tests {
         let want = "\
 node-1 to 10.244.3.7, a pod of node-3
   ok        route       10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-  ok        rules here  nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass
+  ok        rules here  no rule blocks UDP 8472; FORWARD lets 10.244.0.0/16 pass
   failed    overlay     0 of 5 replied, not even to ping
   not asked pod         not asked: packets do not reach node-3
 The path to node-3's UDP port 8472 breaks: packets of this node do not arrive.

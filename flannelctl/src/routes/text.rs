@@ -11,7 +11,7 @@ use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
 const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
-/// Maximum number of listed objects that are in sync. If there are more such objects, the text contains only their number.
+/// Maximum number of listed objects that are in sync. Above this number, the text contains only the number of such objects.
 const MAX_LISTED: usize = 30;
 /// Maximum number of listed reasons for refusals by the kernel.
 const MAX_REASONS: usize = 5;
@@ -90,7 +90,7 @@ fn reasons(wrong: &[&Object]) -> Option<String> {
         .collect();
     if all.len() > MAX_REASONS {
         lines.push(format!(
-            "and for {} more reasons (-o json has them)",
+            "and for {} more reasons (-o json lists them)",
             all.len() - MAX_REASONS
         ));
     }
@@ -146,7 +146,7 @@ fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
         .collect();
     let own = (!own.is_empty()).then(|| {
         format!(
-            "{} more inside this node's own subnet, such as those of its pods (--all)",
+            "{} more inside this node's own subnet, such as routes to its pods (--all)",
             routes(own.len())
         )
     });

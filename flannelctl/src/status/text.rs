@@ -11,13 +11,13 @@ use types::reachability::Impact;
 
 use terminal::screen::{Screen, Style};
 
-/// Columns before the text of a detail.
+/// Number of columns before the text of a detail.
 const INDENT: usize = 12;
 /// Column of the version in the first line.
 const WIDTH: usize = 66;
 const DOCTOR: &str = "run flannelctl doctor for the remedy";
 
-/// Whether an operator has to act now.
+/// Returns whether an operator has to act now.
 pub(super) fn is_broken(status: &Status) -> bool {
     status.node.as_ref().is_none_or(|node| {
         !node.readiness.ready
@@ -27,7 +27,7 @@ pub(super) fn is_broken(status: &Status) -> bool {
     })
 }
 
-/// Returns the unexplained findings that break or slow down traffic.
+/// Returns the unexplained findings about faults that break or slow down traffic.
 fn broken(node: &Node) -> Vec<&Finding> {
     causes(node)
         .filter(|finding| finding.severity != Severity::Risk)
@@ -268,7 +268,7 @@ fn page(url: &str, node: &str) -> String {
     match url.contains("127.0.0.1") || url.contains("[::1]") {
         true => {
             let port = port.unwrap_or_default();
-            format!("{url}   from afar: ssh -L {port}:127.0.0.1:{port} {node}")
+            format!("{url}   from another machine: ssh -L {port}:127.0.0.1:{port} {node}")
         }
         false => url.to_owned(),
     }

@@ -36,7 +36,7 @@ impl Archive {
             .open(path);
         let file = file.with_context(|| {
             format!(
-                "cannot create {} (--file names another place, --file=- is standard output)",
+                "cannot create {}; choose another file with --file, or standard output with --file=-",
                 path.display()
             )
         })?;
@@ -86,7 +86,7 @@ impl Archive {
         added.with_context(|| format!("cannot write {}", self.place))
     }
 
-    /// Completes the archive. Returns its size in bytes.
+    /// Completes the archive. Returns the size of the archive in bytes.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be written.

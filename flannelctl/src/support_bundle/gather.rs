@@ -1,4 +1,4 @@
-//! Reads one item of the bundle, with limited time and size. For a missing item, returns the reason.
+//! Reads one item of the bundle, with limited time and size. Returns the reason why an item is missing.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -18,7 +18,7 @@ use crate::ask::{self, AskError};
 
 /// Time limit for a program.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of one item, in bytes. Of a pod's log, the bundle keeps the last bytes. journalctl limits its output by lines.
+/// Maximum size of one item, in bytes. The bundle keeps the last bytes of a pod's log. journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Folder of Docker's container logs.
@@ -27,7 +27,7 @@ const DOCKERS: &str = "/var/lib/docker/containers";
 /// Reason why an item is not in the bundle.
 #[derive(Debug)]
 pub(super) enum Missing {
-    /// The daemon does not respond.
+    /// No response from the daemon.
     Daemon(AskError),
     /// A file is unreadable.
     File {
@@ -36,24 +36,24 @@ pub(super) enum Missing {
         /// The system's error.
         cause: io::Error,
     },
-    /// The node has no log of a flannel pod.
+    /// A node without a log of a flannel pod.
     PodLog {
         /// The folder with the logs of pods.
         folder: PathBuf,
     },
-    /// The system cannot run a program.
+    /// A program that the system cannot run.
     Run {
         /// The command.
         command: String,
         /// The system's error.
         cause: io::Error,
     },
-    /// A program does not end.
+    /// A program that does not end.
     Hangs {
         /// The command.
         command: String,
     },
-    /// A program fails without output.
+    /// A program that fails without output.
     Fails {
         /// The command.
         command: String,
@@ -85,12 +85,12 @@ impl fmt::Display for Missing {
             Self::PodLog { folder } => {
                 write!(
                     f,
-                    "{}: no log of a pod of flannel's; where there is a kubeconfig: kubectl -n kube-flannel logs [--previous] POD",
+                    "{}: no log of a flannel pod; with a kubeconfig, run kubectl -n kube-flannel logs [--previous] POD",
                     folder.display()
                 )
             }
             Self::Run { command, cause } => write!(f, "{command}: {cause}"),
-            Self::Hangs { command } => write!(f, "{command}: it does not end within {TIMEOUT:?}"),
+            Self::Hangs { command } => write!(f, "{command}: did not end within {TIMEOUT:?}"),
             Self::Fails {
                 command,
                 status,
@@ -265,7 +265,7 @@ mod tests {
             pod_log(&places, 0)
                 .unwrap_err()
                 .to_string()
-                .contains("no log of a pod")
+                .contains("no log of a flannel pod")
         );
         let log = folder
             .path()

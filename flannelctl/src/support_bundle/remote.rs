@@ -1,4 +1,4 @@
-//! The bundle of another Kubernetes node. flannel's pod on that node gathers it, and the API provides the pod's logs.
+//! The bundle of another Kubernetes node. flannel's pod on that node gathers the bundle, and the API provides the pod's logs.
 
 use std::io::Read;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(super) fn gather(node: &str, flags: &ClusterFlags) -> Result<Files> {
             .with_context(|| node.to_owned())?;
         let mut files = unpacked(&printed.out).with_context(|| {
             let line = printed.message.lines().next().unwrap_or_default();
-            format!("flannelctl in the pod on {node} printed no bundle (Go flannel has none, and earlier versions cannot print it): {line}")
+            format!("flannelctl in the pod on {node} printed no bundle (Go flannel and earlier versions cannot print one): {line}")
         })?;
         for (name, previous) in LOGS {
             let text = log(&cluster.client, pod, previous).await;

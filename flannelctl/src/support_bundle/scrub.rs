@@ -64,7 +64,7 @@ fn names(lower: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// Returns the byte offsets of the start and end of the value after a name, or `None` if the text assigns no value to the name.
+/// Returns the byte offsets of the start and end of a name's value, or `None` if the text assigns the name no value.
 fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     let rest = line.get(from..)?;
     let sign = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;

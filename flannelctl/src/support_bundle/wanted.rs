@@ -36,7 +36,7 @@ impl Source {
                 let which = if *before == 0 {
                     "the newest"
                 } else {
-                    "the one before"
+                    "the previous one"
                 };
                 format!("/var/log/pods/*_kube-flannel-ds-*/kube-flannel/*.log, {which}")
             }
@@ -199,7 +199,7 @@ mod tests {
         }));
     }
 
-    /// Options, environments, credentials and the configurations of other programs may contain secrets.
+    /// The bundle contains no options, environments, credentials or configurations of other programs, because these items may contain secrets.
     #[test]
     fn items_contain_no_secrets() {
         for item in WANTED {

@@ -1,4 +1,4 @@
-//! The options of `flannelctl lab`. flannelctl checks, completes and documents them, and flannel-lab, which it runs, applies them.
+//! The options of `flannelctl lab`. flannelctl checks, completes and documents the options, and then runs flannel-lab, which applies them.
 
 use std::path::PathBuf;
 
@@ -16,22 +16,22 @@ pub struct Args {
     /// Store of the leases: files in a directory, or etcd on a host of its own.
     #[arg(long, value_enum, default_value_t = StoreKind::Dir)]
     pub store: StoreKind,
-    /// Also give the pods IPv6 addresses.
+    /// Also gives the pods IPv6 addresses.
     #[arg(long)]
     pub ipv6: bool,
-    /// Build the hosts as Vagrant does with VirtualBox: all have 10.0.2.15 on their first interface.
+    /// Builds the hosts as Vagrant does with VirtualBox: all hosts have 10.0.2.15 on their first interface.
     #[arg(long)]
     pub vagrant: bool,
-    /// Seconds of the packet stream during which a daemon is killed.
+    /// Duration in seconds of the packet stream during which the lab kills a daemon.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
-    /// Leave everything running for inspection.
+    /// Leaves the lab running for inspection.
     #[arg(long)]
     pub keep: bool,
-    /// Break one host, and keep the lab with the status page until a key is pressed.
+    /// Breaks one host, and keeps the lab with the status page until you press a key.
     #[arg(long, conflicts_with_all = ["keep", "kube", "vagrant"])]
     pub status: bool,
-    /// Only remove kept labs and the remains of killed ones.
+    /// Only removes kept labs and the remains of killed labs.
     #[arg(long, conflicts_with = "keep")]
     pub remove: bool,
     /// The options of a cluster.
@@ -42,7 +42,7 @@ pub struct Args {
 /// The options of the demonstration on Kubernetes.
 #[derive(Debug, clap::Args)]
 pub struct KubeArgs {
-    /// Build a real Kubernetes cluster and install flannel in it from a manifest.
+    /// Builds a real Kubernetes cluster and installs flannel in it from a manifest.
     #[arg(long, conflicts_with_all = ["store", "ipv6", "backend"])]
     pub kube: bool,
     /// Folder with the image archives for --kube.
@@ -63,22 +63,22 @@ pub struct KubeArgs {
     pub manifest: PathBuf,
 }
 
-/// How packets travel between hosts.
+/// Transport of packets between hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// In VXLAN, by the kernel.
+    /// VXLAN, by the kernel.
     Vxlan,
-    /// In VXLAN, by flanneld itself behind a TUN device.
+    /// VXLAN, by flanneld itself behind a TUN device.
     VxlanUserspace,
-    /// In plain UDP datagrams, by flanneld itself behind a TUN device.
+    /// Plain UDP datagrams, by flanneld itself behind a TUN device.
     Udp,
-    /// Encrypted by WireGuard: by the kernel's, or else by flanneld itself.
+    /// Encryption by the kernel's WireGuard, or by flanneld itself if the kernel lacks WireGuard.
     Wireguard,
-    /// In IPv4, by the kernel (IPIP).
+    /// IPIP (packets in IPv4), by the kernel.
     Ipip,
-    /// By routes between hosts on one switch.
+    /// Routes between hosts on one switch.
     HostGw,
-    /// Leases only: packets do not travel.
+    /// Leases only, without the transport of packets.
     Alloc,
 }
 
@@ -87,6 +87,6 @@ pub enum Backend {
 pub enum StoreKind {
     /// Files in a directory.
     Dir,
-    /// etcd, on a host of its own.
+    /// etcd, on a separate host.
     Etcd,
 }

@@ -38,7 +38,7 @@ pub fn clear() {
     write_text("\x1b[H\x1b[2J");
 }
 
-/// Whether a write to standard output has failed, as after `| head`.
+/// Returns whether a write to standard output has failed, as after `| head`.
 pub fn is_closed() -> bool {
     FAILED
         .lock()
@@ -84,7 +84,7 @@ pub fn complain_at_length(text: impl Display) {
     note(format!("{}: {text:#}", program()));
 }
 
-/// Returns an error if output got lost, unless the reader closed the pipe (`| head`).
+/// Returns an error if output is lost, unless the reader closed the pipe (`| head`).
 pub fn end() -> Result<()> {
     match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -23,17 +23,17 @@ pub fn root(what: &str) -> Result<()> {
 pub fn network(what: &str) -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_root() && !may(&status) {
-        bail!("root or CAP_NET_ADMIN is needed to {what}; use sudo");
+        bail!("only root or a process with CAP_NET_ADMIN may {what}; use sudo");
     }
     Ok(())
 }
 
-/// Whether the effective user is root.
+/// Returns whether the effective user is root.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Whether a process with this text of /proc/PID/status has CAP_NET_ADMIN.
+/// Returns whether a process with this text of /proc/PID/status has CAP_NET_ADMIN.
 fn may(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())

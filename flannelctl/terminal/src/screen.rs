@@ -12,7 +12,7 @@ use crate::out;
 /// Minimum width of wrapped text, in columns.
 const MIN_ROOM: usize = 20;
 
-/// Whether the locale uses UTF-8 or is unset. The first set variable applies (locale(7)).
+/// Returns whether the locale uses UTF-8 or is unset. The first set variable applies (locale(7)).
 fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -88,7 +88,7 @@ impl Screen {
         self.width
     }
 
-    /// Splits a text between words into lines that fit into the terminal after an indent. A longer word gets a separate line.
+    /// Splits a text between words into lines that fit into the terminal after an indent. A word that is longer than a line gets a separate line.
     ///
     /// Returns a single line if the output is not a terminal.
     pub fn wrap(self, text: &str, indent: usize) -> Vec<String> {
@@ -113,12 +113,12 @@ impl Screen {
         lines
     }
 
-    /// Whether symbols may replace words, on a terminal whose locale supports them.
+    /// Returns whether symbols may replace words, on a terminal whose locale supports them.
     pub fn has_signs(self) -> bool {
         self.terminal && self.unicode
     }
 
-    /// Whether standard output is a terminal.
+    /// Returns whether standard output is a terminal.
     pub fn is_terminal(self) -> bool {
         self.terminal
     }
@@ -161,7 +161,7 @@ impl Screen {
         }
     }
 
-    /// Runs a step. Shows its name while it runs, and then its duration and result.
+    /// Runs a step. Shows the name of the step while the step runs, and then its duration and result.
     pub fn step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         let start = Instant::now();
         self.timed_step(what, || {

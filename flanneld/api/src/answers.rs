@@ -1,4 +1,4 @@
-//! JSON documents that `flannelctl status` and `flannelctl peers` print with `-o json`. They contain parts of the daemon's own documents.
+//! JSON documents that `flannelctl status` and `flannelctl peers` print with `-o json`. The documents contain parts of the daemon's own documents.
 
 use crate::node::Node;
 use crate::peer::Peer;
@@ -15,7 +15,7 @@ pub const PEERS: &str = "flannel.peers/1";
 /// Document of `flannelctl status -o json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Always [`STATUS`]; readers recognise the format by it.
+    /// Always [`STATUS`], by which readers recognise the format.
     pub schema: String,
     /// Name of this host.
     pub host: String,
@@ -23,7 +23,7 @@ pub struct Status {
     pub daemon: DaemonState,
     /// Reason why `node` is absent.
     pub trouble: Option<String>,
-    /// Exit report of the last daemon; absent while one runs.
+    /// Exit report of the last daemon; absent while a daemon runs.
     #[serde(rename = "last_words")]
     pub exit_report: Option<ExitReport>,
     /// Document of the daemon, if it responded.
@@ -33,20 +33,20 @@ pub struct Status {
 /// Document of `flannelctl peers -o json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
-    /// Always [`PEERS`]; readers recognise the format by it.
+    /// Always [`PEERS`], by which readers recognise the format.
     pub schema: String,
-    /// Name of the node whose daemon was queried: on Kubernetes the Node's name, otherwise the hostname.
+    /// Name of the node whose daemon flannelctl queried: on Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
     /// Whether this node probes its peers.
     pub probed: bool,
     /// Other nodes with a valid lease, ordered by subnet.
     pub peers: Vec<Probed>,
-    /// Rows of other nodes with their verdicts on their own peers; empty unless requested.
+    /// Reports of other nodes with their verdicts on their own peers; empty unless the client requests reports.
     pub rows: Vec<Row>,
-    /// Number of other nodes that reply to probes and can therefore send a row.
+    /// Number of other nodes that reply to probes and can therefore send a report.
     #[serde(default)]
     pub answering: usize,
-    /// Number of these nodes that sent no row recently; 0 if rows were not requested.
+    /// Number of nodes in `answering` that sent no report recently; 0 if the client did not request reports.
     #[serde(default)]
     pub missing: usize,
 }
@@ -56,6 +56,6 @@ pub struct Peers {
 pub struct Probed {
     /// The peer as its lease describes it.
     pub peer: Peer,
-    /// One verdict per address family; empty if the peer is not probed.
+    /// One verdict per address family; empty if this node does not probe the peer.
     pub verdicts: Vec<view::PeerView>,
 }

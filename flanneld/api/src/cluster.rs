@@ -10,27 +10,27 @@ pub const CLUSTER: &str = "flannel.cluster/1";
 /// Findings of the doctors of all nodes, grouped by cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Always [`CLUSTER`]; readers recognise the format by it.
+    /// Always [`CLUSTER`], by which readers recognise the format.
     pub schema: String,
-    /// Time at which the nodes were queried.
+    /// Time of the queries to the nodes.
     pub at: Timestamp,
-    /// Channel over which the nodes were queried.
+    /// Channel of the queries to the nodes.
     pub source: Source,
     /// Nodes that responded.
     pub answered: Vec<String>,
     /// Nodes that did not respond.
     pub unanswered: Vec<Unanswered>,
-    /// Findings that no other finding explains, the most severe first.
+    /// Findings that no other finding explains, the most severe finding first.
     pub findings: Vec<Shared>,
 }
 
-/// Channel over which the nodes were queried.
+/// Channel of the queries to the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// flannelctl ran the doctor of each node by `exec` in flannel's pods. The findings are complete.
+    /// `exec` of the doctor in flannel's pod on each node. The findings are complete.
     Pods,
-    /// This node's daemon queried the other nodes by probes. The findings of the other nodes consist of the names of their checks only.
+    /// Probes with which this node's daemon queried the other nodes. The findings of the other nodes consist only of the names of their checks.
     Probes,
 }
 
@@ -39,7 +39,7 @@ pub enum Source {
 pub struct Unanswered {
     /// Name of the node.
     pub node: String,
-    /// Reason why its findings are unknown.
+    /// Reason why the node's findings are unknown.
     pub why: String,
 }
 
@@ -48,9 +48,9 @@ pub struct Unanswered {
 pub struct Shared {
     /// Nodes that have the finding.
     pub nodes: Vec<String>,
-    /// The finding as the first of these nodes reports it.
+    /// The finding as the first node in `nodes` reports it.
     pub finding: Finding,
-    /// Findings of other nodes that are consequences of this one.
+    /// Findings of other nodes that are consequences of this finding.
     pub explains: Vec<Consequence>,
 }
 

@@ -79,7 +79,9 @@ fn pods(node: &Node) -> Option<String> {
         match file.state {
             FileState::Right => format!("; {path} is correct"),
             FileState::Missing => format!("; {path} is missing: no pod can start"),
-            FileState::Different => format!("; {path} has other values"),
+            FileState::Different => {
+                format!("; the values in {path} differ from this node's values")
+            }
         }
     });
     Some(format!("MTU {mtu}{}", file.unwrap_or_default()))
@@ -135,7 +137,7 @@ fn kernel(node: &Node) -> Option<String> {
     Some(format!("{objects}, {state}{back}"))
 }
 
-/// Returns text about the peers that the kernel refuses, with the reason of the first one.
+/// Returns text about the peers that the kernel refuses, with the reason for the first peer.
 fn failed_peers(node: &Node) -> Option<String> {
     let failed = &node.kernel.as_ref()?.failed_peers;
     let FailedPeer {
@@ -150,7 +152,7 @@ fn failed_peers(node: &Node) -> Option<String> {
         format!("{} peers", failed.len())
     };
     Some(format!(
-        "{count} cannot be programmed: {subnet}{name}: {text}"
+        "flanneld cannot program {count}: {subnet}{name}: {text}"
     ))
 }
 
@@ -201,7 +203,9 @@ fn pod_paths(node: &Node) -> Option<String> {
             ),
             (PodState::Unknown, Some("no-bridge")) => "not sent before the first pod".to_owned(),
             (PodState::Unknown, Some("taken")) => "not sent: a pod has the address".to_owned(),
-            (PodState::Unknown, Some("refused")) => "not sent: the kernel refuses".to_owned(),
+            (PodState::Unknown, Some("refused")) => {
+                "not sent: the kernel refuses the probes".to_owned()
+            }
             (PodState::Unknown, Some("flooded")) => "unknown: the address is flooded".to_owned(),
             (PodState::Unknown, Some("filtered")) => {
                 "unknown: every peer filters new packets to the probe port".to_owned()

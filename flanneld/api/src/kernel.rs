@@ -9,9 +9,9 @@ use std::net::IpAddr;
 pub struct Kernel {
     /// Whether all objects are in sync, except the objects of `failed_peers`.
     pub in_sync: bool,
-    /// Text about the objects that are not in sync; empty if all are.
+    /// Text about the objects that are not in sync; empty if all objects are in sync.
     pub trouble: String,
-    /// Peers whose objects the kernel refuses, each for its own reason. They do not affect this node's readiness.
+    /// Peers whose objects the kernel refuses, each for its own reason. Such peers do not affect this node's readiness.
     pub failed_peers: Vec<FailedPeer>,
     /// Number of routes that the valid leases require.
     pub routes: u64,
@@ -28,7 +28,7 @@ pub struct Kernel {
 /// A peer whose objects the kernel refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedPeer {
-    /// Name of the peer's node, if its lease has one.
+    /// Name of the peer's node, if the peer's lease contains a name.
     pub node: Option<String>,
     /// Subnet of the peer.
     pub subnet: IpNet,
@@ -56,7 +56,7 @@ pub struct Rules {
     pub what: Vec<String>,
     /// Whether the rules are in place.
     pub in_place: bool,
-    /// Reason why the traffic rules are not in place; empty if they are.
+    /// Reason why the traffic rules are not in place; empty if the rules are in place.
     pub trouble: String,
     /// Number of times that flanneld restored the rules since it started.
     pub put_back: u64,

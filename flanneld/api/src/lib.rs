@@ -1,6 +1,6 @@
-//! JSON documents of the status API and of `flannelctl`. The main one is `GET /api/v1/node`.
+//! JSON documents of the status API and of `flannelctl`. The main document is the response to `GET /api/v1/node`.
 //!
-//! Names and texts in the documents come from the store and from other nodes. Programs that print them must escape them.
+//! Names and texts in the documents come from the store and from other nodes. Programs that print such names and texts must escape them.
 
 mod answers;
 mod cluster;
@@ -28,11 +28,11 @@ pub use probe::{PROBE, PROBE_PATH, Probe};
 pub const SCHEMA: &str = "flannel.node/1";
 /// Request target of the document [`Node`].
 pub const NODE: &str = "/api/v1/node";
-/// Request target of the document [`Node`] that also makes the daemon collect the rows of other nodes for some seconds.
+/// Request target of the document [`Node`]; the request also makes the daemon collect the reports of other nodes for some seconds.
 pub const NODE_AND_ROWS: &str = "/api/v1/node?rows";
-/// Path of the comparison with the kernel, [`routes::Routes`]. Only the Unix socket serves it.
+/// Path of the comparison of the desired and actual kernel state, [`routes::Routes`]. Only the Unix socket serves the comparison.
 pub const ROUTES: &str = "/api/v1/routes";
-/// Path of the document of the status page, [`view::View`]. With `?row=SUBNET`, one node's row, [`view::RowDetails`].
+/// Path of the document of the status page, [`view::View`]. The query `?row=SUBNET` selects one node's report, [`view::RowDetails`].
 pub const VIEW: &str = "/api/v1/view";
 /// Path of the doctor's report, [`doctor::Report`].
 pub const FINDINGS: &str = "/api/v1/findings";

@@ -16,7 +16,7 @@ use types::Family;
 /// State of a node, as its daemon knows it. Fields that the daemon does not know yet are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// Always [`crate::SCHEMA`]; readers recognise the format by it.
+    /// Always [`crate::SCHEMA`], by which readers recognise the format.
     pub schema: String,
     /// Time of this state, by the node's clock.
     pub at: Timestamp,
@@ -28,7 +28,7 @@ pub struct Node {
     pub version: String,
     /// Seconds since the daemon started.
     pub uptime_seconds: u64,
-    /// Whether pods have a network, with the reasons if not.
+    /// Whether pods have a network, and the reasons if they have none.
     #[serde(flatten)]
     pub readiness: Readiness,
     /// Network of this node.
@@ -40,16 +40,16 @@ pub struct Node {
     pub kernel: Option<Kernel>,
     /// Purposes of flanneld's traffic rules, and whether they are in place.
     pub rules: Option<Rules>,
-    /// Findings of the doctor, the most severe first, causes before their consequences; absent before its first round.
+    /// Findings of the doctor, the most severe findings first and causes before consequences; absent before the doctor's first round.
     pub findings: Option<Vec<Finding>>,
     /// Checks that could not run.
     pub unknown: Vec<Unknown>,
     /// Results of probes of the peers; absent if probing is off.
     pub mesh: Option<Mesh>,
-    /// Results of probes on the path of pod packets, one per address family; absent if that path is not probed.
+    /// Results of probes on the path of pod packets, one per address family; absent if flanneld does not probe this path.
     #[serde(default)]
     pub pod_paths: Option<Vec<PodPath>>,
-    /// URL of the status API on its TCP port, if it listens on one.
+    /// URL of the status API on its TCP port; absent if the API listens on no port.
     pub page: Option<String>,
     /// Other nodes with a valid lease, ordered by subnet.
     pub peers: Vec<Peer>,
@@ -68,9 +68,9 @@ pub struct PodPath {
     pub address: Option<IpAddr>,
     /// Reason why pod probes have no results: `no-bridge`, `small-subnet`, `taken`, `refused`, `nobody-answers`, `filtered`, `flooded`.
     pub obstacle: Option<String>,
-    /// Error of the kernel, or the hardware address of the pod that has the address.
+    /// Error of the kernel, or the hardware address of the pod that has the source address of the probes.
     pub detail: Option<String>,
-    /// Number of peers that were probed in the last round and reply to the host.
+    /// Number of peers that flanneld probed in the last round and that reply to the host.
     pub asked: usize,
     /// Number of these peers that sent a reply and a pod call.
     pub answered: usize,
@@ -87,12 +87,12 @@ pub struct LostPods {
     pub what: Lost,
 }
 
-/// Whether pods on a node have a network, with the reasons if not. In JSON, its fields are fields of [`Node`].
+/// Whether pods on a node have a network, and the reasons if they have none. In JSON, the fields of this struct are fields of [`Node`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
     /// Whether pods on this node have a network.
     pub ready: bool,
-    /// Reasons why pods have no network; empty if they have one.
+    /// Reasons why pods have no network; empty if pods have a network.
     pub reasons: Vec<Reason>,
     /// Tasks of the daemon that hang, as text.
     pub silent: Option<String>,
@@ -100,7 +100,7 @@ pub struct Readiness {
     pub notices: Vec<Notice>,
 }
 
-/// Network of a node. In JSON, its fields are fields of [`Node`].
+/// Network of a node. In JSON, the fields of this struct are fields of [`Node`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeNetwork {
     /// Networks of the cluster, one per address family.
@@ -111,7 +111,7 @@ pub struct NodeNetwork {
     pub subnets: Vec<IpNet>,
     /// Lease of these subnets.
     pub lease: Option<Lease>,
-    /// Underlay interface: carries packets between nodes.
+    /// Underlay interface, which carries packets between nodes.
     pub underlay: Option<Underlay>,
     /// MTU of pods in bytes.
     pub mtu: Option<u32>,
@@ -143,7 +143,7 @@ pub struct Notice {
 /// Lease of this node's subnets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Time at which the lease expires unless it is renewed; absent if leases do not expire.
+    /// Time at which the lease expires without a renewal; absent if leases do not expire.
     pub until: Option<Timestamp>,
     /// Time of the last renewal.
     pub renewed: Option<Timestamp>,
@@ -151,7 +151,7 @@ pub struct Lease {
     pub trouble: Option<String>,
 }
 
-/// Underlay interface: carries packets between nodes.
+/// Underlay interface, which carries packets between nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Underlay {
     /// Name of the interface.
@@ -171,7 +171,7 @@ pub struct Underlay {
 pub struct File {
     /// Path of the file.
     pub path: PathBuf,
-    /// Whether it has the right contents.
+    /// Whether the file has the right contents.
     pub state: FileState,
 }
 
@@ -179,11 +179,11 @@ pub struct File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileState {
-    /// The file has the right contents.
+    /// A file with the right contents.
     Right,
-    /// The file does not exist.
+    /// A file that does not exist.
     Missing,
-    /// The file has other contents.
+    /// A file with other contents.
     Different,
 }
 
@@ -197,7 +197,7 @@ pub struct Store {
     pub kind: Option<StoreKind>,
     /// Time of the store's last response.
     pub heard: Option<Timestamp>,
-    /// Reason why the store is unavailable, if it is.
+    /// Reason why the store is unavailable; absent if the store is available.
     pub trouble: Option<String>,
 }
 

@@ -31,7 +31,7 @@ pub struct Unused {
     pub lease: String,
     /// Reason, as in the metrics.
     pub reason: String,
-    /// Text about why the lease is not used, with the remedy.
+    /// Text about why this node does not use the lease, with the remedy.
     pub text: String,
 }
 

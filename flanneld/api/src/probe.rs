@@ -15,24 +15,24 @@ pub const PROBE_PATH: &str = "/api/v1/probe";
 /// Result of probing a peer or a pod on request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Always [`PROBE`]; readers recognise the format by it.
+    /// Always [`PROBE`], by which readers recognise the format.
     pub schema: String,
     /// Time of the probe, by this node's clock.
     pub at: Timestamp,
     /// Name of the node that probed: on Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
-    /// Peer or pod that was probed.
+    /// Peer or pod that this node probed.
     pub target: Target,
     /// Verdict on the peer, as in [`crate::Probed`]; absent for an address of this node.
     #[serde(default)]
     pub state: Option<State>,
     /// Steps in the order in which a packet takes them.
     pub steps: Vec<Step>,
-    /// First step that failed; absent if none did.
+    /// First step that failed; absent if no step failed.
     pub ends_at: Option<StepName>,
     /// Conclusion about where the path ends, in one sentence.
     pub sentence: String,
-    /// Commands that narrow down the fault, and the node for each.
+    /// Commands that narrow down the fault, and the node for each command.
     pub next: Vec<Next>,
 }
 
@@ -123,9 +123,9 @@ impl StepName {
 pub enum Outcome {
     /// Packets pass.
     Ok,
-    /// Packets do not pass this step.
+    /// Loss of packets at this step.
     Failed,
-    /// The step was not probed, or a missing reply proves nothing. The text of the step states the reason.
+    /// A step without a probe, or with a missing reply that proves nothing. The text of the step states the reason.
     NotAsked,
 }
 
@@ -148,7 +148,7 @@ impl Outcome {
 pub struct Step {
     /// Part of the path.
     pub name: StepName,
-    /// Whether packets pass the step, or that this is unknown.
+    /// Whether packets pass the step, if known.
     pub outcome: Outcome,
     /// Result as text.
     pub text: String,
@@ -175,11 +175,11 @@ pub struct Questions {
 pub enum QuestionKind {
     /// A small probe to the probe port.
     Question,
-    /// A probe to the probe port, as long as the MTU.
+    /// A probe of the size of the MTU to the probe port.
     LongQuestion,
     /// A small ping.
     Ping,
-    /// A ping as long as the MTU.
+    /// A ping of the size of the MTU.
     LongPing,
 }
 
@@ -202,7 +202,7 @@ pub struct Next {
     pub command: String,
 }
 
-/// Returns the request target that probes a peer or pod. Percent-encodes the user's text, whatever it contains.
+/// Returns the request target that probes a peer or pod. Percent-encodes the user's text, which may contain any characters.
 pub fn request(peer: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     let mut out = format!("{PROBE_PATH}?peer=");
@@ -216,7 +216,7 @@ pub fn request(peer: &str) -> String {
     out
 }
 
-/// Parses the peer or pod from the query of a request. Returns `None` if it is absent, empty or not valid percent-encoded UTF-8.
+/// Parses the peer or pod from the query of a request. Returns `None` if the parameter is absent, empty or not valid percent-encoded UTF-8.
 pub fn asked(query: Option<&str>) -> Option<String> {
     parameter(query, "peer")
 }

@@ -1,4 +1,4 @@
-//! Document of `GET /api/v1/routes`: compares every object that a daemon wants in the kernel with the kernel.
+//! Document of `GET /api/v1/routes`: compares the desired and the actual kernel state, object by object.
 
 use crate::kernel::Rules;
 use jiff::Timestamp;
@@ -11,9 +11,9 @@ pub const SCHEMA: &str = "flannel.routes/1";
 /// Desired kernel objects and the objects of other programs, read on request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routes {
-    /// Always [`SCHEMA`]; readers recognise the format by it.
+    /// Always [`SCHEMA`], by which readers recognise the format.
     pub schema: String,
-    /// Time at which the kernel was read, by the node's clock.
+    /// Time at which flanneld read the kernel state, by the node's clock.
     pub at: Timestamp,
     /// Name of this node.
     pub node: String,
@@ -21,12 +21,12 @@ pub struct Routes {
     pub objects: Vec<Object>,
     /// Objects of other programs in this node's networks, on flannel's devices and on flannel's port. Also leftovers of flannel.
     pub foreign: Vec<Foreign>,
-    /// Traffic rules; absent if none are desired.
+    /// Traffic rules; absent if flanneld desires no rules.
     pub rules: Option<Rules>,
 }
 
 impl Routes {
-    /// Whether a desired object or a rule is not in sync, or an object of another program conflicts with one.
+    /// Returns whether a desired object or a rule is not in sync, or an object of another program conflicts with a desired object.
     pub fn is_broken(&self) -> bool {
         let rules = self.rules.as_ref().is_some_and(|rules| !rules.in_place);
         rules

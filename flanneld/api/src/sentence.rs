@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// The state in one sentence.
+/// The state of the network in one sentence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sentence {
-    /// How well the network works.
+    /// Health of the network.
     pub level: Health,
     /// The sentence.
     pub title: String,
@@ -20,7 +20,7 @@ pub struct Sentence {
     pub text: String,
 }
 
-/// How well the network works.
+/// Health of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
@@ -29,9 +29,9 @@ pub enum Health {
     /// Not enough is known.
     #[default]
     Unknown,
-    /// Some packets are lost, or a fault will cost packets.
+    /// Loss of some packets, or a fault that will cause packet loss.
     Warn,
-    /// Packets of pods are lost.
+    /// Loss of pod packets.
     Bad,
 }
 
@@ -46,7 +46,7 @@ impl Health {
         }
     }
 
-    /// Returns the sign that the page shows.
+    /// Returns the symbol that the status page shows.
     pub const fn sign(self) -> &'static str {
         match self {
             Health::Good => "✓",
@@ -57,8 +57,9 @@ impl Health {
     }
 }
 
-/// Computes the sentence. The first of these that applies: this node cannot work, it reaches no or not every peer, a finding is broken, another node
-/// has a fault, a finding is degraded, all is well.
+/// Computes the sentence. The first known fault decides: the node is not ready, packets do not reach a peer,
+/// or a finding has the severity `broken`. Then follow lost packets, faults of other nodes, and findings of
+/// severity `degraded`.
 pub(crate) fn sentence(node: &Node) -> Sentence {
     unready(node)
         .or_else(|| unreached(node))
@@ -116,7 +117,7 @@ fn unreached(node: &Node) -> Option<Sentence> {
         return Some(new(Health::Bad, title, format!("{why}{since}")));
     }
     if nodes(&cut) > 1 {
-        let title = format!("{} reaches {} nodes no longer", node.node, nodes(&cut));
+        let title = format!("{} no longer reaches {} nodes", node.node, nodes(&cut));
         let names: Vec<String> = cut.iter().map(|peer| peer.title()).take(3).collect();
         let more = if nodes(&cut) > 3 { " …" } else { "" };
         let text = format!("{}{more}. {why}{since}", names.join(", "));
@@ -126,19 +127,19 @@ fn unreached(node: &Node) -> Option<Sentence> {
     let (title, detail) = match first.state {
         State::CutOff => (
             format!("{name} is cut off"),
-            "It replies neither over the overlay nor over the underlay.",
+            "The peer replies neither over the overlay nor over the underlay.",
         ),
         State::OneWay => (
             format!("Replies of {name} get lost"),
-            "It receives packets over the overlay, but its replies do not arrive.",
+            "The peer receives packets over the overlay, but its replies do not arrive.",
         ),
         State::WrongNode => (
             format!("Another node replies at the address of {name}"),
-            "Two machines have one address.",
+            "Two machines have the same address.",
         ),
         _ => (
             format!("The overlay to {name} is cut"),
-            "It replies over the underlay, but not over the overlay.",
+            "The peer replies over the underlay, but not over the overlay.",
         ),
     };
     let others = others_on(first);
@@ -150,18 +151,18 @@ fn unreached(node: &Node) -> Option<Sentence> {
     Some(new(Health::Bad, title, text))
 }
 
-/// Returns text about what other nodes report on a peer; empty if none has reported.
+/// Returns text about what other nodes report on a peer; empty if no other node has reported.
 fn others_on(peer: &PeerView) -> String {
     let reach = peer.others.iter().filter(|other| other.state.passes());
     match (reach.count(), peer.others.len()) {
         (_, 0) => String::new(),
-        (0, 1) => " Another node does not reach it either.".to_owned(),
-        (0, all) => format!(" {all} other nodes do not reach it either."),
-        (some, all) => format!(" {some} of {all} other nodes reach it."),
+        (0, 1) => " Another node does not reach the peer either.".to_owned(),
+        (0, all) => format!(" {all} other nodes do not reach the peer either."),
+        (some, all) => format!(" {some} of {all} other nodes reach the peer."),
     }
 }
 
-/// Returns the most severe finding that no other one explains and that is about these peers or may be their cause.
+/// Returns the most severe finding that no other finding explains and that names no peer or one of these peers.
 fn cause_of<'a>(node: &'a Node, cut: &[&PeerView]) -> Option<&'a Finding> {
     let names: BTreeSet<String> = cut.iter().map(|peer| peer.title()).collect();
     causes(node, Severity::Broken).find(|finding| {
@@ -204,7 +205,7 @@ fn ended(text: &str) -> String {
     }
 }
 
-/// Returns a sentence if some packets to or from peers are lost, or all are slow.
+/// Returns a sentence if some packets to or from a peer are lost, or if all packets are slow.
 fn impaired(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let all: Vec<&PeerView> = with_impact(mesh, Impact::Some).collect();
@@ -227,7 +228,7 @@ fn impaired(node: &Node) -> Option<Sentence> {
             (
                 format!("Large packets to and from {whom} get lost"),
                 format!(
-                    "{}Pods send up to {} bytes: connections open and then hang. For {age}.",
+                    "{}Pods send packets of up to {} bytes: connections open and then hang. For {age}.",
                     arrives.unwrap_or_default(),
                     first.mtu
                 ),
@@ -251,7 +252,7 @@ fn impaired(node: &Node) -> Option<Sentence> {
     Some(new(Health::Warn, title, text))
 }
 
-/// Returns a sentence about faults of which other nodes report.
+/// Returns a sentence about faults that other nodes report.
 fn elsewhere(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let broken = mesh.rows.iter().find_map(|row| {
@@ -322,7 +323,8 @@ fn name_of(node: &Node, subnet: &ipnet::IpNet) -> String {
 fn well(node: &Node) -> Sentence {
     let name = &node.node;
     let Some(mesh) = &node.mesh else {
-        let text = "It sends no probes, so whether other nodes can be reached is unknown.";
+        let text =
+            "This node sends no probes, so it does not know whether it reaches the other nodes.";
         return new(Health::Unknown, format!("{name} is ready"), text);
     };
     if node.peers.is_empty() {
@@ -396,7 +398,7 @@ fn milliseconds(us: u32) -> String {
     }
 }
 
-/// Whether the findings of a check are about the path to a peer, which the cells show.
+/// Returns whether the findings of a check are about the path to a peer, which the cells show.
 pub(crate) fn is_about_path(check: &str) -> bool {
     doctor::is_about_peers(check) || check == "mtu"
 }

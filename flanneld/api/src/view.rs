@@ -18,7 +18,8 @@ use types::reachability::State;
 pub const VIEW_SCHEMA: &str = "flannel.view/1";
 /// Schema of [`RowDetails`].
 pub const ROW_SCHEMA: &str = "flannel.view.row/1";
-/// Number of nodes up to which rows have a cell for every known peer. With more nodes, the page draws a map, which needs only the states.
+/// Maximum number of nodes for which each report has a cell for every known peer. With more nodes, the status
+/// page draws a map, which needs only the states.
 pub const TABLE_NODES: usize = 24;
 
 /// The document.
@@ -32,13 +33,13 @@ pub struct View {
     pub node: String,
     /// Version of the daemon.
     pub version: String,
-    /// Networks of the cluster; empty until they are known.
+    /// Networks of the cluster; empty until the networks are known.
     pub networks: Vec<IpNet>,
     /// Type of the backend.
     pub backend: Option<String>,
     /// The state in one sentence.
     pub sentence: Sentence,
-    /// Findings of this node that no other one explains, the most severe first.
+    /// Findings of this node that no other finding explains, the most severe finding first.
     pub findings: Vec<Problem>,
     /// Checks that could not run.
     pub unknown_checks: Vec<doctor::finding::Unknown>,
@@ -59,7 +60,7 @@ pub struct Problem {
     pub check: String,
     /// Severity of the finding.
     pub severity: Severity,
-    /// What is wrong, in one sentence.
+    /// The problem, in one sentence.
     pub what: String,
     /// The cause or the consequence.
     pub why: String,
@@ -71,50 +72,50 @@ pub struct Problem {
     pub commands: Vec<String>,
     /// The machine on which to run the commands.
     pub on: String,
-    /// Number of findings that this one explains.
+    /// Number of findings that this finding explains.
     pub explains: usize,
 }
 
-/// The nodes, and which of them reach which.
+/// The nodes, and the states of the paths between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshView {
     /// Names of the states. Cells contain the indexes.
     pub states: Vec<String>,
-    /// All nodes, this one included, in the order of their subnets.
+    /// All nodes, including this node, in the order of their subnets.
     pub nodes: Vec<NodeView>,
     /// Index of this node.
     #[serde(rename = "self")]
     pub own: usize,
-    /// Interval at which each peer is probed, in milliseconds.
+    /// Interval between probes of the same peer, in milliseconds.
     pub cycle_ms: u64,
-    /// Number of nodes whose reports are known, this one included.
+    /// Number of nodes whose reports are known, including this node.
     pub reported: usize,
-    /// Age of the oldest of these reports; absent if only this node's is known.
+    /// Age of the oldest report of another node, in milliseconds; absent if no other node has reported.
     pub oldest_report_ms: Option<u64>,
-    /// The reports of the nodes. A node without a row has not reported.
+    /// The reports of the nodes. A node without an entry has not reported.
     pub rows: Vec<RowView>,
 }
 
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Its name, or its address if it publishes no name.
+    /// The node's name, or the node's address if the node publishes no name.
     pub name: String,
     /// Its first subnet.
     pub subnet: String,
     /// Its first address.
     pub address: String,
-    /// Whether its pods have a network; absent if unknown.
+    /// Whether the node's pods have a network; absent if unknown.
     pub ready: Option<bool>,
-    /// The checks of its findings, the most severe first.
+    /// The checks of the node's findings, the most severe finding first.
     pub checks: Vec<String>,
-    /// Number of its findings of severity `broken`.
+    /// Number of the node's findings of severity `broken`.
     pub broken: u16,
-    /// Number of its findings of severity `degraded`.
+    /// Number of the node's findings of severity `degraded`.
     pub degraded: u16,
-    /// Number of its findings of severity `risk`.
+    /// Number of the node's findings of severity `risk`.
     pub risks: u16,
-    /// `flannel-rs`, or `go` for a node that publishes no id, as Go flannel.
+    /// `flannel-rs`, or `go` for a node that, like Go flannel, publishes no id.
     pub kind: String,
 }
 
@@ -125,14 +126,15 @@ pub struct RowView {
     pub from: usize,
     /// Age of the report in milliseconds.
     pub age_ms: u64,
-    /// State of the peers without a cell; absent if it is unknown.
+    /// State of the peers without a cell; absent if this state is unknown.
     pub rest: Option<u8>,
-    /// Index of the peer, state, number of the last 16 probes without a reply, round trip in microseconds, age of the last probe in milliseconds,
-    /// and 1 if the peer replies only to ping.
+    /// Index of the peer, its state, and the number of the last 16 probes without a reply. The other fields
+    /// are round trip in microseconds, age of the last probe in milliseconds, and 1 if the peer replies only
+    /// to ping.
     pub cells: Vec<CellView>,
 }
 
-/// A cell: the fields are described at [`RowView::cells`].
+/// A cell; [`RowView::cells`] describes its fields.
 pub type CellView = (usize, u8, u8, Option<u32>, Option<u64>, u8);
 
 /// Series of the last five minutes, oldest value first.
@@ -147,7 +149,7 @@ pub struct Charts {
 /// A log line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEvent {
-    /// Time of the line; of a repeated line, the last time.
+    /// Time of the line, or of its last repetition.
     pub at: Timestamp,
     /// Level of the line.
     pub level: Level,
@@ -155,7 +157,7 @@ pub struct LogEvent {
     pub text: String,
     /// The fields, as `name=value`.
     pub fields: String,
-    /// How often the line was logged in a row.
+    /// Number of consecutive occurrences of the line.
     pub count: u32,
 }
 
@@ -171,50 +173,50 @@ pub enum Level {
     Error,
 }
 
-/// All that is known about one row: `GET /api/v1/view?row=SUBNET`.
+/// All details of one node's report: `GET /api/v1/view?row=SUBNET`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowDetails {
     /// Always [`ROW_SCHEMA`].
     pub schema: String,
     /// Subnet of the node.
     pub from: IpNet,
-    /// Age of its report in milliseconds; absent for this node itself.
+    /// Age of the report in milliseconds; absent for this node itself.
     pub age_ms: Option<u64>,
-    /// Its peers. If the report has no room for all peers, it contains only the worst.
+    /// Its peers. If the report has no room for all peers, it contains only the peers with the worst states.
     pub cells: Vec<CellDetails>,
 }
 
-/// What a node knows about a peer. Only this node's own row has the fields after [`CellDetails::asked_age_ms`].
+/// Details that a node knows about a peer. Only this node's own report has the fields after [`CellDetails::asked_age_ms`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellDetails {
     /// Subnet of the peer.
     pub to: String,
-    /// State of the path to it.
+    /// State of the path to the peer.
     pub state: State,
-    /// Whether it replies only to ping.
+    /// Whether the peer replies only to ping.
     pub ping_only: bool,
     /// Round trip in microseconds.
     pub rtt_us: Option<u32>,
     /// Number of recent probes without a reply.
     pub lost: u8,
-    /// Number of recent probes, at most 16; absent in the rows of other nodes.
+    /// Number of recent probes, at most 16; absent in the reports of other nodes.
     pub asked: Option<u8>,
     /// Age of the last probe in milliseconds.
     pub asked_age_ms: Option<u64>,
     /// Time in this state in milliseconds.
     pub state_age_ms: Option<u64>,
-    /// The largest packet that arrives, in bytes.
+    /// Size of the largest packet that arrives, in bytes.
     pub carries: Option<u16>,
-    /// The largest packet that should arrive, in bytes.
+    /// Size of the largest packet that should arrive, in bytes.
     pub mtu: Option<u16>,
-    /// Age of this node's last probe that the peer received.
+    /// Age of this node's last probe that the peer received, in milliseconds.
     pub hears_us_age_ms: Option<u64>,
-    /// Age of the peer's last reply over the underlay.
+    /// Age of the peer's last reply over the underlay, in milliseconds.
     pub underlay_age_ms: Option<u64>,
 }
 
 impl View {
-    /// Computes the document. The node's document must contain the rows of other nodes.
+    /// Computes the document. The node's document must contain the reports of other nodes.
     pub fn of(node: &Node, charts: Charts, events: Vec<LogEvent>) -> Self {
         Self {
             schema: VIEW_SCHEMA.to_owned(),
@@ -237,7 +239,7 @@ impl View {
     }
 }
 
-/// Returns the findings that no other one explains, with the number of those that they explain.
+/// Returns the findings that no other finding explains, each with the number of findings that it explains.
 fn problems(node: &Node) -> Vec<Problem> {
     let findings = node.findings.as_deref().unwrap_or_default();
     let causes = findings
@@ -380,7 +382,7 @@ fn note_own(view: &mut NodeView, node: &Node) {
     }
 }
 
-/// Adds a cell. Of two address families, the worse one stays.
+/// Adds a cell. Keeps the worse state of two address families.
 fn add(cells: &mut BTreeMap<usize, CellView>, cell: CellView) {
     let rank = |cell: &CellView| {
         let state = State::of_number(cell.1);
@@ -419,7 +421,7 @@ fn own_row(peers: &[PeerView], places: &Places) -> RowView {
     .without_rest(places)
 }
 
-/// Returns the row of another node; `None` if it has not reported.
+/// Returns the report of another node; `None` if the node has not reported.
 fn other_row(row: &Row, from: usize, places: &Places, families: usize) -> Option<RowView> {
     let age_ms = row.answered_age_ms?;
     let mut cells = BTreeMap::new();
@@ -461,7 +463,7 @@ fn other_row(row: &Row, from: usize, places: &Places, families: usize) -> Option
 }
 
 impl RowView {
-    /// Leaves out the cells that have the state of the rest, unless the page shows a table.
+    /// Omits the cells with the same state as the rest, unless the status page shows a table.
     fn without_rest(mut self, places: &Places) -> Self {
         if places.count > TABLE_NODES {
             self.cells.retain(|cell| Some(cell.1) != self.rest);
@@ -471,7 +473,7 @@ impl RowView {
 }
 
 impl RowDetails {
-    /// Returns what is known about the row of the node with this subnet; `None` if there is no such node.
+    /// Returns the details of the report of the node with this subnet; `None` without such a node.
     pub fn of(node: &Node, subnet: IpNet) -> Option<Self> {
         let mesh = node.mesh.as_ref()?;
         let row = |age_ms, cells| Self {

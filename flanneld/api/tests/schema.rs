@@ -184,7 +184,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Returns a document in which every field has a value and every list an element. Add each new field of a type here.
+/// Returns a document in which every field has a value and every list an element. The document must contain each new field of a type.
 fn full() -> Node {
     let text = String::new;
     let time = jiff::Timestamp::UNIX_EPOCH;
@@ -341,7 +341,7 @@ fn compare_type(part: &Value, value: &Value, place: &str) {
     assert!(kinds.contains(&kind), "{place} is {kind}, not {kinds:?}");
 }
 
-/// Compares the names of an object's fields with those in the schema. The schema must list all of them as required.
+/// Compares the names of an object's fields with those in the schema. The schema must list all names as required.
 fn compare_names(part: &Value, fields: &Map<String, Value>, place: &str) {
     let described: BTreeSet<&String> = part["properties"].as_object().unwrap().keys().collect();
     assert_eq!(fields.keys().collect::<BTreeSet<_>>(), described, "{place}");

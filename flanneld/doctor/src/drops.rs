@@ -1,5 +1,5 @@
 //! Finds rules that drop flannel's packets at hooks without a separate check: `raw`, `mangle`, bridges, devices, and the output of this host.
-//! Reads listed rules only and has no side effects.
+//! The functions read only listed rules and have no side effects.
 
 use crate::facts::Network;
 use crate::firewalls::{Carried, Drop};
@@ -22,7 +22,7 @@ pub(crate) type Commands = Vec<(Family, Variant, String)>;
 /// Maximum number of peers whose tunnel packets the doctor traces through the rules. Rules may contain sets of thousands of addresses.
 const MAX_PEERS: usize = 64;
 
-/// Whether this module judges a base chain. Excludes NAT chains, flannel's own tables, and chains with a separate check.
+/// Returns whether this module judges a base chain. Excludes NAT chains, flannel's own tables, and chains with a separate check.
 fn is_looked_at(carried: Carried, table: &Table, base: &Base) -> bool {
     if base.nat || table.name.starts_with("flannel") {
         return false;
@@ -157,7 +157,7 @@ mod tests {
     use crate::tests::network;
     use traffic_rules::reader::iptables::read;
 
-    /// Returns what these lines of one table drop, the rule's packet counter, and whether network policies follow.
+    /// Returns the kind of packets that these lines of one table drop, the rule's packet counter, and whether network policies follow the rule.
     fn found(table: &str, lines: &str) -> Vec<(Carried, Option<u64>, bool)> {
         let chains = ":PREROUTING ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]";
         let saved = format!("*{table}\n{chains}\n{lines}\nCOMMIT\n");

@@ -36,7 +36,7 @@ pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     }
 }
 
-/// Returns the tcpdump filter for the packets of a tunnel. The filter can be combined with other conditions.
+/// Returns the tcpdump filter for the packets of a tunnel. Callers can combine the filter with other conditions.
 pub fn capture(encapsulation: Encapsulation) -> String {
     let filter = |one: Encapsulation| {
         one.port().map_or_else(

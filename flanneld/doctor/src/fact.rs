@@ -5,9 +5,9 @@
 pub enum Fact<T> {
     /// The value is known.
     Known(T),
-    /// The value is known to be absent.
+    /// Known absence of the value.
     Absent,
-    /// The doctor could not determine the value, for this reason. A check that needs the value is unknown: neither passed nor failed.
+    /// Reason why the doctor could not determine the value. A check that needs the value is unknown: neither passed nor failed.
     Unavailable(String),
 }
 

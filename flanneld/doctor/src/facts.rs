@@ -85,7 +85,7 @@ impl Network {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Returns whether the backend encrypts packets between nodes. If so, the probes over the underlay are only pings.
+    /// Returns whether the backend encrypts packets between nodes. With encryption, the probes over the underlay are only pings.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.backend.is_some_and(|backend| backend.encrypts)
     }

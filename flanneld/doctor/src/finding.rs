@@ -28,11 +28,11 @@ pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The node loses packets of pods, or cannot do its work.
+    /// Loss of pod packets, or a node that cannot do its work.
     Broken,
-    /// The node works, but a fault will cause packet loss or repairs.
+    /// A fault that will cause packet loss or repairs on a working node.
     Degraded,
-    /// The node works, but may fail later.
+    /// A working node that may fail later.
     Risk,
 }
 
@@ -58,14 +58,14 @@ impl fmt::Display for Severity {
 pub struct Evidence {
     /// The observation, as text.
     pub text: String,
-    /// The command or source that shows it.
+    /// The command or source that shows the observation.
     pub from: String,
 }
 
 /// The commands that fix a problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// Shell commands in the order in which to run them, then comments about them. Empty if no command can fix the problem.
+    /// Shell commands in the order in which to run them, then comments about the commands. The list is empty if no command can fix the problem.
     pub commands: Vec<String>,
     /// The machine on which to run the commands.
     pub on: String,
@@ -263,13 +263,13 @@ pub struct Unknown {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonState {
-    /// A daemon runs and responds.
+    /// A daemon that runs and responds.
     Running,
-    /// A daemon runs, but its socket does not respond or some of its tasks have stopped sending heartbeats.
+    /// A running daemon whose socket does not respond, or some of whose tasks have stopped sending heartbeats.
     Hanging,
     /// No daemon runs.
     Stopped,
-    /// The doctor cannot determine whether a daemon runs.
+    /// A daemon whose state the doctor cannot determine.
     #[default]
     Unknown,
 }

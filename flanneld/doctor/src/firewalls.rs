@@ -16,7 +16,7 @@ pub struct Firewalld {
 /// The firewalls of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalls {
-    /// iptables and ip6tables in each variant that the doctor could list. Packets traverse all of them.
+    /// iptables and ip6tables in each variant that the doctor could list. Packets traverse all of these tables.
     pub tables: Vec<Table>,
     /// firewalld; `None` if firewalld is not active.
     pub firewalld: Option<Firewalld>,
@@ -50,7 +50,7 @@ pub struct Drop {
     pub hook: Hook,
     /// The iptables command for the table; `None` for an nftables table.
     pub command: Option<String>,
-    /// Whether chains of network policies follow in the same base chain. If so, an accept rule before this rule would bypass the policies.
+    /// Whether chains of network policies follow in the same base chain. In that case, an accept rule before this rule would bypass the policies.
     pub before_policies: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Block {
 /// The table `filter` of one family and variant of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The cluster's network of that family.
+    /// The cluster's network of the table's family.
     pub network: IpNet,
     /// The name of the iptables command, as an operator types it.
     pub command: String,
@@ -109,7 +109,7 @@ impl Table {
         self.forward.iter().find(|block| block.stop.is_policy())
     }
 
-    /// Whether INPUT certainly drops tunnel packets.
+    /// Returns whether INPUT certainly drops tunnel packets.
     pub(crate) fn is_shut(&self) -> bool {
         self.input.as_ref().is_some_and(|block| !block.doubt)
     }
@@ -136,7 +136,7 @@ pub struct Barrier {
     pub network: IpNet,
     /// Whether a rule drops the packets, rather than the policy.
     pub by_rule: bool,
-    /// The handle of the rule in this chain that drops the packets, directly or by a jump. `None` if chains of network policies follow.
+    /// The handle of the rule in this chain that drops the packets, directly or by a jump. The value is `None` if chains of network policies follow.
     pub handle: Option<u64>,
     /// Whether an earlier rule that the doctor does not understand may accept the packets.
     pub doubt: bool,

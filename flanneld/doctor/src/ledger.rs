@@ -1,4 +1,4 @@
-//! Findings of earlier rounds: the age of each finding, and which findings are new or gone.
+//! Findings of earlier rounds: the age of each finding, the new findings, and the findings that are gone.
 
 use crate::finding::{Finding, Report};
 use jiff::Timestamp;

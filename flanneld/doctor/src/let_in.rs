@@ -14,7 +14,7 @@ use types::{Encapsulation, Family};
 
 /// Maximum number of prefixes in a command. If there are more prefixes, `few` widens them.
 const MAX_PREFIXES: usize = 32;
-/// Maximum number of separate commands for one program. If more are necessary, one shell loop replaces them.
+/// Maximum number of separate commands for one program. If more commands are necessary, one shell loop replaces them.
 const MAX_COMMANDS: usize = 4;
 
 /// Command that makes firewalld apply the permanent configuration.
@@ -27,7 +27,7 @@ pub(crate) enum Program {
     Ufw,
     /// firewalld, through its own commands.
     Firewalld,
-    /// No such program, only plain iptables rules.
+    /// Plain iptables rules, without a managing program.
     Iptables,
 }
 
@@ -52,7 +52,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Returns the addresses of the other nodes: the underlay's networks that contain nodes, and separate prefixes for nodes outside of these.
+    /// Returns the addresses of the other nodes: the underlay's networks that contain nodes, and separate
+    /// prefixes for nodes outside of these networks.
     ///
     /// The sources are empty if both the underlay's addresses and the other nodes are unknown, because no command would be right.
     pub(crate) fn of(facts: &Facts, family: Family) -> Self {
@@ -165,7 +166,8 @@ pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Ve
     IpNet::aggregate(&nets.map(|net| net.trunc()).collect())
 }
 
-/// Returns the fewest prefixes that contain exactly these addresses. If they exceed [`MAX_PREFIXES`], widens them until they fit or are /16 or /48.
+/// Returns the fewest prefixes that contain exactly these addresses. If the number of prefixes exceeds
+/// [`MAX_PREFIXES`], widens the prefixes until they fit or are /16 or /48.
 fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     let mut nets = IpNet::aggregate(addresses);
     for (v4, v6) in [(24, 64), (20, 56), (16, 48)] {
@@ -185,7 +187,7 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     nets
 }
 
-/// Returns the commands that accept these packets now and after a reboot.
+/// Returns the commands that accept packets of these kinds from the origin, now and after a reboot.
 ///
 /// `before` contains the iptables commands, each with the number of the INPUT rule that the new rule has to precede. `unit` names a systemd unit.
 pub(crate) fn commands(
@@ -236,7 +238,7 @@ pub(crate) fn commands(
     }
 }
 
-/// Returns one command for each source, or a shell loop over the sources if they are many.
+/// Returns one command for each source, or one shell loop over many sources.
 fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
     if sources.len() <= MAX_COMMANDS {
         return sources

@@ -1,4 +1,4 @@
-//! Gathers facts about the host from netlink, /proc, files, and the listings of firewalls. Does not change the host.
+//! Gathers facts about the host from netlink, /proc, files, and the listings of firewalls. The reads do not change the host.
 
 pub mod alone;
 mod cni;
@@ -111,7 +111,7 @@ impl Look {
             host.sysctls = Fact::Known(sysctls);
         } else {
             host.sysctls = network.map_or_else(
-                || Fact::unavailable("the network of this node is not known"),
+                || Fact::unavailable("the network of this node is unknown"),
                 |_| Fact::Known(sysctls("")),
             );
         }

@@ -227,7 +227,7 @@ pub(crate) fn of_tunnel(
 /// Returns the rules and policies that drop pod packets.
 ///
 /// Ignores a drop of first packets if another rule names such packets and accepts some of them, because that rule's author has considered pods.
-/// Rules that name these packets and drop them are always returned. Returns drops of later packets only if the rule names these packets.
+/// The function always returns rules that name these packets and drop them. Returns drops of later packets only if the rule names these packets.
 fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Block> {
     let first = of_pods(net, network, around);
     let found = first_refused(walk, &first);
@@ -313,13 +313,13 @@ pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     found
 }
 
-/// Whether a chain of a table is this base chain.
+/// Returns whether a chain of a table is this base chain.
 pub(crate) fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
     table.program == Program::Nft
         && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
 }
 
-/// Returns how a base chain blocks packets of a network; `None` if it does not block them.
+/// Returns the part of a base chain that blocks packets of a network; `None` if the chain does not block these packets.
 pub fn barrier(
     rules: &Rules,
     gate: &Gate,

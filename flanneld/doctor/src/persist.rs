@@ -64,7 +64,7 @@ pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
     )
 }
 
-/// Returns the command that turns off checksum offload whenever the device is created. The file also keeps flannel's hardware address, because
+/// Returns the command that disables checksum offload whenever the device is created. The file also keeps flannel's hardware address, because
 /// systemd applies only the first of several files that match a device.
 pub(crate) fn checksums_off(device: &str) -> String {
     format!(

@@ -31,7 +31,7 @@ pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a 
         .or_else(|| interfaces.iter().find(is_bare))
 }
 
-/// Whether a bridge has ports that belong to pods.
+/// Returns whether a bridge has ports that belong to pods.
 pub fn has_ports(interfaces: &[Interface], bridge: &Interface) -> bool {
     interfaces
         .iter()

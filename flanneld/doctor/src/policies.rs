@@ -14,7 +14,7 @@ const POLICIES: [&str; 10] = [
     "ANTREA-",
 ];
 
-/// Whether a chain enforces network policies, judged by its name.
+/// Returns whether a chain enforces network policies, judged by its name.
 pub(crate) fn holds_policies(chain: &str) -> bool {
     POLICIES.iter().any(|start| chain.starts_with(start))
 }

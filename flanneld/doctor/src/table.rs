@@ -1,4 +1,4 @@
-//! The table of all checks, and the evaluation of facts with it. Has no side effects.
+//! The table of all checks, and its evaluation of facts. Has no side effects.
 
 use crate::check::Check;
 use crate::checks::{self, daemon, daemon_set, firewall, interface, wireguard};

@@ -1,4 +1,4 @@
-//! Tests that each check is raised by its fault, not raised on a healthy node, and unknown without its facts.
+//! Tests that each fault raises its check, that a healthy node raises none, and that a check without its facts is unknown.
 
 mod cases;
 mod causes;
@@ -320,7 +320,7 @@ fn hostile() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
 
-    /// Whatever name a peer has, all texts are printable, and commands contain the name as one word.
+    /// All texts are printable, and commands contain a peer's name as one word, whatever characters the name has.
     #[test]
     fn hostile_names_are_printable_and_quoted(name in hostile()) {
         let of = |spoil: &cases::Spoil, name: &str| {

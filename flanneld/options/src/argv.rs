@@ -47,18 +47,18 @@ impl Argv {
             .collect()
     }
 
-    /// Whether the command line contains the flag for the secret, even with an empty value.
+    /// Returns whether the command line contains the flag for the secret, even with an empty value.
     pub(crate) fn gives_a_secret(&self) -> bool {
         self.given.iter().any(|(name, _)| name == SECRET)
     }
 }
 
-/// Whether a flag is a switch, which is true without a value and accepts a value only with `=`.
+/// Returns whether a flag is a switch, which is true without a value and accepts a value only with `=`.
 pub(crate) fn is_switch(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<Value<bool>>()
 }
 
-/// Reads a command line (without the program's name) as Go does, but continues after a mistake to find all of them.
+/// Reads a command line (without the program's name) as Go does, but continues after a mistake to find all mistakes.
 pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsString>) -> Argv {
     let mut read = Argv::default();
     let mut args = args
@@ -153,7 +153,7 @@ fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
         .map(|(_, known)| known)
 }
 
-/// Returns the name of a flag without the text after the name of the password flag, which is the password if the `=` was forgotten.
+/// Returns the name of a flag without the text after the name of the password flag, which is the password if the `=` is missing.
 fn shown(name: &str) -> String {
     match name.find(SECRET) {
         Some(at) if name.len() > at + SECRET.len() => {

@@ -1,4 +1,4 @@
-//! Addresses of etcd, and the root of flannel's keys in it.
+//! Addresses of etcd, and the root of flannel's keys in etcd.
 
 use std::fmt;
 use types::Coded;
@@ -23,10 +23,9 @@ pub enum Target {
 }
 
 /// Error for an address that contains a user. The error quotes no part of the address, which may contain a password in any form.
-pub(super) const USER: &str = "a user is given with --etcd-username and --etcd-password (better FLANNELD_ETCD_USERNAME and FLANNELD_ETCD_PASSWORD), \
-     not in the address of an etcd endpoint; it should look like http://10.0.0.1:2379";
+pub(super) const USER: &str = "the address of an etcd endpoint contains a user; give the user with --etcd-username and --etcd-password (better FLANNELD_ETCD_USERNAME and FLANNELD_ETCD_PASSWORD), and write an endpoint such as http://10.0.0.1:2379";
 
-/// Returns whether an address contains a user, with or without a password. That part ends with `@`, which may be percent-encoded.
+/// Returns whether an address contains a user, with or without a password. The user part ends with `@`, which may be percent-encoded.
 pub(super) fn holds_user(text: &str) -> bool {
     text.contains('@') || text.contains("%40")
 }
@@ -34,9 +33,9 @@ pub(super) fn holds_user(text: &str) -> bool {
 /// Error for a text that is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointError {
-    /// The text contains a user. The error keeps no part of it.
+    /// A text that contains a user. The error keeps no part of the text.
     User,
-    /// The text is not the address of an endpoint.
+    /// A text that is not the address of an endpoint.
     Bad {
         /// The text.
         text: String,
@@ -48,25 +47,25 @@ pub enum EndpointError {
 /// Fault of a text that is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointFault {
-    /// The text requests TLS over a unix socket.
+    /// A request for TLS over a unix socket.
     UnixTls,
-    /// The text names a unix socket without a path.
+    /// A unix socket without a path.
     NoSocket,
     /// An unknown scheme.
     Scheme(String),
-    /// The text contains more than a host and a port.
+    /// A text that contains more than a host and a port.
     TooMuch,
-    /// The closing bracket after an IPv6 address is missing.
+    /// A missing closing bracket after an IPv6 address.
     NoBracket,
-    /// The brackets contain no IPv6 address.
+    /// Brackets that contain no IPv6 address.
     NoIpv6,
-    /// The text after the brackets is not a port.
+    /// A text after the brackets that is not a port.
     NoPort,
-    /// The IPv6 address has no brackets.
+    /// An IPv6 address without brackets.
     BareIpv6,
-    /// The host before the port is missing.
+    /// A missing host before the port.
     NoHost,
-    /// The text after the host is not a port number.
+    /// A text after the host that is not a port number.
     Port(String),
 }
 
@@ -103,19 +102,19 @@ impl fmt::Display for EndpointError {
                         f,
                         "unknown scheme {scheme:?} (http, https and unix are known)"
                     ),
-                    EndpointFault::TooMuch => f.write_str("there is more than a host and a port"),
-                    EndpointFault::NoBracket => f.write_str("the closing bracket is missing"),
-                    EndpointFault::NoIpv6 => {
-                        f.write_str("there is no IPv6 address in the brackets")
+                    EndpointFault::TooMuch => {
+                        f.write_str("it contains more than a host and a port")
                     }
-                    EndpointFault::NoPort => f.write_str("after the bracket comes a port"),
+                    EndpointFault::NoBracket => f.write_str("the closing bracket is missing"),
+                    EndpointFault::NoIpv6 => f.write_str("the brackets contain no IPv6 address"),
+                    EndpointFault::NoPort => f.write_str("only a port may follow the bracket"),
                     EndpointFault::BareIpv6 => {
                         f.write_str("an IPv6 address needs brackets: http://[fd00::1]:2379")
                     }
                     EndpointFault::NoHost => f.write_str("the host is missing"),
                     EndpointFault::Port(port) => write!(f, "{port:?} is not a port"),
                 }?;
-                f.write_str("; it should look like http://10.0.0.1:2379")
+                f.write_str("; write an endpoint such as http://10.0.0.1:2379")
             }
         })
     }
@@ -124,7 +123,7 @@ impl fmt::Display for EndpointError {
 impl std::error::Error for EndpointError {}
 
 impl Endpoint {
-    /// Parses one endpoint. Without a scheme, `tls_by_default` decides whether it uses TLS.
+    /// Parses one endpoint. Without a scheme, `tls_by_default` decides whether the endpoint uses TLS.
     ///
     /// # Errors
     /// Returns an error if the text contains a user or is not an address. The error describes the fault and shows a valid address.

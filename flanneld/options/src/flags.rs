@@ -1,7 +1,7 @@
 //! All flags: their names, variables, types, defaults and help texts.
 //!
-//! A field is a list because Go's `flag` accepts a flag any number of times. Every value is checked, and the last one applies unless
-//! the flag is repeatable.
+//! A field is a list because Go's `flag` accepts a flag any number of times. flanneld checks every value, and
+//! the last value applies unless the flag is repeatable.
 
 use clap::{ArgAction, Args, Parser};
 use packet_engine::features::Features;
@@ -11,7 +11,7 @@ use crate::settings::LogFormat;
 use crate::value::Value;
 
 /// Heading in `--help-all` that `EtcdFlags` and `LeaseFlags` share.
-const ETCD: &str = "Where leases are kept: etcd";
+const ETCD: &str = "Store of the leases: etcd";
 
 /// Gives this node a subnet of the cluster's network and carries packets between the nodes' subnets.
 #[derive(Clone, Debug, Parser)]
@@ -43,7 +43,7 @@ pub(crate) struct Flags {
     pub(crate) other: OtherFlags,
 }
 
-/// The flags that name the store; flannelctl has them too.
+/// The flags that name the store; flannelctl also has these flags.
 #[derive(Args, Clone, Debug)]
 pub struct StoreFlags {
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub struct StoreFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = ETCD)]
 pub(crate) struct EtcdFlags {
-    /// Client addresses of etcd: http://, https:// or unix:; without a scheme http, or https where a client certificate is given.
+    /// Client addresses of etcd: http://, https:// or unix:; without a scheme: https with a client certificate, otherwise http.
     #[arg(
         long,
         env = "FLANNELD_ETCD_ENDPOINTS",
@@ -73,7 +73,7 @@ pub(crate) struct EtcdFlags {
         default_value = "/coreos.com/network"
     )]
     pub(crate) etcd_prefix: Vec<Value<String>>,
-    /// Certificate authority for an https etcd; needs no client certificate.
+    /// CA certificate with which flanneld verifies etcd. This flag does not need a client certificate.
     #[arg(long, env = "FLANNELD_ETCD_CAFILE", value_name = "FILE")]
     pub(crate) etcd_cafile: Vec<Value<String>>,
     /// Client certificate; requires --etcd-keyfile.
@@ -91,20 +91,20 @@ pub(crate) struct EtcdFlags {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Where leases are kept: a directory (no server needed)")]
+#[command(next_help_heading = "Store of the leases: a directory (no server needed)")]
 pub(crate) struct DirFlags {
-    /// Keep leases as files in this directory instead of in etcd. All nodes must share it.
+    /// Keeps leases as files in this directory instead of in etcd. All nodes must share the directory.
     #[arg(long, env = "FLANNELD_SUBNET_DIR", value_name = "DIR")]
     pub(crate) subnet_dir: Vec<Value<String>>,
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Where leases are kept: the Nodes of Kubernetes")]
+#[command(next_help_heading = "Store of the leases: the Nodes of Kubernetes")]
 pub(crate) struct KubernetesFlags {
-    /// Take this node's subnet from its Node's podCIDRs. The Node comes from NODE_NAME, or from POD_NAME and POD_NAMESPACE.
+    /// Takes this node's subnet from its Node's podCIDRs. Set NODE_NAME, or POD_NAME and POD_NAMESPACE.
     #[arg(long, env = "FLANNELD_KUBE_SUBNET_MGR")]
     pub(crate) kube_subnet_mgr: Vec<Value<bool>>,
-    /// Addresses of API servers, tried in order; default: the kubeconfig's, or the pod's environment.
+    /// Addresses of API servers, tried in order; default: the kubeconfig's server, or the server in the pod's environment.
     #[arg(long, env = "FLANNELD_KUBE_API_URL", value_name = "URL,…")]
     pub(crate) kube_api_url: Vec<Value<String>>,
     /// Prefix of the Nodes' annotations.
@@ -126,7 +126,7 @@ pub(crate) struct KubernetesFlags {
         default_value = "/etc/kube-flannel/net-conf.json"
     )]
     pub(crate) net_config_path: Vec<Value<String>>,
-    /// Set the Node's condition NetworkUnavailable to False once its network works.
+    /// Sets the Node's condition NetworkUnavailable to False once the Node's network works.
     #[arg(
         long,
         env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE",
@@ -138,7 +138,7 @@ pub(crate) struct KubernetesFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = ETCD)]
 pub(crate) struct LeaseFlags {
-    /// Report not ready once the lease has less than this left (1 to 1439).
+    /// Reports that this node is not ready once the lease has fewer than this many minutes left (1 to 1439).
     #[arg(
         long,
         env = "FLANNELD_SUBNET_LEASE_RENEW_MARGIN",
@@ -150,22 +150,22 @@ pub(crate) struct LeaseFlags {
 
 #[derive(Args, Clone, Debug)]
 #[command(
-    next_help_heading = "The interface that reaches the other nodes (default: the default route's)"
+    next_help_heading = "Interface towards the other nodes (default: interface of the default route)"
 )]
 pub(crate) struct InterfaceFlags {
-    /// Interface by name or address; `auto`: towards the first etcd endpoint. Repeatable; first match wins.
+    /// Interface by name or address; `auto`: the interface towards the first etcd endpoint. Repeatable; first match wins.
     #[arg(long, env = "FLANNELD_IFACE", value_name = "NAME|IP|auto")]
     pub(crate) iface: Vec<Value<String>>,
     /// Interface with an address inside this network; tried after --iface. Repeatable.
     #[arg(long, env = "FLANNELD_IFACE_CIDR", value_name = "CIDR")]
     pub(crate) iface_cidr: Vec<Value<String>>,
-    /// Interface whose address, else name, matches; tried after --iface-cidr. Repeatable.
+    /// Interface whose address, or otherwise name, matches; tried after --iface-cidr. Repeatable.
     #[arg(long, env = "FLANNELD_IFACE_REGEX", value_name = "REGEX")]
     pub(crate) iface_regex: Vec<Value<String>>,
-    /// Interface the kernel would use to reach this address; tried last.
+    /// Interface that the kernel would use to reach this address; tried last.
     #[arg(long, env = "FLANNELD_IFACE_CAN_REACH", value_name = "IP")]
     pub(crate) iface_can_reach: Vec<Value<String>>,
-    /// How long to wait for a missing interface; 0 waits forever.
+    /// Maximum time in seconds to wait for a missing interface; 0: no limit.
     #[arg(
         long,
         env = "FLANNELD_IFACE_WAIT",
@@ -173,10 +173,10 @@ pub(crate) struct InterfaceFlags {
         default_value = "0"
     )]
     pub(crate) iface_wait: Vec<Value<i64>>,
-    /// IPv4 address to publish if it is not the interface's (NAT).
+    /// IPv4 address to publish if it differs from the interface's address (NAT).
     #[arg(long, env = "FLANNELD_PUBLIC_IP", value_name = "IP")]
     pub(crate) public_ip: Vec<Value<String>>,
-    /// IPv6 address to publish if it is not the interface's.
+    /// IPv6 address to publish if it differs from the interface's address.
     #[arg(long, env = "FLANNELD_PUBLIC_IPV6", value_name = "IP")]
     pub(crate) public_ipv6: Vec<Value<String>>,
 }
@@ -192,19 +192,19 @@ pub(crate) struct NodeFlags {
         default_value = "/run/flannel/subnet.env"
     )]
     pub(crate) subnet_file: Vec<Value<String>>,
-    /// Install this CNI configuration when the node's network works, and keep it installed (SOURCE:DESTINATION).
+    /// Installs this CNI configuration when the node's network works, and keeps it installed (SOURCE:DESTINATION).
     #[arg(long, env = "FLANNELD_INSTALL_CNI_CONF", value_name = "FILE:FILE")]
     pub(crate) install_cni_conf: Vec<Value<String>>,
     /// Permanent identity of this node; default: derived from machine-id, hardware and hostname.
     #[arg(long, env = "FLANNELD_NODE_ID", value_name = "TEXT")]
     pub(crate) node_id: Vec<Value<String>>,
-    /// Refuse a network configuration with another backend than these; empty: accept any.
+    /// Refuses a network configuration whose backend is not in this list; empty: accepts any backend.
     #[arg(long, env = "FLANNELD_REQUIRE_BACKEND", value_name = "NAME,…")]
     pub(crate) require_backend: Vec<Value<String>>,
-    /// With wireguard: exit instead of logging a warning if others can read a secret: a PSK in the network configuration, an open key file.
+    /// Exits instead of logging a warning if others can read a secret of wireguard: a PSK in the network configuration, or an open key file.
     #[arg(long, env = "FLANNELD_REFUSE_INSECURE")]
     pub(crate) refuse_insecure: Vec<Value<bool>>,
-    /// How often to compare the whole kernel state, in addition to events; 0: on events only.
+    /// Interval in seconds between comparisons of the whole kernel state, in addition to comparisons on events; 0: only on events.
     #[arg(
         long,
         env = "FLANNELD_AUDIT_INTERVAL",
@@ -212,7 +212,7 @@ pub(crate) struct NodeFlags {
         default_value = "10"
     )]
     pub(crate) audit_interval: Vec<Value<i64>>,
-    /// Set the sysctls that pods need and keep them set: ip_forward, IPv6 forwarding, bridge-nf-call-*.
+    /// Sets the sysctls that pods need and keeps them set: ip_forward, IPv6 forwarding, bridge-nf-call-*.
     #[arg(long, env = "FLANNELD_SET_SYSCTLS")]
     pub(crate) set_sysctls: Vec<Value<bool>>,
     /// Protocol number that marks flannel's routes (`ip route show proto 241`), 5 to 255.
@@ -268,10 +268,10 @@ pub(crate) struct HealthFlags {
         default_value = "8473"
     )]
     pub(crate) probe_port: Vec<Value<i64>>,
-    /// Also probe the path of pods' packets, from the last address of this node's subnet, which pods then do not get.
+    /// Also probes the path of pods' packets, from the last address of this node's subnet, which flanneld reserves for the probes.
     #[arg(long, env = "FLANNELD_PROBE_PODS", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) probe_pods: Vec<Value<bool>>,
-    /// Add metrics of each peer: its state, round trip and losses. A cluster of N nodes then has N times N of these series.
+    /// Adds metrics of each peer: the peer's state, round trip and losses. A cluster of N nodes has N times N series of each of these metrics.
     #[arg(long, env = "FLANNELD_METRICS_PER_PEER", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) metrics_per_peer: Vec<Value<bool>>,
 }
@@ -287,10 +287,10 @@ pub(crate) struct LogFlags {
         default_value = "text"
     )]
     pub(crate) log_format: Vec<Value<LogFormat>>,
-    /// Verbosity: 1 debug, 4 and above trace; RUST_LOG overrides it.
+    /// Verbosity (1: debug; 4 and above: trace); RUST_LOG overrides this flag.
     #[arg(long, env = "FLANNELD_V", value_name = "LEVEL", default_value = "0")]
     pub(crate) v: Vec<Value<i32>>,
-    /// Accepted for compatibility; use RUST_LOG.
+    /// Flag accepted for compatibility; use RUST_LOG.
     #[arg(long, env = "FLANNELD_VMODULE", value_name = "PATTERN=N,…")]
     pub(crate) vmodule: Vec<Value<String>>,
     /// Accepted for compatibility.
@@ -305,25 +305,25 @@ pub(crate) struct LogFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Traffic rules")]
 pub(crate) struct RuleFlags {
-    /// Masquerade pod traffic that leaves the network.
+    /// Masquerades pod traffic that leaves the network.
     #[arg(long, env = "FLANNELD_IP_MASQ")]
     pub(crate) ip_masq: Vec<Value<bool>>,
-    /// Let the kernel choose source ports: no --random-fully.
+    /// Lets the kernel choose source ports, without --random-fully.
     #[arg(long, env = "FLANNELD_IP_MASQ_FULLY_RANDOM_DISABLE")]
     pub(crate) ip_masq_fully_random_disable: Vec<Value<bool>>,
     /// Destination network for which pods keep their address, in addition to NonMasqueradeCIDRs of the configuration. Repeatable.
     #[arg(long, env = "FLANNELD_NON_MASQUERADE_CIDR", value_name = "CIDR")]
     pub(crate) non_masquerade_cidr: Vec<Value<String>>,
-    /// Masquerade traffic from outside to pods of other nodes, so that replies return through this node.
+    /// Masquerades traffic from outside to pods of other nodes, so that replies return through this node.
     #[arg(long, env = "FLANNELD_MASQUERADE_INBOUND", default_value = "true")]
     pub(crate) masquerade_inbound: Vec<Value<bool>>,
-    /// Accept forwarded traffic of the network.
+    /// Accepts forwarded traffic of the network.
     #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_RULES", default_value = "true")]
     pub(crate) iptables_forward_rules: Vec<Value<bool>>,
-    /// Insert the jump to those rules first, before rules that may reject (firewalld, cloud images).
+    /// Inserts the jump to flannel's forward rules first, before rules that may reject packets (firewalld, cloud images).
     #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_INSERT")]
     pub(crate) iptables_forward_insert: Vec<Value<bool>>,
-    /// How often to compare iptables rules; nftables rules are compared on events.
+    /// Interval in seconds between comparisons of iptables rules; flanneld compares nftables rules on events.
     #[arg(
         long,
         env = "FLANNELD_IPTABLES_RESYNC",
@@ -331,10 +331,10 @@ pub(crate) struct RuleFlags {
         default_value = "5"
     )]
     pub(crate) iptables_resync: Vec<Value<i64>>,
-    /// Exempt encapsulated packets from connection tracking.
+    /// Exempts encapsulated packets from connection tracking.
     #[arg(long, env = "FLANNELD_ENCAP_NOTRACK")]
     pub(crate) encap_notrack: Vec<Value<bool>>,
-    /// Count or drop packets to the encapsulation port that do not come from another node.
+    /// Counts or drops packets to the encapsulation port that do not come from another node.
     #[arg(
         long,
         env = "FLANNELD_ENCAP_PEERS",
@@ -342,10 +342,10 @@ pub(crate) struct RuleFlags {
         default_value = "off"
     )]
     pub(crate) encap_peers: Vec<Value<UnknownSenders>>,
-    /// Drop packets from pods to the encapsulation port of nodes.
+    /// Drops packets from pods to the encapsulation port of nodes.
     #[arg(long, env = "FLANNELD_ENCAP_BAR_PODS")]
     pub(crate) encap_bar_pods: Vec<Value<bool>>,
-    /// Add a blackhole route for this node's subnet, so that packets to missing pods do not leave by the default route.
+    /// Adds a blackhole route for this node's subnet, so that packets to missing pods do not leave by the default route.
     #[arg(long, env = "FLANNELD_IP_BLACKHOLE_ROUTE")]
     pub(crate) ip_blackhole_route: Vec<Value<bool>>,
 }
@@ -353,7 +353,7 @@ pub(crate) struct RuleFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Packets in userspace (udp, and vxlan with \"Mode\": \"userspace\")")]
 pub(crate) struct DatapathFlags {
-    /// How to move packets: with the kernel's offloads, in batches (mmsg), or one by one; auto: the fastest that works.
+    /// Method that moves packets: with the kernel's offloads, in batches (mmsg), or one by one; auto: the fastest method that works.
     #[arg(
         long,
         env = "FLANNELD_DATAPATH",
@@ -361,7 +361,7 @@ pub(crate) struct DatapathFlags {
         default_value = "auto"
     )]
     pub(crate) datapath: Vec<Value<Features>>,
-    /// Queues of the TUN device, up to 16, each with two threads; 0: one for each two processors, at most 4.
+    /// Number of queues of the TUN device, up to 16, each with two threads; 0: one queue for each two processors, at most 4.
     #[arg(
         long,
         env = "FLANNELD_DATAPATH_QUEUES",
@@ -369,7 +369,7 @@ pub(crate) struct DatapathFlags {
         default_value = "0"
     )]
     pub(crate) datapath_queues: Vec<Value<i64>>,
-    /// Move packets of quiet flows ahead of ordinary programs (SCHED_RR), for at most a quarter of the processors' time.
+    /// Moves packets of quiet flows ahead of ordinary programs (SCHED_RR), for at most a quarter of the processors' time.
     #[arg(long, env = "FLANNELD_DATAPATH_REAL_TIME", default_value = "true")]
     pub(crate) datapath_real_time: Vec<Value<bool>>,
 }
@@ -378,13 +378,13 @@ pub(crate) struct DatapathFlags {
 #[command(next_help_heading = "Other")]
 pub(crate) struct OtherFlags {
     // Go flannel ignores the environment variable of this flag, so it has none here.
-    /// Print the version and exit.
+    /// Prints the version and exits.
     #[arg(long)]
     pub(crate) version: Vec<Value<bool>>,
-    /// Print the common flags and exit.
+    /// Prints the common flags and exits.
     #[arg(long, action = ArgAction::Help)]
     pub(crate) help: Option<bool>,
-    /// Print all flags and exit.
+    /// Prints all flags and exits.
     #[arg(long, action = ArgAction::Help)]
     pub(crate) help_all: Option<bool>,
 }

@@ -80,7 +80,7 @@ pub(crate) fn check_variables() -> Result<(), Mistake> {
 /// Returns the Node that the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
 ///
 /// # Errors
-/// Returns an error if neither is set, or if a variable contains an invalid name.
+/// Returns an error if the environment names neither a Node nor a pod, or if a variable contains an invalid name.
 pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     if let Some(name) = name_in("NODE_NAME")? {
         return Ok(Identity::Node(name));

@@ -1,4 +1,4 @@
-//! Options from the command line and the environment: the options of Go flannel, and some that only flannel-rs has.
+//! Options from the command line and the environment: the options of Go flannel, and options that only flannel-rs has.
 //!
 //! [`read`] converts Go's command-line syntax (`argv`), and lets clap fill the structs of `flags` from the result and from the
 //! environment. [`read`] then converts the structs to validated [`Settings`] in one pass that finds every mistake (`build`).
@@ -6,7 +6,7 @@
 #![deny(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "what was typed is made printable by `help::mistakes`"
+    reason = "`help::mistakes` makes the typed text printable"
 )]
 
 mod argv;
@@ -45,13 +45,13 @@ use std::io::Write;
 /// Action that a command line requests.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Run the daemon with these settings.
+    /// Runs the daemon with these settings.
     Run(Box<Settings>),
-    /// Print this help and exit.
+    /// Prints this help and exits.
     Help(String),
-    /// Print this version and exit.
+    /// Prints this version and exits.
     Version(String),
-    /// Report these mistakes in the command line and the environment.
+    /// Reports these mistakes in the command line and the environment.
     Mistakes(Vec<Mistake>),
 }
 
@@ -170,7 +170,7 @@ impl Invocation {
     /// Returns the exit code if the daemon should not run: 0 after help or version, 1 after mistakes.
     #[allow(
         clippy::print_stderr,
-        reason = "there is no log yet; what was typed is made printable by `help::mistakes`"
+        reason = "no log exists yet; `help::mistakes` makes the typed text printable"
     )]
     pub fn settings_or_print(self) -> Result<Box<Settings>, u8> {
         match self {

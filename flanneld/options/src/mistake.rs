@@ -10,25 +10,25 @@ use types::{Coded, Problem};
 /// A mistake that keeps the daemon from starting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mistake {
-    /// clap rejects a command line that the normaliser accepted.
+    /// A command line that the normaliser accepted and clap rejects.
     Unreadable(clap::error::ErrorKind),
-    /// A word begins with a dash but is not a flag.
+    /// A word that begins with a dash but is not a flag.
     Syntax {
         /// The word, without a value.
         flag: String,
     },
-    /// The flag does not exist.
+    /// A flag that does not exist.
     Unknown {
         /// The name as typed, without dashes.
         name: String,
         /// The most similar flag.
         near: Option<String>,
     },
-    /// The value of a flag is missing.
+    /// A flag without its value.
     NoValue {
         /// The name as typed, without dashes.
         name: String,
-        /// The placeholder for its value in the help.
+        /// The placeholder for the flag's value in the help.
         value: String,
     },
     /// A value is unusable.
@@ -38,14 +38,14 @@ pub enum Mistake {
         /// The fault of the value.
         fault: Fault,
     },
-    /// The prefix of annotations is invalid.
+    /// An invalid prefix of annotations.
     Prefix {
         /// The flag or variable with the prefix.
         from: String,
         /// The fault of the prefix.
         why: PrefixError,
     },
-    /// Two flags select different stores.
+    /// Two flags that select different stores.
     TwoStores {
         /// The flag or variable of the directory.
         dir: String,
@@ -54,21 +54,21 @@ pub enum Mistake {
         /// Whether the other store is Kubernetes. Otherwise it is etcd.
         kubernetes: bool,
     },
-    /// A flag requires another flag, which is missing.
+    /// A flag without the other flag that it requires.
     Alone {
         /// The flag or variable that the operator set.
         from: String,
         /// The missing flag.
         missing: Partner,
     },
-    /// The variable EVENT_QUEUE_DEPTH is not an integer.
+    /// A value of the variable EVENT_QUEUE_DEPTH that is not an integer.
     QueueDepth {
         /// The value of the variable.
         depth: String,
     },
-    /// The environment does not name this host's Node.
+    /// An environment that does not name this host's Node.
     NodeUnknown,
-    /// A variable does not contain a valid name for Kubernetes.
+    /// A variable that does not contain a valid name for Kubernetes.
     NodeName {
         /// The name of the variable.
         variable: String,
@@ -97,17 +97,17 @@ pub enum Partner {
 pub enum Fault {
     /// Not a boolean.
     Truth(String),
-    /// The value is not an integer in Go's syntax.
+    /// A value that is not an integer in Go's syntax.
     Integer(String),
-    /// The value is not a decimal integer.
+    /// A value that is not a decimal integer.
     Decimal(String),
-    /// The value is not a log format.
+    /// A value that is not a log format.
     LogFormat(String),
-    /// The value is not a mode of `--encap-peers`.
+    /// A value that is not a mode of `--encap-peers`.
     UnknownSenders(String),
-    /// The value is not a mode of `--datapath`.
+    /// A value that is not a mode of `--datapath`.
     Datapath(String),
-    /// The number is out of range.
+    /// A number that is out of range.
     Range {
         /// The number.
         value: i64,
@@ -118,41 +118,41 @@ pub enum Fault {
         /// The unit, and the meaning of special values.
         note: &'static str,
     },
-    /// The number is not a port.
+    /// A number that is not a port.
     Port(i64),
-    /// The value is not an IP address of the required family.
+    /// A value that is not an IP address of the required family.
     PublicAddress {
         /// The value.
         text: String,
         /// The required family.
         family: types::Family,
     },
-    /// The value is not an IP address.
+    /// A value that is not an IP address.
     Address(String),
-    /// The value of `--iface-cidr` is not a network in CIDR notation.
+    /// A value of `--iface-cidr` that is not a network in CIDR notation.
     InterfaceNetwork(String),
-    /// The value is not a network in CIDR notation.
+    /// A value that is not a network in CIDR notation.
     Network(String),
-    /// The value is not a regular expression.
+    /// A value that is not a regular expression.
     Pattern(PatternError),
-    /// The etcd endpoint is unusable.
+    /// An unusable etcd endpoint.
     Endpoint(EndpointError),
-    /// The etcd endpoint contains a user.
+    /// An etcd endpoint that contains a user.
     EndpointUser,
     /// No etcd endpoint.
     NoEndpoint,
-    /// The value is not a valid root for keys.
+    /// A value that is not a valid root for keys.
     Root(String),
-    /// The value is not the address of an API server.
+    /// A value that is not the address of an API server.
     Server {
         /// The address; `None` if it may contain a password.
         named: Option<String>,
         /// The fault of the address.
         why: UrlError,
     },
-    /// The value is not a valid identity of a node.
+    /// A value that is not a valid identity of a node.
     NodeId(String),
-    /// The value is not the name of a backend.
+    /// A value that is not the name of a backend.
     NoBackend(String),
     /// An unknown backend.
     Backend {
@@ -161,13 +161,13 @@ pub enum Fault {
         /// The names of all backends.
         known: Vec<String>,
     },
-    /// The value is not the path of a file.
+    /// A value that is not the path of a file.
     File(String),
-    /// The value does not contain the paths of two files.
+    /// A value that does not contain the paths of two files.
     TwoFiles(String),
-    /// The value does not have the form `pattern=N`.
+    /// A value that does not have the form `pattern=N`.
     Vmodule(String),
-    /// The value does not have the form `file.go:N`.
+    /// A value that does not have the form `file.go:N`.
     Backtrace(String),
 }
 
@@ -183,28 +183,28 @@ pub struct PatternError {
 /// A questionable option that does not keep the daemon from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// flanneld ignores the rest of the command line.
+    /// The rest of the command line, which flanneld ignores.
     Ignored {
         /// The first ignored argument; `None` if it may be a secret.
         from: Option<String>,
     },
-    /// `--iface=auto` has no effect with Kubernetes.
+    /// `--iface=auto`, which has no effect with Kubernetes.
     Auto,
-    /// TLS options are set, but this endpoint does not use TLS.
+    /// TLS options although this endpoint does not use TLS.
     TlsUnused(Endpoint),
-    /// The route protocol number belongs to a routing daemon.
+    /// A route protocol number that belongs to a routing daemon.
     RouteProtocol {
         /// The flag or variable with the number.
         from: String,
         /// The protocol number.
         number: u64,
     },
-    /// The interval between two comparisons is zero or negative.
+    /// A zero or negative interval between two comparisons.
     NoPause {
         /// The flag or variable with the interval.
         from: String,
     },
-    /// A flag or variable was set by its former name.
+    /// A flag or variable with its former name.
     Renamed {
         /// The former name.
         former: String,
@@ -244,7 +244,7 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| {
             match self {
-            Self::Unreadable(kind) => write!(f, "the command line cannot be read: {kind}"),
+            Self::Unreadable(kind) => write!(f, "cannot read the command line: {kind}"),
             Self::Syntax { flag } => write!(f, "bad flag syntax: {flag}; a flag looks like --name=value"),
             Self::Unknown { name, near: Some(near) } => write!(f, "flag provided but not defined: --{name}; did you mean --{near}?"),
             Self::Unknown { name, near: None } => write!(f, "flag provided but not defined: --{name}; see --help-all"),
@@ -253,7 +253,7 @@ impl fmt::Display for Mistake {
             Self::Prefix { from, why } => write!(f, "error creating network manager: {from}: {why}"),
             Self::TwoStores { dir, other, kubernetes } => {
                 let store = if *kubernetes { "Kubernetes" } else { "etcd" };
-                write!(f, "{dir} and {other} exclude each other: leases are kept in a directory or in {store}")
+                write!(f, "{dir} and {other} exclude each other: keep the leases either in a directory or in {store}")
             }
             Self::Alone { from, missing } => write!(f, "{from} needs {missing}"),
             Self::QueueDepth { depth } => write!(f, "env EVENT_QUEUE_DEPTH={depth} format error: it is not an integer"),
@@ -261,7 +261,7 @@ impl fmt::Display for Mistake {
                 "env variables POD_NAME and POD_NAMESPACE must be set, or NODE_NAME: --kube-subnet-mgr has to know which Node this is (in a pod's \
                  manifest: valueFrom.fieldRef.fieldPath spec.nodeName; elsewhere the name that `kubectl get nodes` shows)",
             ),
-            Self::NodeName { variable, name } => write!(f, "{variable}: {name:?} is not a name of Kubernetes: letters, digits, hyphens and dots"),
+            Self::NodeName { variable, name } => write!(f, "{variable}: {name:?} is not a Kubernetes name: use letters, digits, hyphens and dots"),
             Self::Also(warning) => write!(f, "also: {warning}"),
         }
         })
@@ -326,12 +326,14 @@ impl fmt::Display for Fault {
             Self::Integer(text) => write!(f, "{text:?} is not an integer"),
             Self::Decimal(text) => write!(f, "{text:?} is not a decimal integer"),
             Self::LogFormat(text) => {
-                write!(f, "{text:?} is not a log format; there are text and json")
+                write!(f, "{text:?} is not a log format; use text or json")
             }
-            Self::UnknownSenders(text) => write!(f, "{text:?} is none of off, count and drop"),
+            Self::UnknownSenders(text) => {
+                write!(f, "{text:?} is not a mode: use off, count or drop")
+            }
             Self::Datapath(text) => write!(
                 f,
-                "{text:?} is not a mode: use offload, mmsg or plain, or omit it for the fastest available"
+                "{text:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode"
             ),
             Self::Range {
                 value,
@@ -340,9 +342,9 @@ impl fmt::Display for Fault {
                 note,
             } => write!(
                 f,
-                "{value} is out of range, it must be {low} to {high} ({note})"
+                "{value} is out of range; it must be {low} to {high} ({note})"
             ),
-            Self::Port(number) => write!(f, "{number} is not a port; the highest is 65535"),
+            Self::Port(number) => write!(f, "{number} is not a port; the highest port is 65535"),
             Self::PublicAddress { text, family } => match family {
                 types::Family::V4 => write!(
                     f,
@@ -363,7 +365,7 @@ impl fmt::Display for Fault {
             Self::Endpoint(error) => write!(f, "{error}"),
             Self::EndpointUser => f.write_str(USER),
             Self::NoEndpoint => {
-                f.write_str("contains no endpoint; it should look like http://10.0.0.1:2379")
+                f.write_str("contains no endpoint; write an endpoint such as http://10.0.0.1:2379")
             }
             Self::Root(text) => write!(
                 f,
@@ -381,7 +383,7 @@ impl fmt::Display for Fault {
             }
             Self::NodeId(text) => write!(
                 f,
-                "{text:?} is not a node identity: at most 253 bytes, no blanks, no control characters"
+                "{text:?} is not a node identity: use at most 253 bytes, without blanks and control characters"
             ),
             Self::NoBackend(text) => write!(f, "{text:?} names no backend"),
             Self::Backend { name, known } => {
@@ -394,7 +396,7 @@ impl fmt::Display for Fault {
             Self::File(text) => write!(f, "{text:?} is not the path of a file"),
             Self::TwoFiles(text) => write!(
                 f,
-                "{text:?} is not the paths of two files with a colon between them, such as /etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"
+                "{text:?} does not contain the paths of two files with a colon between them, such as /etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"
             ),
             Self::Vmodule(text) => write!(f, "{text:?} is not pattern=N"),
             Self::Backtrace(text) => write!(f, "{text:?} is not file.go:N"),
@@ -441,25 +443,25 @@ impl fmt::Display for Warning {
         text(f, self, |f| {
             match self {
             Self::Ignored { from } => {
-                f.write_str("the command line from ")?;
+                f.write_str("flanneld ignores the command line from ")?;
                 match from {
                     Some(from) => write!(f, "{from:?}")?,
                     None => f.write_str("an argument that is not shown")?,
                 }
                 f.write_str(
-                    " on is ignored: flags end at the first argument that is not a flag; a switch takes its value with '=', as in --ip-masq=false",
+                    " onwards: flags end at the first argument that is not a flag; a switch takes its value with '=', as in --ip-masq=false",
                 )
             }
             Self::Auto => {
                 f.write_str("--iface=auto has no meaning with --kube-subnet-mgr: without it the interface is chosen by the Node's addresses")
             }
             Self::TlsUnused(endpoint) => {
-                write!(f, "the TLS options are not used with {endpoint}, which is not encrypted; write https:// to use them")
+                write!(f, "flanneld does not use the TLS options with {endpoint}, which is not encrypted; write https:// to use them")
             }
             Self::RouteProtocol { from, number } => {
-                write!(f, "{from}={number} is the number of a routing daemon: if one runs here, its routes inside the network count as ours")
+                write!(f, "{from}={number} is the number of a routing daemon: if that daemon runs on this node, flanneld treats the daemon's routes inside the network as flannel's routes")
             }
-            Self::Renamed { former, present } => write!(f, "{former} is now called {present}; the next release does not know the former name"),
+            Self::Renamed { former, present } => write!(f, "{former} is now called {present}; the next release rejects the former name"),
             Self::NoPause { from } => write!(f, "{from}: Go flannel would loop without a pause; using 5 s"),
         }
         })

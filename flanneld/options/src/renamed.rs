@@ -3,13 +3,13 @@
 use clap::Arg;
 use types::renamed::{FLAGS, RenamedFlag};
 
-/// Returns whether the former variable applies, because it is set and the current variable is not.
+/// Returns whether the former variable applies: the former variable is set, and the current variable is not set.
 fn is_in_use(flag: &RenamedFlag) -> bool {
     let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     is_set(flag.former_variable) && !is_set(flag.present_variable)
 }
 
-/// Returns the former variable of an argument if it applies.
+/// Returns the former variable of an argument if the variable applies.
 pub(crate) fn former_variable(arg: &Arg) -> Option<&'static str> {
     let name = arg.get_long()?;
     FLAGS

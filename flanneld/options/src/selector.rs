@@ -27,7 +27,9 @@ pub enum Selector {
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::DefaultRoute(from) => write!(f, "{from}= (empty: the default route's)"),
+            Self::DefaultRoute(from) => {
+                write!(f, "{from}= (empty: the interface of the default route)")
+            }
             Self::Auto => f.write_str("--iface=auto"),
             Self::Address(ip) => write!(f, "--iface={ip}"),
             Self::Name(name) => write!(f, "--iface={name}"),

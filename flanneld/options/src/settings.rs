@@ -15,7 +15,7 @@ use types::Addresses;
 pub struct Settings {
     /// The store of the leases.
     pub store: Store,
-    /// `--subnet-lease-renew-margin`: the node is not ready if its lease has less time left than this.
+    /// `--subnet-lease-renew-margin`: minimum remaining time of the lease; below this time, the node is not ready.
     pub renew_margin: Duration,
     /// Selection of the underlay interface and its addresses.
     pub interface: InterfaceSettings,
@@ -47,17 +47,17 @@ pub struct InterfaceSettings {
 /// This node's identity, files and kernel settings.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
-    /// `--node-id`; `None` derives it from the host.
+    /// `--node-id`: identity of this node; `None` derives the identity from the host.
     pub id: Option<String>,
     /// `--subnet-file`: path of subnet.env. The status file, the socket and the exit report are in the same folder.
     pub subnet_file: PathBuf,
     /// `--install-cni-conf`: a CNI configuration to install.
     pub cni_conf: Option<CniConf>,
-    /// `--require-backend`: the backends that a network configuration may name; empty allows any.
+    /// `--require-backend`: the backends that a network configuration may name; an empty list allows all backends.
     pub require_backend: Vec<String>,
     /// `--refuse-insecure`: whether to refuse secrets that other users can read.
     pub refuse_insecure: bool,
-    /// `--audit-interval`: time between two comparisons of the whole kernel state; `None` compares on events only.
+    /// `--audit-interval`: time between two comparisons of the whole kernel state; `None` compares only on events.
     pub audit: Option<Duration>,
     /// `--set-sysctls`: whether to set the sysctls that pods need.
     pub set_sysctls: bool,

@@ -24,7 +24,8 @@ pub enum Store {
 }
 
 impl Store {
-    /// Returns the host and port of the first endpoint, whose route `--iface=auto` looks up. `None` for a directory, a socket, or Kubernetes.
+    /// Returns the host and port of the first endpoint, whose route `--iface=auto` looks up. The result is
+    /// `None` for a directory, a socket, or Kubernetes.
     pub fn host(&self) -> Option<(&str, u16)> {
         match self {
             Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
@@ -73,7 +74,7 @@ impl Store {
         }
     }
 
-    /// Returns the name of this node in a Kubernetes store; empty until the client has read it. `None` for other stores.
+    /// Returns the name of this node in a Kubernetes store; empty until the client has read the name. `None` for other stores.
     pub fn node(&self) -> Option<String> {
         match self {
             Store::Kube(kube) => Some(match &kube.identity {
@@ -86,11 +87,11 @@ impl Store {
 
     /// Opens the store for a daemon.
     ///
-    /// For etcd and a directory, this function sends no request: requests wait until the store is available. For Kubernetes, it determines this
-    /// node's Node.
+    /// For etcd and a directory, this function sends no request: requests wait until the store is available.
+    /// For Kubernetes, this function determines this node's Node.
     ///
     /// # Errors
-    /// Returns `Unavailable` if the store cannot be opened yet, and `Refused` if it never can.
+    /// Returns `Unavailable` if a later attempt may open the store, and `Refused` if no attempt can open it.
     pub async fn open(&self) -> Result<Arc<dyn SubnetManager>, Error> {
         Ok(match self {
             Store::Dir(folder) => Arc::new(DirManager::new(folder.clone())),
@@ -143,7 +144,7 @@ impl fmt::Display for Store {
 pub struct Etcd {
     /// The client addresses of etcd, at least one.
     pub endpoints: Vec<Endpoint>,
-    /// Root of the keys, cleaned, so that `{prefix}/config` is a key. Empty if the root is `/`.
+    /// Root of the keys, cleaned, so that `{prefix}/config` is a key. The prefix is empty if the root is `/`.
     pub prefix: String,
     /// TLS options; `None` without TLS options, or if no endpoint uses TLS.
     pub tls: Option<Tls>,
@@ -167,7 +168,7 @@ impl Etcd {
     }
 }
 
-/// Files for TLS. The client reads them again when they change.
+/// Files for TLS. The client reads the files again when the files change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// The certificate authority; `None` selects the authorities of the system.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions};
 
-/// Runs a function in exactly this environment. Tests that call it do not run at the same time.
+/// Runs a function in exactly this environment. Tests that call this function do not run at the same time.
 fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
     let mut variables: Vec<(String, Option<&str>)> = Flags::command()
         .get_arguments()
@@ -199,7 +199,7 @@ fn cni_configuration_is_two_paths() {
     for text in ["/etc/a", "/etc/a:", ":/etc/a", ":", "/etc/a:/"] {
         let list = mistakes(&[&format!("--install-cni-conf={text}")], &[]);
         assert!(
-            list.len() == 1 && list[0].contains("is not the paths of two files"),
+            list.len() == 1 && list[0].contains("does not contain the paths of two files"),
             "{text}: {list:?}"
         );
     }
@@ -233,7 +233,7 @@ fn mistakes_are_all_reported_at_once() {
         "FLANNELD_ROUTE_PROTOCOL: 4 is out of range",
         "FLANNELD_VMODULE",
         "xml",
-        "--encap-peers: \"maybe\" is none of off, count and drop",
+        "--encap-peers: \"maybe\" is not a mode: use off, count or drop",
     ] {
         assert_eq!(
             list.iter().filter(|mistake| mistake.contains(part)).count(),
@@ -328,12 +328,12 @@ fn kubernetes_mistakes_are_reported() {
         (
             &["--kube-subnet-mgr"],
             &[("NODE_NAME", "../n1?x")],
-            "is not a name of Kubernetes",
+            "is not a Kubernetes name",
         ),
         (
             &["--kube-subnet-mgr"],
             &[("NODE_NAME", "n 1\u{1b}")],
-            "is not a name of Kubernetes",
+            "is not a Kubernetes name",
         ),
         (
             &["--kube-subnet-mgr", "--kube-annotation-prefix=org"],
@@ -569,7 +569,7 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
                     .iter()
                     .map(ToString::to_string)
                     .collect(),
-                "ignored",
+                "ignores the command line",
             ),
         ] {
             let printed = list.join(" ");
@@ -594,7 +594,7 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
     }
     let stray = mistakes(&["--etcd-username=u", "--etcd-password=", "s3cret"], &[]).join(" ");
     assert!(
-        stray.contains("is ignored") && !stray.contains("s3cret"),
+        stray.contains("flags end at the first argument") && !stray.contains("s3cret"),
         "{stray}"
     );
     // The `@` in a socket's path does not separate a user.
@@ -691,10 +691,10 @@ fn selectors_keep_the_order_of_trying() {
             "--iface=10.0.0.1",
             "--iface=fd00::1",
             "--iface=auto",
-            "--iface= (empty: the default route's)",
+            "--iface= (empty: the interface of the default route)",
             "--iface-cidr=10.1.0.0/16",
             "--iface-regex=^10\\.",
-            "--iface-regex= (empty: the default route's)",
+            "--iface-regex= (empty: the interface of the default route)",
             "--iface-can-reach=10.0.0.9",
         ]
     );
@@ -1021,7 +1021,7 @@ fn value() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Reading never panics, and clap rejects nothing that the normaliser accepted.
+    /// Reading a command line never panics, and clap rejects nothing that the normaliser accepts.
     #[test]
     fn any_command_line_is_read_without_panic(args in proptest::collection::vec(word(), 0..8), variables in proptest::collection::btree_map(0..60_usize, value(), 0..4)) {
         let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| name.to_string_lossy().into_owned()).collect();
@@ -1033,7 +1033,7 @@ proptest! {
         }
     }
 
-    /// One dash or two, and `=` or a separate word, have the same result.
+    /// A flag has the same result with one dash or two, and with `=` or a separate word.
     #[test]
     fn flag_has_four_spellings(at in 0..60_usize, value in value()) {
         let flags: Vec<Arg> = Flags::command().get_arguments().cloned().collect();

@@ -24,12 +24,12 @@ pub const ANSWERS: Rate = Rate {
     per_second: 2000.0,
     burst: 2000.0,
 };
-/// Limit of row replies to one address.
+/// Limit of replies with reports to one address.
 pub(crate) const ROWS_AN_ADDRESS: Rate = Rate {
     per_second: 2.0,
     burst: 2.0,
 };
-/// Limit of row replies to all addresses together. Encoding a row visits every peer.
+/// Limit of replies with reports to all addresses together. Encoding a report visits every peer.
 pub const ROWS: Rate = Rate {
     per_second: 50.0,
     burst: 50.0,
@@ -55,7 +55,7 @@ pub(crate) const BROKEN_PEERS: Rate = Rate {
     per_second: 1.0,
     burst: 6.0,
 };
-/// Limit of row requests to other nodes while a client views their rows.
+/// Limit of requests for reports of other nodes while a client views these reports.
 pub(crate) const ROW_QUESTIONS: Rate = Rate {
     per_second: 100.0,
     burst: 10.0,
@@ -84,12 +84,12 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// Takes `count` tokens. If the bucket has fewer tokens, returns false and takes none.
+    /// Takes `count` tokens. If the bucket has fewer tokens, returns false and takes no token.
     pub(crate) fn take(&mut self, now: Duration, count: u32) -> bool {
         self.take_above(now, count, 0.0)
     }
 
-    /// Takes one token. With `spare`, half of the burst is reserved for calls without `spare`.
+    /// Takes one token. With `spare`, the call leaves half of the burst to calls without `spare`.
     pub(crate) fn take_one(&mut self, now: Duration, spare: bool) -> bool {
         self.take_above(now, 1, if spare { self.rate.burst / 2.0 } else { 0.0 })
     }
@@ -137,7 +137,7 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
         }
     }
 
-    /// Takes one token of a key. With `spare`, half of the key's burst is reserved for calls without `spare`.
+    /// Takes one token of a key. With `spare`, the call leaves half of the key's burst to calls without `spare`.
     pub fn take(&mut self, key: K, now: Duration, spare: bool) -> bool {
         if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
@@ -168,13 +168,13 @@ impl AnswerLimits {
         }
     }
 
-    /// Takes the tokens for an echo reply. Returns false if a limit is reached. With `spare`, half of each burst is reserved for calls without
-    /// `spare`.
+    /// Takes the tokens for an echo reply. Returns false if a limit is reached. With `spare`, the call leaves
+    /// half of each burst to calls without `spare`.
     pub(crate) fn take_echo(&mut self, to: IpAddr, now: Duration, spare: bool) -> bool {
         self.echoes_to.take(to, now, spare) && self.echoes.take_one(now, spare)
     }
 
-    /// Takes the tokens for a row reply. Returns false if a limit is reached.
+    /// Takes the tokens for a reply with a report. Returns false if a limit is reached.
     pub(crate) fn take_row(&mut self, to: IpAddr, now: Duration) -> bool {
         self.rows_to.take(to, now, false) && self.rows.take(now, 1)
     }

@@ -20,9 +20,9 @@ const ANSWER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Durati
 /// that size got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// The largest size that the path is known to carry.
+    /// The largest packet size, in bytes, that the path is known to carry.
     carried: u16,
-    /// The smallest size known to be too large.
+    /// The smallest packet size, in bytes, that is known to be too large.
     too_large: u16,
     tries: u8,
 }
@@ -70,7 +70,7 @@ impl Search {
         }
     }
 
-    /// Returns the time to wait for a reply, given the round trip so far.
+    /// Returns the time to wait for a reply, based on the known round trip.
     pub fn wait(rtt: Option<Duration>) -> Duration {
         rtt.map_or(ANSWER_TIMEOUT.1, |rtt| {
             (rtt * 20).clamp(ANSWER_TIMEOUT.0, ANSWER_TIMEOUT.1)

@@ -39,8 +39,8 @@ pub fn last_of_pods(subnet: &IpNet) -> Option<IpAddr> {
     })
 }
 
-/// Returns the host bits of [`address`]. `hosts` is the mask of these bits, at most the last 32. Returns a number that no address has if subnets are
-/// too small.
+/// Returns the host bits of [`address`]. `hosts` is the mask of the host bits, at most the last 32 bits. If subnets
+/// are too small, returns a number that no address has.
 #[cfg(any(test, feature = "prober"))]
 pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     if hosts.count_ones() < MIN_HOST_BITS.into() {
@@ -79,13 +79,13 @@ pub fn question(nonce: u64, from: u64) -> Vec<u8> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lost {
-    /// No loss: packets of pods arrive with another source address, so pod calls do not arrive.
+    /// Changed source address without a loss: packets of pods arrive with another source address, so pod calls do not arrive.
     Address,
-    /// The peer sends no reply and no pod call.
+    /// Loss of both the reply and the pod call.
     Everything,
-    /// Pod calls arrive, but replies do not.
+    /// Loss of replies, while pod calls arrive.
     Answers,
-    /// Replies arrive, but pod calls do not: packets of connections to pods get lost.
+    /// Loss of pod calls, while replies arrive: packets of connections to pods get lost.
     Calls,
 }
 
@@ -96,9 +96,9 @@ pub struct PodPath {
     pub address: Option<IpAddr>,
     /// Reason why results are missing.
     pub obstacle: Option<Obstacle>,
-    /// Number of probed peers in the last round that reply to the host.
+    /// Number of peers that the last round probed and that reply to the host.
     pub asked: usize,
-    /// Number of these peers that sent a reply and a pod call.
+    /// Number of the peers counted by `asked` that sent a reply and a pod call.
     pub answered: usize,
     /// Subnets of the peers to or from which packets of pods get lost while the host's own packets pass, with the kind of loss.
     pub lost: BTreeMap<IpNet, Lost>,
@@ -108,13 +108,13 @@ pub struct PodPath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodState {
-    /// This node has not probed a peer yet, or cannot probe.
+    /// Unknown state: this node has not probed a peer yet, or cannot probe.
     Unknown,
-    /// Packets of pods pass in both directions.
+    /// Path that carries packets of pods in both directions.
     Well,
-    /// Packets from or to some peers get lost.
+    /// Loss of packets from or to some peers.
     Some,
-    /// Packets from or to all probed peers get lost.
+    /// Loss of packets from or to all probed peers.
     All,
 }
 
@@ -153,19 +153,19 @@ impl PodPath {
 /// Reason why pod probes have no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// No bridge has an address of this node's subnet. The bridge appears with the first pod.
+    /// Lack of a bridge with an address of this node's subnet. The bridge appears with the first pod.
     NoBridge,
-    /// The subnet has too few addresses.
+    /// A subnet with too few addresses.
     SmallSubnet,
-    /// Another device on the bridge has the address. Contains the hardware address of that device.
+    /// Address of the probes that another device on the bridge already has. Contains the hardware address of the other device.
     Taken(String),
-    /// The kernel refuses the device or the socket with this error.
+    /// The error with which the kernel refuses the device or the socket.
     Refused(String),
-    /// No peer replies over the overlay.
+    /// Lack of replies over the overlay from all peers.
     NobodyAnswers,
-    /// Peers reply to the host, but drop packets to the probe port that are the first of a connection.
+    /// Peers that reply to the host, but drop the first packet of a connection to the probe port.
     Filtered,
-    /// Too many other packets arrive at the address of the probes. The kernel may drop replies.
+    /// A flood of other packets to the address of the probes. The kernel may drop replies.
     Flooded,
 }
 
@@ -176,7 +176,7 @@ struct Asked {
     to: IpAddr,
     answered: bool,
     called: bool,
-    /// Whether the peer saw a source address other than the probe's.
+    /// Whether the peer received the probe with another source address.
     changed: bool,
 }
 
@@ -242,7 +242,7 @@ impl PodProbes {
         self.doubted.keys().copied().take(ASKED).collect()
     }
 
-    /// Records a peer's reply. `changed` is set if the peer saw a source address other than the probe's.
+    /// Records a peer's reply. `changed` is true if the peer received the probe with another source address.
     pub fn answer(&mut self, nonce: u64, from: IpAddr, changed: bool) {
         if let Some(asked) = self.asked.get_mut(&nonce).filter(|asked| asked.to == from) {
             asked.answered = true;
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(host_part(0x7, Family::V4), u32::MAX);
     }
 
-    /// Runs a round with one peer. The flags set whether its reply and its pod call arrive, and whether it replies to the host.
+    /// Runs a round with one peer. The flags set whether the peer's reply and pod call arrive, and whether the peer replies to the host.
     fn round(probes: &mut PodProbes, answers: bool, calls: bool, host: bool) {
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         let questions = probes.begin(&[peer], || 7);

@@ -40,7 +40,7 @@ const MIN_STALL: Duration = Duration::from_millis(400);
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum time for which reads wait for the next probe. The kernel timestamps packets, so the wait saves wake-ups and costs no accuracy.
 const MAX_READ_DELAY: Duration = Duration::from_millis(300);
-/// Number of packets per read above which the prober drains the socket without a pause. Otherwise the socket's buffer overflows.
+/// Number of packets per read above which the prober drains the socket without a pause. With a pause, the socket's buffer would overflow.
 const MAX_BATCH: usize = 16;
 /// Time after a flood during which the prober still drains without a pause, because a flood comes in bursts.
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
@@ -62,7 +62,7 @@ pub struct ProberSettings {
     pub kinds: Kinds,
     /// Whether each node has an overlay device with the first address of its subnet.
     pub device: bool,
-    /// The family of the tunnels, if all families share one.
+    /// The family of the tunnels, if one tunnel family serves all families.
     pub outer: Option<Family>,
     /// Whether probes may travel over the underlay, unencrypted.
     pub clear: bool,
@@ -105,9 +105,9 @@ struct Inner {
 pub struct Figures {
     /// The counters.
     pub traffic: Traffic,
-    /// Number of peers, one for each address family, in each state.
+    /// Number of peers in each state, counted separately in each address family.
     pub states: BTreeMap<State, u32>,
-    /// Numbers of these peers that reply and that do not, by path.
+    /// Numbers of peers that reply and of peers that do not reply, by path.
     pub paths: BTreeMap<(Path, PathState), u32>,
     /// Round trips over the overlay since the start.
     pub round_trips: Durations,
@@ -204,7 +204,7 @@ impl Prober {
         )
     }
 
-    /// Applies `of` to each peer. With thousands of peers this takes less memory than [`Prober::view`].
+    /// Applies `of` to each peer. With thousands of peers, this function takes less memory than [`Prober::view`].
     pub fn peers<T>(&self, of: impl FnMut(PeerView) -> T) -> Vec<T> {
         let now = self.now();
         self.inner().node.peers(now, of)
@@ -257,7 +257,7 @@ impl Prober {
         self.shared.verdicts.subscribe()
     }
 
-    /// Returns the figures for metrics. This is cheaper than the view.
+    /// Returns the figures for metrics. This function costs less than [`Prober::view`].
     pub fn figures(&self) -> Figures {
         let inner = self.inner();
         Figures {
@@ -269,7 +269,7 @@ impl Prober {
         }
     }
 
-    /// Returns whether any peer is cut off. This is cheaper than the view.
+    /// Returns whether any peer is cut off. This function costs less than [`Prober::view`].
     pub fn anybody_cut_off(&self) -> bool {
         self.inner()
             .node
@@ -278,7 +278,7 @@ impl Prober {
             .is_some_and(|count| *count > 0)
     }
 
-    /// Requests the rows of other nodes for a client for the next ten seconds, so that [`Prober::view`] includes them.
+    /// Requests other nodes' reports for a client for the next ten seconds, so that [`Prober::view`] includes these reports.
     pub fn request_rows(&self, client: Client) {
         let now = self.now();
         self.inner().node.request_rows(client, now);
@@ -290,8 +290,8 @@ impl Prober {
         self.inner().node.set_own(own);
     }
 
-    /// Probes the peer of this subnet on demand, several times. Returns `None` if no peer has the subnet, if too many such sessions are open, or if
-    /// the result takes longer than five seconds.
+    /// Probes the peer of this subnet on demand, several times. Returns `None` if no peer has the subnet, if
+    /// too many sessions are open, or if the result takes longer than five seconds.
     pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
         /// Guard that ends the session even if the caller's future is dropped.
         struct Asking<'a>(&'a Prober, u64);
@@ -360,7 +360,7 @@ impl Prober {
         }
     }
 
-    /// Applies changed leases and addresses, and opens and closes sockets, if that is due.
+    /// Applies changed leases and addresses, and opens and closes sockets, if an update is due.
     fn follow(
         &self,
         state: &mut LoopState,
@@ -545,7 +545,7 @@ struct Step {
     common: Vec<CommonNotice>,
 }
 
-/// Returns the pause after an update of all peers with this duration.
+/// Returns the length of the pause after an update of all peers that took this time.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(PAUSE_FACTOR).min(PAUSE_LIMIT)
 }

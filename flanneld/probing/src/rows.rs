@@ -1,4 +1,4 @@
-//! A node's row in one datagram: its report about itself and its peers. `docs/probing-format.md` describes the format.
+//! A node's report about itself and its peers, in one datagram. `docs/probing-format.md` describes the format.
 
 use crate::view::Own;
 use crate::wire::{HEADER, ROW, Reader};
@@ -7,7 +7,7 @@ use types::reachability::State;
 
 /// Space in bytes for the name of the check with the most severe finding.
 const NAME_LENGTH: usize = 24;
-/// Maximum number of checks in a row.
+/// Maximum number of checks in a report.
 const MAX_CHECKS: usize = 16;
 /// Encoded length of one peer, in bytes.
 const CELL_LENGTH: usize = 8;
@@ -16,7 +16,7 @@ const PING_ONLY: u8 = 0x80;
 /// Encoding of an unknown round trip or age.
 const NEVER: u8 = u8::MAX;
 
-/// The content of a row reply.
+/// The content of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
     /// The node's report about itself.
@@ -25,11 +25,11 @@ pub struct Body {
     pub counts: BTreeMap<State, u32>,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// The peers, or only the worst peers if the row has no room for all of them.
+    /// The peers, or only the worst peers if the report has no room for all peers.
     pub cells: Vec<Wire>,
 }
 
-/// A peer in a row.
+/// A peer in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
     /// The number of the peer's subnet, as [`crate::who::short`] computes it.
@@ -46,13 +46,13 @@ pub struct Wire {
     pub asked_age_ms: Option<u64>,
 }
 
-/// Returns whether a row has room for this number of peers. If not, the caller must sort `cells` by [`Wire::rank`], so that the row keeps the worst
-/// peers.
+/// Returns whether a report has room for this number of peers. If the report lacks room, the caller must sort
+/// `cells` by [`Wire::rank`], so that the report keeps the worst peers.
 pub fn fit(own: &Own, peers: usize) -> bool {
     peers <= room(own)
 }
 
-/// Returns the maximum number of peers in a row.
+/// Returns the maximum number of peers in a report.
 pub fn room(own: &Own) -> usize {
     (ROW - HEADER - fixed() - checks(own).len()) / CELL_LENGTH
 }
@@ -85,7 +85,7 @@ impl Wire {
     }
 }
 
-/// Encodes a row. Omits peers for which the row has no room.
+/// Encodes a row. Omits peers for which the report has no room.
 pub fn write(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(ROW - HEADER);
     out.push(u8::from(body.own.ready));
@@ -116,7 +116,7 @@ pub fn write(body: &Body) -> Vec<u8> {
     out
 }
 
-/// Decodes a row. Returns `None` if the row is truncated. The content may be false, but numbers are in range and names are printable ASCII.
+/// Decodes a row. Returns `None` if the report is truncated. The content may be false, but numbers are in range and names are printable ASCII.
 pub fn read(bytes: &[u8]) -> Option<Body> {
     let mut read = Reader(bytes);
     let ready = read.u8()? & 1 == 1;

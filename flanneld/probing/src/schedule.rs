@@ -1,12 +1,13 @@
 //! Schedule of the probes. The cost of the schedule for a node does not depend on the size of the cluster.
 //!
-//! In small clusters, a walk probes all peers in turn. In large clusters, half of the turns go to a fixed sample, so a node knows a few peers well,
-//! and a few other nodes watch it. The other half of the turns continues the walk.
+//! In small clusters, a walk probes all peers in turn. In large clusters, half of the turns go to a fixed
+//! sample of peers. A node therefore knows a few peers well, and a few other nodes watch the node. The other
+//! half of the turns continues the walk.
 
 use crate::who::mix;
 use std::time::Duration;
 
-/// Interval between two probes of a peer in small clusters. Larger clusters take longer, because of [`PER_SECOND`].
+/// Interval between two probes of a peer in small clusters. In larger clusters, the interval is longer, because of [`PER_SECOND`].
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
 /// Turns per second in large clusters.
 const PER_SECOND: u32 = 4;
@@ -23,14 +24,14 @@ const MIN_WALK_STEP: Duration = Duration::from_millis(500);
 /// Maximum turns per second of the walks of all nodes on a link together. If a node has more neighbours than its kernel caches, each turn costs a
 /// broadcast (ARP, neighbour discovery) that every host on the link receives.
 const WALKS_A_LINK: u32 = 500;
-/// Minimum time between two probes as long as the MTU.
+/// Minimum time between two probes of the MTU's length.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of peers with which a turn over the underlay also probes the overlay.
 const MAX_BOTH_PATHS: usize = 16;
-/// Number of turns of a peer of which one turn probes the underlay.
+/// Interval between two probes of a peer over the underlay, in turns of this peer.
 const UNDERLAY_INTERVAL: u32 = 4;
 
-/// Returns the time in which this node probes each of `peers` once. `on_link` is the number of peers that share a link with this node.
+/// Returns the time in which this node probes each of `peers` peers once. `on_link` is the number of peers that share a link with this node.
 pub fn cycle(peers: usize, on_link: usize) -> Duration {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     if peers <= MAX_UNSAMPLED {
@@ -101,7 +102,7 @@ impl<K: Copy> Walk<K> {
         self.next += by;
     }
 
-    /// Returns the next peer if a turn is due. `peers` yields all peers with their numbers and is called only once per cycle.
+    /// Returns the next peer if a turn is due. This function calls `peers`, which yields all peers with their numbers, only once per cycle.
     pub fn turn<I: Iterator<Item = (K, u64)>>(
         &mut self,
         now: Duration,
@@ -212,7 +213,7 @@ impl<K: Copy + Ord> Sample<K> {
         u32::try_from(SAMPLE_SIZE).unwrap_or(1)
     }
 
-    /// Returns whether a path is in the sample, or the sample does not exist because the walk probes all paths often.
+    /// Returns whether a path is in the sample, or whether no sample exists, because the walk probes all paths often.
     pub fn has(&self, key: &K) -> bool {
         self.members.is_empty() || self.members.contains(key)
     }
@@ -266,7 +267,7 @@ impl<K: Copy + Ord> Default for Sample<K> {
     }
 }
 
-/// Decides which probes are as long as the MTU: one every two seconds, to each peer in turn.
+/// Decides which probes are as long as the MTU: one probe every two seconds, to each peer in turn.
 #[derive(Clone, Debug)]
 pub(crate) struct FullSize {
     last: Option<Duration>,

@@ -28,7 +28,7 @@ pub struct Target {
     pub subnet: IpNet,
     /// The address at which other nodes reach the node.
     pub address: IpAddr,
-    /// Whether row requests to the node use this family. One family is enough.
+    /// Whether report requests to the node use this family. One family is enough.
     pub primary: bool,
     /// Whether the peer's address is on a link with this host, so that this host needs a neighbour entry to reach the peer.
     pub on_link: bool,
@@ -77,7 +77,8 @@ pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     (v4, v6)
 }
 
-/// Returns the peers in a lease table. `local` are the addresses of this host. `outer` is the family of the tunnels, if all families share one.
+/// Returns the peers in a lease table. `local` are the addresses of this host. `outer` is the family of the
+/// tunnels, if one tunnel family serves all families.
 pub fn targets(
     leases: &LeaseTable,
     own: &Subnets,

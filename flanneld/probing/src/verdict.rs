@@ -2,9 +2,10 @@
 
 use types::reachability::{State, Verdict};
 
-/// Maximum age in milliseconds of a probe that a peer received over the overlay, for which that direction works. Rounds are a second apart.
+/// Maximum age in milliseconds of the last probe that a peer received over the overlay, if the direction to
+/// the peer works. Rounds are a second apart.
 const JUST_NOW_MS: u32 = 2_500;
-/// Number of losses among the last sixteen probes from which a verdict takes more rounds, because more probes may get lost by chance.
+/// Minimum number of losses among the last sixteen probes at which a verdict takes more rounds, because chance may explain more losses.
 pub(crate) const MIN_LOSSES: u32 = 2;
 /// Minimum round trip of a slow peer in microseconds.
 const SLOW_US: u32 = 5_000;
@@ -12,7 +13,7 @@ const SLOW_US: u32 = 5_000;
 const SLOW_TIMES: u32 = 5;
 /// Largest number of probes per loss at which a node loses packets to all peers.
 const NODE_LOSS: u32 = 100;
-/// Minimum number of peers that did not reply to some of these probes.
+/// Minimum number of peers with lost probes at which a node loses packets to all peers.
 const NODE_LOSERS: u32 = 5;
 
 /// Result of one kind of probe.
@@ -21,9 +22,9 @@ pub enum ProbeResult {
     /// No probe was sent.
     #[default]
     NotAsked,
-    /// The reply arrived in time.
+    /// A reply that arrived in time.
     Answered,
-    /// No reply arrived in time.
+    /// Lack of a reply in time.
     Lost,
 }
 
@@ -42,7 +43,7 @@ pub struct Evidence {
     pub underlay: ProbeResult,
     /// A short ping, over the underlay.
     pub underlay_ping: ProbeResult,
-    /// Time since the peer received a probe over the overlay, in milliseconds. The peer reports it over the underlay.
+    /// Time since the peer received a probe over the overlay, in milliseconds. The peer reports this time over the underlay.
     pub hears_us_ms: Option<u32>,
     /// Whether a node with another number replied in the peer's place.
     pub other: bool,
@@ -122,7 +123,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     })
 }
 
-/// Returns the verdict on several rounds at once. `lost` is the number of their probes that got no reply.
+/// Returns the verdict on several rounds at once. `lost` is the number of these rounds' probes that got no reply.
 pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     let verdict = judge(evidence);
     // This function does not know the usual round trip of the pair.
@@ -136,7 +137,7 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     }
 }
 
-/// Returns whether the results of a single turn confirm the current verdict. If not, a whole round follows.
+/// Returns whether the results of a single turn confirm the current verdict. If the results do not confirm the verdict, a whole round follows.
 pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     use ProbeResult::{Answered, Lost, NotAsked};
     if evidence.other {
@@ -190,13 +191,13 @@ pub(crate) fn is_slow(rtt_us: u32, usual_us: u32) -> bool {
 
 /// Returns whether a node loses packets to and from all peers. A single bad peer is not a fault of the node.
 ///
-/// The counts cover the probes to all peers in the last minutes. `asked` probes were sent, and `lost` of them got no reply. `losers` peers did not
-/// reply to at least one probe.
+/// The counts cover the probes to all peers in the last minutes. The node sent `asked` probes, and got no
+/// reply to `lost` of these probes. `losers` peers did not reply to at least one probe.
 pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
     losers >= NODE_LOSERS && lost.saturating_mul(NODE_LOSS) >= asked
 }
 
-/// A verdict that changes only after several rounds in a row agree on another verdict.
+/// A verdict that changes only after several consecutive rounds agree on another verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DebouncedVerdict {
     /// The verdict in force.
@@ -206,13 +207,13 @@ pub(crate) struct DebouncedVerdict {
 
 /// Number of rounds that have to agree on a change.
 const AGREE: u8 = 2;
-/// Number of rounds that have to agree if some replies arrived. Chance may explain the missing replies.
+/// Number of rounds that have to agree if some replies arrive. Chance may explain the missing replies.
 const AGREE_PARTLY: u8 = 3;
 /// Number of rounds that have to agree on a worse verdict while probes get lost by chance.
 const AGREE_LOSSY: u8 = 4;
 
 impl DebouncedVerdict {
-    /// Handles the verdict of one round. Returns whether the current verdict changed.
+    /// Handles the verdict of one round. Returns whether the current verdict changes.
     pub(crate) fn take(&mut self, verdict: Verdict, lossy: bool) -> bool {
         if verdict == self.present.ungraded() {
             self.next = None;
@@ -241,7 +242,7 @@ impl DebouncedVerdict {
         false
     }
 
-    /// Returns whether another round is needed to confirm a change.
+    /// Returns whether a change needs another round for confirmation.
     pub(crate) fn is_undecided(&self) -> bool {
         self.next.is_some()
     }

@@ -34,26 +34,26 @@ pub struct Mesh {
     pub losses: Losses,
     /// This node's peers, one entry per address family, in the order of their subnets.
     pub peers: Vec<PeerView>,
-    /// The rows of other nodes, in the order of their subnets. Empty unless a client viewed them in the last minutes.
+    /// The reports of other nodes, in the order of their subnets. This list is empty unless a client viewed the reports in the last minutes.
     pub rows: Vec<Row>,
 }
 
 /// Counters of the prober since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Number of sent probes and row requests, without pings and replies.
+    /// Number of sent probes and report requests, without pings and replies.
     pub sent: u64,
     /// Number of sent ICMP echo requests.
     pub pings: u64,
-    /// Number of probes, row requests and pings that got a reply from the right node.
+    /// Number of probes, report requests and pings that got a reply from the right node.
     pub answered: u64,
-    /// Number of probes, row requests and pings that got no reply in time.
+    /// Number of probes, report requests and pings that got no reply in time.
     #[serde(default)]
     pub lost: u64,
     /// Number of probes that a host refused by an ICMP error.
     #[serde(default)]
     pub refused: u64,
-    /// Number of probes and row requests of other nodes that got a reply.
+    /// Number of probes and report requests of other nodes that got a reply.
     pub questions: u64,
     /// Number of dropped packets: malformed packets, and replies to no outstanding probe.
     pub junk: u64,
@@ -68,9 +68,9 @@ pub struct Traffic {
 pub enum PathState {
     /// The peer replies.
     Replies,
-    /// The peer does not reply, or another node replies.
+    /// Lack of replies, or replies from another node.
     Silent,
-    /// This node has not probed the peer over this path yet, or cannot probe it.
+    /// Unknown state: this node has not probed the peer over this path yet, or cannot probe the peer.
     Unknown,
 }
 
@@ -83,7 +83,7 @@ pub struct CommonFault {
     pub state: State,
     /// Time since the first peer failed, in milliseconds.
     pub age_ms: u64,
-    /// Number of peers probed since then.
+    /// Number of peers probed since the first peer failed.
     pub asked: usize,
     /// Number of probed peers with the fault.
     pub failed: usize,
@@ -132,7 +132,7 @@ pub struct PeerView {
     pub state_age_ms: u64,
     /// Whether the peer replies only to ping, because it runs Go flannel, a filter blocks the probe port, or its daemon is silent.
     pub ping_only: bool,
-    /// Whether flanneld inferred the state from other peers with the same fault. This node has not probed the peer since these peers failed.
+    /// Whether flanneld inferred the state from other peers with the same fault. This node has not probed the peer since the other peers failed.
     #[serde(default)]
     pub inferred: bool,
     /// Whether the peer's host refuses probes, because the daemon does not listen or a firewall rejects them.
@@ -144,7 +144,7 @@ pub struct PeerView {
     pub lost: u8,
     /// Number of recent probes over the overlay that [`Self::lost`] covers, at most 16.
     pub asked: u8,
-    /// The size in bytes of the largest packet that reaches the peer. `None` until it is known.
+    /// The size in bytes of the largest packet that reaches the peer. `None` until this node knows the size.
     pub carries: Option<u16>,
     /// The size in bytes of the largest packet that should reach the peer: the MTU of the overlay.
     pub mtu: u16,
@@ -159,7 +159,7 @@ pub struct PeerView {
     pub others: Vec<PeerOpinion>,
 }
 
-/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. `None` without a packet of the kind.
+/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. An age is `None` without a packet of this kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ages {
     /// Age of the last probe that this node sent to the peer.
@@ -182,7 +182,7 @@ pub struct Ages {
 }
 
 impl PeerView {
-    /// Returns the state together with its limitation to ping.
+    /// Returns the state, and whether the state rests only on ping.
     pub fn verdict(&self) -> Verdict {
         Verdict {
             state: self.state,
@@ -202,11 +202,11 @@ impl PeerView {
 /// Another node's verdict on a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerOpinion {
-    /// The hostname of the reporting node, or its subnet without a hostname.
+    /// The hostname of the reporting node, or its subnet if the node has no hostname.
     pub by: String,
-    /// The verdict in the last row of the reporting node.
+    /// The verdict in the last report of the reporting node.
     pub state: State,
-    /// Time since that row arrived, in milliseconds.
+    /// Time since the report with this verdict arrived, in milliseconds.
     pub age_ms: u64,
 }
 
@@ -217,9 +217,9 @@ pub struct Row {
     pub id: Option<Arc<str>>,
     /// The hostname in the node's lease; Go flannel publishes no hostname.
     pub name: Option<Arc<str>>,
-    /// The node's subnet of the family in which this node requested the row.
+    /// The node's subnet of the family in which this node requested the report.
     pub subnet: IpNet,
-    /// Age of the last request for the node's row, in milliseconds.
+    /// Age of the last request for the node's report, in milliseconds.
     pub asked_age_ms: u64,
     /// Age of the node's last reply, in milliseconds. `None` without a reply.
     #[serde(rename = "said_age_ms")]
@@ -227,7 +227,7 @@ pub struct Row {
     /// The node's report about itself.
     #[serde(rename = "said")]
     pub own: Option<Own>,
-    /// Number of the node's peers in each state, including peers that the row omits.
+    /// Number of the node's peers in each state, including peers that the report omits.
     pub counts: BTreeMap<State, u32>,
     /// Median of the node's round trips in microseconds.
     pub rtt_us: Option<u32>,
@@ -254,7 +254,7 @@ pub struct Own {
     pub checks: Vec<String>,
 }
 
-/// A peer in the row of another node.
+/// A peer in the report of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// The peer's subnet, as this node knows it.
@@ -280,7 +280,7 @@ pub struct Probe {
     pub small: Tally,
     /// Probes of the MTU's length, over the overlay.
     pub full: Tally,
-    /// Short probes over the underlay. A backend that encrypts sends no such probes.
+    /// Short probes over the underlay. A backend that encrypts sends no probes over the underlay.
     pub underlay: Tally,
     /// Short pings over the overlay.
     pub ping: Tally,
@@ -299,7 +299,7 @@ pub struct Tally {
     pub asked: u8,
     /// Number of probes that got a reply.
     pub answered: u8,
-    /// Number of probes that the host refused. Such a probe reached the host, but the port is closed or the firewall rejects the probe.
+    /// Number of probes that the host refused. A refused probe reaches the host, but the port is closed or the firewall rejects the probe.
     pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,

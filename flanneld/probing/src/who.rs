@@ -1,4 +1,4 @@
-//! The number of a node on the wire. Each node computes it from the lease.
+//! The number of a node on the wire. Each node computes this number from the lease.
 
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
@@ -15,7 +15,7 @@ pub(crate) fn is_same_node(a: u64, b: u64) -> bool {
     a >> 32 == b >> 32
 }
 
-/// Returns the number of a subnet in a row: the first four bytes of the SHA-256 of its text.
+/// Returns the number of a subnet in a report: the first four bytes of the SHA-256 of the subnet's text.
 pub fn short(subnet: &IpNet) -> u32 {
     u32::from_be_bytes(first(&Sha256::digest(subnet.to_string().as_bytes())))
 }

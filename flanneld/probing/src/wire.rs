@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 const MAGIC: [u8; 4] = *b"flpr";
 /// The version of the format.
 const VERSION: u8 = 1;
-/// The length of the header of all kinds, in bytes.
+/// The length in bytes of the header of messages of all kinds.
 pub const HEADER: usize = 32;
 /// Length of an echo reply and of a short echo probe, in bytes.
 pub const ECHO: usize = 72;
@@ -17,7 +17,7 @@ pub const ECHO: usize = 72;
 pub(crate) const POD_QUESTION_KIND: u8 = 5;
 /// Length of a pod probe in bytes: the sum of the lengths of its reply and its pod call.
 pub const POD_QUESTION: usize = 2 * ECHO;
-/// Length of a row request and maximum length of a row reply, in bytes. This length fits any IPv6 path.
+/// Length of a report request and maximum length of a report, in bytes. This length fits any IPv6 path.
 pub const ROW: usize = 1232;
 /// Encoding of an unknown age or token.
 pub const NONE: u32 = u32::MAX;
@@ -31,7 +31,7 @@ pub enum MessageKind {
     EchoAnswer,
     /// Requests a [`MessageKind::RowAnswer`]. The request is as long as the reply may be.
     RowQuestion,
-    /// Replies to a [`MessageKind::RowQuestion`] with the node's own row.
+    /// Replies to a [`MessageKind::RowQuestion`] with the node's own report.
     RowAnswer,
     /// A probe on the path of pods' packets. The probe requests an [`MessageKind::EchoAnswer`] and a [`MessageKind::PodCall`].
     PodQuestion,
@@ -39,7 +39,7 @@ pub enum MessageKind {
     PodCall,
 }
 
-/// The header of all kinds.
+/// The header of messages of all kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The kind of the message.
@@ -80,7 +80,7 @@ pub struct Echo {
 pub enum Message<'a> {
     /// An echo probe, an echo reply, a pod probe or a pod call.
     Echo(Header, Echo),
-    /// A row request or a row reply, with the bytes after the header.
+    /// A report request or a report, with the bytes after the header.
     Row(Header, &'a [u8]),
 }
 
@@ -139,7 +139,7 @@ pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     out
 }
 
-/// Encodes a row request, padded to [`ROW`] bytes. `about` is the number of the subnet of a node that the sender does not reach, as
+/// Encodes a report request, padded to [`ROW`] bytes. `about` is the number of the subnet of a node that the sender does not reach, as
 /// [`crate::who::short`] computes it.
 pub fn row_question(header: &Header, about: Option<u32>) -> Vec<u8> {
     let mut out = head(header);
@@ -148,7 +148,7 @@ pub fn row_question(header: &Header, about: Option<u32>) -> Vec<u8> {
     out
 }
 
-/// Returns the subnet number in a row request, from the bytes after its header.
+/// Returns the subnet number in a report request, from the bytes after its header.
 pub fn row_about(rest: &[u8]) -> Option<u32> {
     Reader(rest).u32().filter(|about| *about != 0)
 }

@@ -1,4 +1,4 @@
-//! A day of whole clusters without sockets, with restarts, stalls, clock changes, floods and losses by chance. No peer gets a broken verdict. A
+//! A day of whole clusters without sockets, with restarts, stalls, clock changes, floods and losses by chance. No peer gets a false verdict. A
 //! partition gets the right verdict, which ends when the partition heals.
 
 #![allow(
@@ -61,7 +61,7 @@ impl Day {
         self.nodes[chosen]
     }
 
-    /// Restarts a daemon. It is down for up to two seconds.
+    /// Restarts a daemon. The daemon is down for up to two seconds.
     fn restart(&mut self) -> usize {
         let (node, time) = (self.any(), self.random() % 2000);
         self.world.deaf.insert(node);
@@ -86,7 +86,7 @@ impl Day {
         node
     }
 
-    /// Sends probes and hints with the address of a peer, 300 a second for five seconds.
+    /// Sends probes and hints with the address of a peer, 300 messages a second for five seconds.
     fn flood(&mut self) -> usize {
         let (node, peer) = (self.any(), self.any());
         if node == peer {
@@ -127,7 +127,7 @@ impl Day {
         node
     }
 
-    /// Causes one of these events every seven minutes, and asserts that no verdict is false.
+    /// Causes a restart, a stall, a clock change or a flood every seven minutes, and asserts that no verdict is false.
     fn run(&mut self, seconds: u64) {
         let end = self.world.now.at + Duration::from_secs(seconds);
         while self.world.now.at < end {

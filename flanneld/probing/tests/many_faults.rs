@@ -1,4 +1,4 @@
-//! Faults of many nodes at once, and of one among many, in whole clusters without sockets: which nodes detect them, and how soon.
+//! Faults of many nodes at once, and of one node among many, in whole clusters without sockets: the detecting nodes and the detection times.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use world::{World, subnet};
 
 const S: Duration = Duration::from_secs(1);
 
-/// Returns the nodes that a node watches, which also watch it: all nodes in small clusters.
+/// Returns the nodes that a node watches and that watch the node: in small clusters, all other nodes.
 fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
     let others = || (0..count).filter(|other| *other != node);
     if count - 1 <= MAX_UNSAMPLED {
@@ -42,7 +42,8 @@ fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
     sample.members().iter().copied().collect()
 }
 
-/// Returns a cluster that has run for a while. In a large one only some nodes run the state machine: those that watch `whom`, and some more.
+/// Returns a cluster that has run for a while. In a large cluster, only some nodes run the state machine: the
+/// nodes that watch `whom`, and some other nodes.
 fn cluster(count: usize, whom: &[usize]) -> World {
     let mut world = if count <= MAX_UNSAMPLED + 1 {
         World::new(count)
@@ -61,7 +62,7 @@ fn fails(world: &World, node: usize, on: usize) -> bool {
     world.state(node, on).impact() == Impact::All
 }
 
-/// Runs until `found` holds for each of these nodes. Returns how long the first and the last took.
+/// Runs until `found` holds for each of these nodes. Returns the times of the first and of the last node.
 fn times(
     world: &mut World,
     nodes: &BTreeSet<usize>,
@@ -82,7 +83,7 @@ fn times(
     (first.unwrap(), world.now.at - start)
 }
 
-/// Time within which all nodes that watch a dead node detect it. [`FIRST`] is the time of the first of them.
+/// Time within which all nodes that watch a dead node detect it. [`FIRST`] is the time within which the first node detects the dead node.
 const SOON: Duration = Duration::from_secs(15);
 const FIRST: Duration = Duration::from_secs(10);
 
@@ -140,7 +141,7 @@ fn all_links(count: usize, state: State, lost: u64) {
     assert!(world.faults(node).is_empty());
 }
 
-/// Switches many nodes off. Every other node that watches one of them soon detects some, and hardly any node takes all its peers for dead.
+/// Switches many nodes off. Every living node that watches a dead node soon detects dead nodes, and hardly any node takes all its peers for dead.
 fn many_dead(count: usize, dead: &BTreeSet<usize>) {
     let mut world = cluster(count, &[0, count - 1]);
     world.off = dead.clone();
@@ -188,7 +189,7 @@ fn node_knows_that_nothing_reaches_it_or_leaves_it() {
     }
 }
 
-/// Losses during a fault are not counted as losses by chance.
+/// Nodes do not count losses during a fault as losses by chance.
 #[test]
 fn breaks_that_are_over_are_no_losses() {
     for state in [State::CutOff, State::OverlayCut, State::OneWay] {
@@ -242,7 +243,7 @@ fn faults_among_five_thousand_are_known() {
     many_dead(5000, &(0..2500).collect());
 }
 
-/// A firewall starts to drop the tunnel's port on all nodes.
+/// All nodes detect that a firewall drops the tunnel's port on all nodes.
 #[test]
 fn tunnel_that_is_blocked_everywhere_is_known_everywhere() {
     for count in [48, 200] {
@@ -267,7 +268,7 @@ fn tunnel_that_is_blocked_everywhere_is_known_everywhere() {
     }
 }
 
-/// One peer that replies does not end a common fault of all others, and their verdict does not apply to it.
+/// One peer that replies does not end a common fault of all other peers, and their verdict does not apply to the replying peer.
 #[test]
 fn peer_that_answers_is_no_part_of_a_common_fault() {
     let mut world = cluster(48, &[]);

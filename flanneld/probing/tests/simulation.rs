@@ -1,4 +1,4 @@
-//! Whole clusters of probing nodes without sockets: their cost, how soon they detect faults, and what forged or malformed messages can do.
+//! Whole clusters of probing nodes without sockets: their cost, their detection times, and the effects of forged or malformed messages.
 
 #![allow(
     clippy::unwrap_used,
@@ -81,7 +81,7 @@ fn healthy_cluster_is_well_and_only_well() {
     }
 }
 
-/// Cuts a link and waits until both ends have the wanted verdict. Returns the time that took.
+/// Cuts a link and waits until each end has its expected verdict. Returns the time until both ends have their verdicts.
 fn time_until(link: Link, near: State, far: State) -> Duration {
     let mut world = World::new(3);
     world.run(20 * S);
@@ -182,7 +182,7 @@ fn fault_has_its_verdict_at_both_ends() {
     }
 }
 
-/// With an encrypted tunnel, only pings go over the underlay, even during a fault and while rows are viewed.
+/// With an encrypted tunnel, only pings use the underlay, even during a fault and while a client views reports.
 #[test]
 fn encrypted_tunnel_sends_no_question_in_the_clear() {
     let mut world = World::encrypted(3);
@@ -668,7 +668,7 @@ fn hostile_messages_change_no_other_peers_verdict() {
     );
 }
 
-/// Probes with a forged address use up no replies of the peer, no matter which of the two started first.
+/// Probes with a forged address use up no replies of the peer, whether the peer or the forger starts first.
 #[test]
 fn forged_flood_costs_the_peer_no_answer() {
     let mut world = World::new(3);
@@ -751,7 +751,7 @@ fn forged_flood_costs_the_peer_no_answer() {
     }
 }
 
-/// A pod with raw sockets can forge a peer's address in the overlay.
+/// Forged probes do not change a cut into `one-way`, although a pod with raw sockets can forge a peer's overlay address.
 #[test]
 fn forged_questions_do_not_turn_a_cut_into_one_way() {
     let mut world = World::new(3);
@@ -855,7 +855,7 @@ fn false_row_is_only_the_claim_of_one_node() {
     );
 }
 
-/// The size of the view is bounded for any number and size of rows: of each row, only the worst peers are kept.
+/// The size of the view is bounded for any number and size of reports: the view keeps only the worst peers of each report.
 #[test]
 fn rows_of_many_nodes_are_bounded() {
     let mut world = World::new(300);
@@ -896,7 +896,7 @@ fn rows_of_many_nodes_are_bounded() {
     );
 }
 
-/// Checks the cost of an idle cluster: probes and bytes of each node, and that each direction is probed once a cycle.
+/// Checks the cost of an idle cluster: each node's probes and bytes, and one probe of each direction per cycle.
 fn costs(nodes: usize, cycles: u32, link: Link) {
     let mut world = World::new(nodes);
     for a in 0..nodes {
@@ -942,7 +942,7 @@ fn ten_idle_nodes_send_little() {
     costs(10, 5, Link::default());
 }
 
-/// A firewall that accepts only the tunnel does not cause a whole round at each turn.
+/// A firewall that accepts only the tunnel does not make each probe start a whole round.
 #[test]
 fn cluster_without_underlay_probes_costs_no_more() {
     costs(
@@ -1017,7 +1017,7 @@ fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     );
 }
 
-/// Returns how many probes of each kind a session sent, and how many got a reply.
+/// Returns the number of probes of each kind that a session sent, and the number of probes that got a reply.
 fn counts(probe: &Probe) -> [(u8, u8); 6] {
     [
         probe.small,
@@ -1106,7 +1106,7 @@ fn session_loses_long_questions_where_the_mtu_is_small() {
     );
 }
 
-/// A late reply to one session is not counted in another one.
+/// A session does not count a late reply to another session.
 #[test]
 fn session_counts_no_answer_of_another_one() {
     let mut world = World::new(3);

@@ -1,7 +1,8 @@
 //! Unix socket next to subnet.env over which `flannelctl` requests documents from the daemon.
 //!
-//! The socket has mode 0600 from the moment it exists, and a rename replaces a stale one. The address of a socket holds only 107 bytes. Its path
-//! therefore leads through `/proc/self/fd` to the folder, which is opened first.
+//! The socket has mode 0600 from the moment it exists, and a rename replaces a stale socket. The address of a
+//! socket holds only 107 bytes. This module therefore opens the folder first, and addresses the socket
+//! through `/proc/self/fd`.
 
 use crate::replace::{folder, replace};
 use nix::errno::Errno;
@@ -29,12 +30,12 @@ pub fn path(subnet_file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Error when the socket cannot be created.
+/// Reason why the daemon cannot create the socket.
 #[derive(Debug)]
 pub enum SocketError {
-    /// Another running daemon listens on the socket.
+    /// Another running daemon that listens on the socket.
     Held(PathBuf),
-    /// A file that is not a socket occupies the path.
+    /// A file at the path that is not a socket.
     Foreign(PathBuf),
     /// A system call failed.
     System {
@@ -61,7 +62,7 @@ impl fmt::Display for SocketError {
             Self::Held(path) => write!(f, "another flanneld listens on {}", path.display()),
             Self::Foreign(path) => write!(
                 f,
-                "cannot listen on {}: the file is not a socket: delete it",
+                "cannot listen on {}: the file is not a socket; delete the file",
                 path.display()
             ),
             Self::System { path, why } => write!(
@@ -179,7 +180,7 @@ fn is_answered(path: &Path) -> bool {
     }
 }
 
-/// Returns a short address for any path. It is valid while the returned folder is open.
+/// Returns a short address for any path. The address is valid while the returned folder is open.
 fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     let opened = open(
         folder(path),

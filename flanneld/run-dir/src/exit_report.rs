@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use types::Problem;
 use types::printable;
 
-/// Maximum number of bytes to read. flanneld writes no longer file.
+/// Maximum number of bytes to read. flanneld never writes a longer file.
 const MAX_FILE: u64 = 64 * 1024;
 
 /// Time, exit code and reason of a daemon's end.
@@ -71,7 +71,7 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     })
 }
 
-/// Reads the exit report that belongs to a subnet.env; `None` if there is none.
+/// Reads the exit report that belongs to a subnet.env; `None` if no report exists.
 ///
 /// # Errors
 /// Returns an error if the file exists but cannot be read, or is not an exit report.
@@ -83,7 +83,7 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
     }
 }
 
-/// Removes the exit report. A daemon calls this once it is ready.
+/// Removes the exit report. A daemon calls this function once it is ready.
 pub fn remove(subnet_file: &Path) {
     let path = path(subnet_file);
     if let Err(error) = std::fs::remove_file(&path)

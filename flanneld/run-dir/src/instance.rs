@@ -1,4 +1,4 @@
-//! Ensures that only one daemon serves a network, by an abstract socket named after the network and a lock next to subnet.env.
+//! Ensures that only one daemon serves a network, by a lock next to subnet.env and an abstract socket with the network's name.
 
 mod error;
 pub mod lent;
@@ -22,7 +22,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// Mode of the lock file. No other user may read it, because read access is enough to lock a file.
+/// Mode of the lock file. No other user may read the lock file, because read access is enough to lock a file.
 const LOCK_MODE: u32 = 0o600;
 
 /// The right of a process to serve a network and a subnet.env. The right ends when this value is dropped, or when the process ends for any reason.

@@ -1,5 +1,6 @@
-//! The files and names that flannel's programs on one host share: `subnet.env`, its lock, the daemon's status file, exit report and socket, and
-//! the names of running daemons. `flannelctl` uses it without depending on the daemon.
+//! Files and names that flannel's programs on one host share. The files are `subnet.env`, its lock, and the
+//! daemon's status file, exit report and socket. The names identify running daemons. `flannelctl` uses this
+//! crate without depending on the daemon.
 
 pub mod api_socket;
 pub mod exit_report;

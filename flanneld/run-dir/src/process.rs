@@ -8,7 +8,8 @@ pub fn pids() -> impl Iterator<Item = i32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
 }
 
-/// Returns the open sockets of a process: the inode, and the socket's file in the process's folder of /proc. Empty if this process may not read them.
+/// Returns the open sockets of a process: the inode, and the socket's file in the process's folder of /proc.
+/// The result is empty if this process may not read the sockets.
 pub fn sockets(pid: i32) -> impl Iterator<Item = (u64, PathBuf)> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()

@@ -1,4 +1,4 @@
-//! Opens files at well-known paths that another user may have created: follows no links and never blocks on a pipe.
+//! Opens files that another user may have created at well-known paths: follows no links and never blocks on a pipe.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -42,14 +42,14 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reason why a file is not used. It is the inner error of an [`io::Error`].
+/// Reason why a program does not use a file. This reason is the inner error of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Irregular {
-    /// It is a symbolic link.
+    /// A symbolic link.
     Link,
-    /// It is a pipe, a device, a socket or a directory.
+    /// A pipe, a device, a socket or a directory.
     Other,
-    /// It has further hard links.
+    /// A file with further hard links.
     HardLinks,
 }
 
@@ -67,9 +67,9 @@ impl fmt::Display for Irregular {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| {
             f.write_str(match self {
-                Self::Link => "it is a symbolic link, which is not followed: put a regular file there, or delete the link",
-                Self::Other => "it is not a regular file: delete it",
-                Self::HardLinks => "it has hard links: delete this one",
+                Self::Link => "the path is a symbolic link, which flanneld does not follow: put a regular file there, or delete the link",
+                Self::Other => "the path is not a regular file: delete it",
+                Self::HardLinks => "the file has hard links: delete this link",
             })
         })
     }

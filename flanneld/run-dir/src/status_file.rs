@@ -1,7 +1,7 @@
-//! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads it.
+//! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads this file.
 //!
 //! The daemon locks the file until the daemon ends, so a free lock means that the daemon is dead. Unlike a pid, the lock works across the pid
-//! namespaces of containers. Go flannel writes no such file.
+//! namespaces of containers. Go flannel writes no status file.
 
 use crate::replace::{create, replace};
 use crate::subnet_env;
@@ -31,7 +31,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// Creates a reason from a condition and the problem that keeps it from being met.
+    /// Creates a reason from a condition and the problem that prevents the condition.
     pub fn new(condition: impl Into<String>, problem: Problem) -> Self {
         Self {
             condition: condition.into(),
@@ -66,7 +66,7 @@ pub struct Vtep {
     pub mac: String,
 }
 
-/// Parts of a node's network that new pods need. They outlive the daemon, as the network does.
+/// Parts of a node's network that new pods need. These parts outlive the daemon, as the network does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pods {
@@ -101,10 +101,10 @@ pub fn path(subnet_file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Error when the status file cannot be written.
+/// Error when the daemon cannot write the status file.
 #[derive(Debug)]
 pub enum StatusError {
-    /// Another running daemon wrote it.
+    /// A status file that another running daemon wrote.
     Held(PathBuf),
     /// A system call failed.
     Write {
@@ -130,7 +130,7 @@ impl fmt::Display for StatusError {
             Self::Held(path) => write!(f, "another flanneld holds {}", path.display()),
             Self::Write { path, why } => write!(
                 f,
-                "writing {}: {why}; the CNI plugin relies only on subnet.env: check the directory's permissions and free space",
+                "cannot write {}: {why}; the CNI plugin relies only on subnet.env: check the directory's permissions and free space",
                 path.display()
             ),
         })
@@ -216,14 +216,14 @@ impl Writer {
 pub struct StatusFile {
     /// Whether a process holds the file.
     pub alive: bool,
-    /// The last status of that daemon.
+    /// The last status of the daemon that wrote the file.
     pub status: Status,
 }
 
-/// Reads the file that belongs to a subnet.env; `None` if there is none.
+/// Reads the file that belongs to a subnet.env; `None` if no file exists.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read. Only root can read it.
+/// Returns an error if the file cannot be read. Only root can read the file.
 pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     let path = path(subnet_file);
     let bytes = match crate::regular::read(&path, MAX_FILE) {

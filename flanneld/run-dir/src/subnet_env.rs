@@ -1,4 +1,4 @@
-//! subnet.env, which the CNI plugin and Docker read: its exact bytes, a lenient reader, an atomic writer.
+//! subnet.env, which the CNI plugin and Docker read: its exact bytes, a lenient reader and an atomic writer.
 
 mod parse;
 
@@ -20,7 +20,7 @@ use types::problem::text;
 /// Maximum number of bytes to read. flanneld writes no longer file.
 const MAX_FILE: u64 = 64 * 1024;
 
-/// The contents of the file.
+/// The contents of subnet.env.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetEnv {
     /// The cluster's networks.
@@ -29,9 +29,10 @@ pub struct SubnetEnv {
     pub subnets: Subnets,
     /// The MTU of pods in bytes.
     pub mtu: u32,
-    /// `--ip-masq`: whether traffic that leaves the network is masqueraded.
+    /// `--ip-masq`: whether this node masquerades traffic that leaves the network.
     pub ip_masq: bool,
-    /// Last addresses that pods may have; empty if pods may have all. Go flannel does not write them, and its plugin ignores them.
+    /// Last addresses that pods may have; empty if pods may have all addresses. Go flannel does not write
+    /// these addresses, and its plugin ignores them.
     pub range_ends: Vec<IpAddr>,
 }
 
@@ -74,7 +75,7 @@ impl SubnetEnv {
     }
 }
 
-/// Error when subnet.env cannot be written.
+/// Error when the daemon cannot write subnet.env.
 #[derive(Debug)]
 pub struct WriteError {
     /// The path of the file.
@@ -90,17 +91,17 @@ pub struct WriteError {
 pub enum Step {
     /// The directory is created.
     Directory,
-    /// A temporary file is created.
+    /// Creation of a temporary file.
     Temporary,
-    /// The temporary file is written.
+    /// Write to the temporary file.
     Write,
-    /// The mode of the temporary file is set.
+    /// Change of the temporary file's mode.
     Mode,
-    /// The temporary file is synced to disk.
+    /// Sync of the temporary file to disk.
     Sync,
-    /// The temporary file is renamed.
+    /// Rename of the temporary file.
     Rename,
-    /// The file is renamed to [`former_path`].
+    /// Rename of the file to [`former_path`].
     SetAside,
 }
 
@@ -132,7 +133,7 @@ impl fmt::Display for WriteError {
             };
             write!(
                 f,
-                "writing {}: {step}: {}; pods cannot start on this node without this file: check the directory's permissions and free space, or choose another file with --subnet-file",
+                "cannot write {}: {step}: {}; pods cannot start on this node without this file: check the directory's permissions and free space, or choose another file with --subnet-file",
                 self.path.display(),
                 self.why
             )
@@ -153,16 +154,16 @@ pub fn read(path: &Path) -> Previous {
         Ok(bytes) => parse(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
         Err(error) => Previous {
-            warnings: vec![format!("it cannot be read: {error}")],
+            warnings: vec![format!("cannot read the file: {error}")],
             ..Previous::default()
         },
     }
 }
 
-/// Writes the file atomically: a temporary file in the same directory is synced and renamed over the target.
+/// Writes the file atomically: syncs a temporary file in the same directory and renames it over the target.
 ///
 /// # Errors
-/// Returns an error that names the step that failed. The old file stays unchanged.
+/// Returns an error that names the step that failed. If a step fails, the old file stays unchanged.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     // A mode set by an operator is kept. A link is replaced, so the mode of its target does not matter.
     let mode = match std::fs::symlink_metadata(path) {
@@ -198,7 +199,7 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Returns whether the file already has these contents. A restart that changes nothing does not write it.
+/// Returns whether the file already has these contents. A restart that changes nothing does not write the file.
 pub fn matches(path: &Path, wanted: &SubnetEnv) -> bool {
     regular::read(path, MAX_FILE).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
 }
@@ -221,8 +222,8 @@ pub fn former_path(path: &Path) -> PathBuf {
     former.into()
 }
 
-/// Renames the file to [`former_path`], so that no pod gets an address of its subnet. After a restart, the daemon still knows what belonged to that
-/// subnet. Succeeds if the file does not exist.
+/// Renames the file to [`former_path`], so that no pod gets an address of its subnet. After a restart, the
+/// daemon still knows what belonged to the lost subnet. Succeeds if the file does not exist.
 ///
 /// # Errors
 /// Returns an error if the file cannot be renamed.

@@ -1,8 +1,9 @@
 //! The HTTP server behind every listener: few connections, short heads, one response per connection.
 //!
-//! A listener has at most 64 connections. A new one displaces the oldest connection that has not sent a whole request. If more than half of the
-//! connections have sent one, the oldest of these may also be displaced. A client gets 5 s to send its head of at most 8 KiB, and 10 s to read its
-//! response. The kernel buffers little of a response, and nothing after that time.
+//! A listener has at most 64 connections. At this limit, a new connection displaces the oldest connection
+//! that has not sent a whole request. If more than half of the connections have sent a whole request, the new
+//! connection may also displace the oldest of these connections. A client gets 5 s to send its head of at
+//! most 8 KiB, and 10 s to read its response. The kernel buffers little of a response, and nothing after these 10 s.
 
 use super::listen::Listener;
 use super::slots::{CONNECTIONS, Room, Slots};
@@ -24,8 +25,8 @@ use tracing::{debug, info, warn};
 const HEAD: usize = 8 * 1024;
 /// Time that open requests get once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
-/// Maximum number of tasks of one listener. A displaced task keeps its file descriptor until the runtime drops it, which is late on a busy
-/// machine.
+/// Maximum number of tasks of one listener. A displaced task keeps its file descriptor until the runtime
+/// drops the task, which takes longer on a busy machine.
 const TASKS: usize = CONNECTIONS + CONNECTIONS / 2;
 /// Pause after a failed accept: the process or the system has no file descriptor left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
@@ -59,7 +60,7 @@ struct Places {
     tasks: BTreeMap<u64, AbortHandle>,
 }
 
-/// Holds the slot of a connection until it is dropped.
+/// Guard that holds the slot of a connection until the guard is dropped.
 struct Place {
     number: u64,
     places: Arc<Mutex<Places>>,
@@ -78,7 +79,7 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves requests until `stop`, then gives open ones at most 3 seconds.
+/// Serves requests until `stop`, then gives open requests at most 3 seconds.
 pub async fn serve(
     listener: Listener,
     router: Router,
@@ -122,7 +123,7 @@ pub async fn serve(
                         name = what,
                         error = %error,
                         remedy = "raise the limit of open files (LimitNOFILE, ulimit -n)",
-                        "cannot take connections"
+                        "cannot accept connections"
                     );
                 }
                 tokio::time::sleep(EXHAUSTED).await;
@@ -204,7 +205,7 @@ async fn converse(
     drop(place);
 }
 
-/// Whether the connection caused the error, rather than this process.
+/// Returns whether the connection, not this process, caused the error.
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,6 +1,6 @@
 //! The health endpoint, as in Go flannel: /healthz, /livez, /readyz and /metrics for kubelet and Prometheus, and /status.
 //!
-//! The port is often open to pods and to the whole network. Clients there get only counts from /status.
+//! The port is often open to pods and to the whole network. Clients of this port get only counts from /status.
 
 use super::connections::{self, IsLocal, Times};
 use super::host::own_name_only;
@@ -42,7 +42,8 @@ impl Server {
     /// Starts listening.
     ///
     /// # Errors
-    /// Returns an error if the port is taken, the address is not this host's, or the port needs a capability. The error contains the remedy.
+    /// Returns an error if the port is taken, the address does not belong to this host, or the port needs a
+    /// capability. The error contains the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
         let listener = listen::tcp(address)
             .await
@@ -58,7 +59,7 @@ impl Server {
         Ok(Self { listener, health })
     }
 
-    /// Returns the address it listens on, with the port that the system chose if 0 was requested.
+    /// Returns the address on which the server listens, with the port that the system chose if 0 was requested.
     ///
     /// # Errors
     /// Returns an error if the kernel does not report the socket's address.
@@ -79,7 +80,7 @@ impl Server {
     }
 }
 
-/// State of one listener: the health, and the documents that were rendered last.
+/// State of one listener: the health, and the last rendering of each document.
 #[derive(Clone, Debug)]
 struct Answers {
     health: Health,
@@ -88,8 +89,8 @@ struct Answers {
     counts: Shared,
 }
 
-/// Returns the routes of the health endpoint. They accept any method, as Go's do. The `Host` header of probes may have any value; for /status it
-/// must be one of the node's own names.
+/// Returns the routes of the health endpoint. The routes accept any method, as Go flannel's routes do. The `Host` header of probes
+/// may have any value. For /status, the header must contain one of the node's own names.
 fn of_the_port(health: Health) -> Router {
     let status = Router::new()
         .route("/status", any(status))
@@ -100,7 +101,7 @@ fn of_the_port(health: Health) -> Router {
     routes(health, documents, (METRICS, DOCUMENT))
 }
 
-/// Returns the same routes for the Unix socket, which only root can open.
+/// Returns the routes of the health endpoint for the Unix socket, which only root can open.
 pub(super) fn of_the_socket(health: Health) -> Router {
     routes(
         health,
@@ -181,7 +182,8 @@ async fn readyz(State(answers): State<Answers>) -> Response {
     (code, format!("{verdict}\n{}\n", lines.join("\n"))).into_response()
 }
 
-/// Answers in the OpenMetrics format if the client accepts it, as Prometheus does, and otherwise in Prometheus' text format, as promtool needs it.
+/// Responds in the OpenMetrics format if the client accepts this format, as Prometheus does. Otherwise
+/// responds in Prometheus' text format, which promtool needs.
 async fn metrics(State(answers): State<Answers>, headers: HeaderMap) -> Response {
     let Ok(text) = answers
         .metrics
@@ -194,14 +196,14 @@ async fn metrics(State(answers): State<Answers>, headers: HeaderMap) -> Response
     ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response()
 }
 
-/// Whether a parameter is the weight `q=0`, by which a client refuses a media type (RFC 9110, 12.4.2).
+/// Returns whether a parameter is the weight `q=0`, by which a client refuses a media type (RFC 9110, 12.4.2).
 fn is_weight_of_zero(parameter: &str) -> bool {
     parameter
         .split_once('=')
         .is_some_and(|(name, value)| name.eq_ignore_ascii_case("q") && value.parse() == Ok(0.0))
 }
 
-/// Whether a client accepts OpenMetrics. The format is taken by its name: a wildcard means the older one.
+/// Returns whether a client accepts OpenMetrics. A client has to name OpenMetrics: a wildcard selects the older format.
 fn accepts_openmetrics(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::ACCEPT)

@@ -1,7 +1,7 @@
 //! The `Host` headers that a port accepts.
 //!
-//! A web page of another site can make its own name resolve to 127.0.0.1 and send requests to this port (DNS rebinding). Its requests contain
-//! that name.
+//! A web page of another site can make its own name resolve to 127.0.0.1 and send requests to this port (DNS
+//! rebinding). The page's requests contain the name of its site.
 
 use crate::health::Health;
 use axum::extract::{Request, State};
@@ -42,7 +42,7 @@ fn names(health: &Health) -> Vec<String> {
     hostname.into_iter().chain([health.name()]).collect()
 }
 
-/// Whether requests for this host are served: it is an address, `localhost`, or a name of this node.
+/// Returns whether this node serves requests for this host: an address, `localhost`, or a name of this node.
 fn is_ours(host: &str, names: &[String]) -> bool {
     let Some(name) = without_port(host) else {
         return false;

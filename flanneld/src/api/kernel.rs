@@ -13,24 +13,24 @@ use tokio::time::timeout;
 /// Timeout of reading the kernel. Clients wait for three seconds in total.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// Serialises the reads: the kernel is read for one client at a time.
+/// Serialises the reads: flanneld reads the kernel for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
 /// Reason why the document is missing, for the response to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
-    /// This node has no network yet.
+    /// Lack of a network on this node.
     #[error(
         "this node has no network yet, so it needs no kernel objects; flannelctl status shows what flanneld waits for"
     )]
     NoNetwork,
-    /// The reconcile loop is busy.
+    /// A busy reconcile loop.
     #[error(
-        "the kernel was not compared within {TIMEOUT:?}: flanneld's task for it is busy, or the kernel does not answer; see flannelctl status"
+        "flanneld did not compare the kernel with the desired state within {TIMEOUT:?}: its reconcile task is busy, or the kernel does not respond; run flannelctl status"
     )]
     Late,
-    /// The kernel cannot be read.
-    #[error("the kernel cannot be read: {0}")]
+    /// Failure to read the kernel's state.
+    #[error("cannot read the kernel's state: {0}")]
     Unreadable(#[from] netstate::kernel::KernelError),
 }
 

@@ -1,4 +1,5 @@
-//! The TCP port of the status API and the Unix socket next to subnet.env. A listener that cannot open does not end the daemon: it logs and retries.
+//! The TCP port of the status API and the Unix socket next to subnet.env. A listener that cannot open does
+//! not end the daemon: the daemon logs the error and retries.
 
 use super::connections::{self, Times};
 use super::listen::{self, Listener};
@@ -15,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::Problem;
 
-/// Delay before a port that is taken is tried again.
+/// Delay before flanneld retries a port that another program holds.
 const RETRY: Duration = Duration::from_secs(5);
-/// Interval at which the socket is checked to be in place.
+/// Interval at which flanneld checks that the socket is in place.
 const CHECK: Duration = Duration::from_secs(1);
 /// Name of the notice about the status API's port.
 const PORT_TAKEN: &str = "port-taken";
@@ -68,7 +69,7 @@ pub async fn status_port(
     .await;
 }
 
-/// Serves the socket next to subnet.env until `stop`, and recreates it when it is deleted.
+/// Serves the socket next to subnet.env until `stop`, and recreates a deleted socket.
 pub async fn socket(
     subnet_file: &Path,
     status_source: StatusSource,
@@ -110,7 +111,7 @@ pub async fn socket(
                 }
                 // The claim on subnet.env ends one of the daemons.
                 Err(error @ SocketError::Held(_)) => {
-                    debug!(error = %error, "another daemon has the socket of the status API");
+                    debug!(error = %error, "another daemon listens on the socket of the status API");
                 }
                 Err(error) => {
                     let text = error.to_string();

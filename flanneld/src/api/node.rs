@@ -1,4 +1,4 @@
-//! `GET /api/v1/node`: the document, assembled from what the daemon's tasks know.
+//! `GET /api/v1/node`: the document, assembled from the state of the daemon's tasks.
 
 use super::kernel;
 use crate::health::Health;
@@ -24,7 +24,7 @@ pub struct StatusSource {
 }
 
 impl StatusSource {
-    /// Creates the source. It has no network yet.
+    /// Creates the source. The source has no network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
         Self {
             health,

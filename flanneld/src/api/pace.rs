@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Time between two responses. A response takes about 65 µs, most of it for its connection, so a loop costs 2 % of a processor.
+/// Time between two responses. A response takes about 65 µs, mostly for its connection, so a loop of requests costs 2 % of a processor.
 const PERIOD: Duration = Duration::from_millis(4);
 /// Number of responses without delay after a pause.
 const BURST: u32 = 50;
 
-/// The turns of one port. Requests take them in the order of their arrival.
+/// The turns in which one port responds to requests. Requests get their turns in the order of their arrival.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     period: Duration,
@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// Waits for a turn. A client that gives up while it waits does not use one.
+    /// Waits for a turn. A client that gives up while it waits does not use a turn.
     async fn turn(&self) {
         let mut next = self.next.lock().await;
         tokio::time::sleep_until(*next).await;

@@ -1,4 +1,4 @@
-//! `GET /`: the status page. It is one document without requests to other hosts. Its script draws the document of `/api/v1/view`.
+//! `GET /`: the status page. The page is one document without requests to other hosts. The page's script draws the document of `/api/v1/view`.
 
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 /// The page. The names in double braces are placeholders.
 const PAGE: &str = include_str!("page/page.html");
 
-/// The policy of the page: the browser runs no other script and no other style, and sends requests only to this daemon.
+/// The policy of the page: the browser accepts only the page's script and style, and sends requests only to this daemon.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |tag: &str| {
         let content = element(tag).unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn policy() -> &'static str {
     &POLICY
 }
 
-/// Returns the page. Values are escaped and never searched for placeholders.
+/// Returns the page. This function escapes values and never searches them for placeholders.
 pub fn html(node: &str, sentence: &Sentence) -> String {
     let mut out = String::with_capacity(PAGE.len() + 500);
     let mut rest = PAGE;

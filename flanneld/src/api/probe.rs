@@ -1,4 +1,4 @@
-//! `GET /api/v1/probe?peer=…`, only on the Unix socket. It sends packets, so clients of a TCP port must not be able to request it.
+//! `GET /api/v1/probe?peer=…`, only on the Unix socket. A probe sends packets, so clients of a TCP port must not be able to request a probe.
 
 use super::node::{StatusSource, safe};
 use crate::probe::Tracer;
@@ -35,7 +35,7 @@ pub(super) async fn probe(State(status_source): State<StatusSource>, target: Uri
                 .into_response(),
             Err(error) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
-                format!("the document cannot be written: {error}\n"),
+                format!("cannot write the document: {error}\n"),
             )
                 .into_response(),
         },

@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 /// Serialises the rendering of documents.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// State of one listener: the daemon, and the documents that were rendered last.
+/// State of one listener: the daemon, and the last rendering of each document.
 #[derive(Clone, Debug)]
 struct Answers {
     status_source: StatusSource,
@@ -42,7 +42,7 @@ impl FromRef<Answers> for StatusSource {
     }
 }
 
-/// Returns the routes of the status API's port. They serve only requests that name this node in `Host`.
+/// Returns the routes of the status API's port. These routes serve only requests that name this node in `Host`.
 pub(super) fn of_the_status_port(status_source: StatusSource) -> Router {
     let health = status_source.health().clone();
     api(status_source, get(findings), DOCUMENT)
@@ -104,7 +104,7 @@ async fn page(State(answers): State<Answers>) -> Response {
     answers.view.page(&answers.status_source).await
 }
 
-/// Responds with the document of the page; if the target contains `?row=`, with one node's row.
+/// Responds with the document of the page, or with one node's results for its peers if the target contains `?row=`.
 async fn view(State(answers): State<Answers>, target: Uri, headers: HeaderMap) -> Response {
     match target.query() {
         Some(query) => match parameter(Some(query), "row") {
@@ -124,7 +124,7 @@ async fn nothing_here() -> Response {
     (
         StatusCode::NOT_FOUND,
         format!(
-            "there is no such document; request /, {}, {} or {}\n",
+            "this path does not exist; request /, {}, {} or {}\n",
             node_api::VIEW,
             node_api::NODE,
             node_api::FINDINGS
@@ -145,7 +145,8 @@ async fn fresh_findings(State(status_source): State<StatusSource>) -> Response {
     report(status_source.fresh_report().await)
 }
 
-/// Responds with the comparison of the kernel. The comparison reads all of flannel's objects, so the status API's port does not offer it.
+/// Responds with the comparison of the kernel with the desired state. The comparison reads all of flannel's
+/// objects, so the status API's port does not offer it.
 async fn routes(State(status_source): State<StatusSource>) -> Response {
     match status_source.routes().await {
         Ok(routes) => {
@@ -180,7 +181,7 @@ fn document(text: serde_json::Result<impl Into<Body>>) -> Response {
             .into_response(),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!("the document cannot be written: {error}\n"),
+            format!("cannot write the document: {error}\n"),
         )
             .into_response(),
     }

@@ -1,4 +1,4 @@
-//! A document that many clients request and that is rendered rarely.
+//! A document that many clients request and that the daemon rarely renders.
 
 use axum::body::Bytes;
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Pause between two renderings of a document about the node and its peers. In large clusters, one takes milliseconds.
+/// Pause between two renderings of a document about the node and its peers. In large clusters, a rendering takes milliseconds.
 pub(super) const DOCUMENT: Duration = Duration::from_secs(1);
 /// Pause between two renderings of the metrics, which name no peer.
 pub(super) const METRICS: Duration = Duration::from_millis(100);
 
-/// A document that clients share. A client gets a text that was rendered after its request. A client that arrives too soon after the last rendering
-/// waits, and shares the next one with all others that wait. A loop of requests therefore costs one rendering per pause.
+/// A document that clients share. A client gets a text that was rendered after its request. A client that
+/// arrives too soon after the last rendering waits, and shares the next rendering with all other waiting
+/// clients. A loop of requests therefore costs one rendering per pause.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pause: Duration,
@@ -20,7 +21,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Creates a document that is rendered at most once within `pause`.
+    /// Creates a document with at most one rendering per `pause`.
     pub(super) fn new(pause: Duration) -> Self {
         Self {
             pause,
@@ -31,7 +32,7 @@ impl Shared {
     /// Returns the text that `render` makes.
     ///
     /// # Errors
-    /// Returns the error of `render`. The next request calls it again.
+    /// Returns the error of `render`. The next request calls `render` again.
     pub(super) async fn get<E>(
         &self,
         render: impl FnOnce() -> Result<String, E>,
@@ -48,10 +49,10 @@ impl Shared {
         rendered(&mut last, render)
     }
 
-    /// Returns a text at once, which may be older than the request by `pause`, because waiting clients would hold slots that others need.
+    /// Returns a text at once, because waiting clients would hold slots that others need. The text may be older than the request by `pause`.
     ///
     /// # Errors
-    /// Returns the error of `render`. The next request calls it again.
+    /// Returns the error of `render`. The next request calls `render` again.
     pub(super) async fn latest<E>(
         &self,
         render: impl FnOnce() -> Result<String, E>,

@@ -1,19 +1,20 @@
-//! Decides which connections a listener keeps, and which one it displaces for the next.
+//! Decides which connections a listener keeps, and which connection it displaces for a new connection.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Maximum number of connections of one listener.
 pub(super) const CONNECTIONS: usize = 64;
-/// Minimum time before a connection is displaced. A client that sends its request at once always gets a response.
+/// Minimum time before a listener displaces a connection. A client that sends its request at once always gets a response.
 pub(super) const MINIMUM: Duration = Duration::from_millis(10);
 /// Maximum number of connections that keep their slots until they have their responses, while other connections wait.
 const ANSWERS: usize = CONNECTIONS / 2;
-/// Time for which responses beyond that number are not displaced. A probe behind a full backlog (1024) of clients that do not read is accepted
-/// within half a second; kubelet waits for one second.
+/// Minimum time from a complete request until a listener displaces its connection, if more than `ANSWERS`
+/// connections have complete requests. Within half a second, the listener accepts a probe behind a full
+/// backlog (1024) of clients that do not read. kubelet waits for one second.
 pub(super) const ANSWERING: Duration = Duration::from_millis(20);
 
-/// The connections of one listener, by number. The lower number is the older connection.
+/// The connections of one listener, by number. A connection with a lower number is older.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     open: BTreeMap<u64, Open>,
@@ -23,18 +24,18 @@ pub(super) struct Slots {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     since: Instant,
-    /// Time at which the request had arrived completely.
+    /// Time at which the request arrived completely.
     asked: Option<Instant>,
 }
 
-/// What to do before the next connection is accepted.
+/// The step before a listener accepts the next connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Nothing: there is a free slot.
+    /// No step, because a slot is free.
     Free,
     /// Close this connection.
     Displace(u64),
-    /// Wait for this time, then decide again.
+    /// Waits for this time, then decides again.
     Wait(Duration),
 }
 
@@ -64,13 +65,13 @@ impl Slots {
         self.open.remove(&number);
     }
 
-    /// Whether the slot is still taken.
+    /// Returns whether the slot is still taken.
     pub(super) fn is_open(&self, number: u64) -> bool {
         self.open.contains_key(&number)
     }
 
-    /// Decides which connection is displaced for the next: the oldest one without a complete request. If responses hold most slots, it is the
-    /// connection whose time ended first.
+    /// Decides which connection a new connection displaces: the oldest connection without a complete request. If
+    /// responses hold most slots, chooses the connection whose time ended first.
     pub(super) fn room(&self, now: Instant) -> Room {
         if self.open.len() < CONNECTIONS {
             return Room::Free;
@@ -171,7 +172,8 @@ mod tests {
         now - begun
     }
 
-    /// The backlog of a port has 1024 connections, and kubelet waits for one second. No client in this flood reads a response or leaves.
+    /// A listener accepts a probe behind a full backlog of 1024 connections before kubelet's timeout of one
+    /// second. No client in this flood reads a response or leaves.
     #[test]
     fn probe_behind_clients_that_do_not_read_is_accepted_in_time() {
         const BACKLOG: usize = 1024;
@@ -207,7 +209,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-        /// However clients behave, no more slots are taken than there are, and the next connection waits only for a moment.
+        /// However clients behave, connections take no more slots than exist, and the next connection waits only for a moment.
         #[test]
         fn slot_becomes_free_soon_after_any_history(steps in prop::collection::vec((0u8..3, 0u64..200, 0u64..50), 0..400)) {
             let mut now = Instant::now();

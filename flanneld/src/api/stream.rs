@@ -15,15 +15,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 use tokio_util::either::Either;
 
-/// Send buffer of a connection, in bytes; the kernel doubles it. The default is megabytes on loopback.
+/// Size of a connection's send buffer in bytes; the kernel doubles this size. On loopback, the default is several megabytes.
 const SEND_BUFFER: usize = 32 * 1024;
-/// Interval at which to check whether the client took the rest of its response.
+/// Interval at which the stream checks whether the client has taken the rest of its response.
 const CHECK: Duration = Duration::from_millis(5);
 
 nix::ioctl_read_bad!(outstanding, libc::TIOCOUTQ, libc::c_int);
 
-/// Connection of a client. Closing it before the client has taken its response resets it. Otherwise the kernel would keep the response for minutes,
-/// and for any number of clients.
+/// Connection of a client. Closing the stream before the client has taken its response resets the connection.
+/// Without the reset, the kernel would keep the responses of any number of clients for minutes.
 #[derive(Debug)]
 pub struct Stream {
     inner: Either<TcpStream, UnixStream>,
@@ -31,7 +31,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Wraps a connection that was just accepted.
+    /// Wraps a newly accepted connection.
     pub fn new(inner: Either<TcpStream, UnixStream>) -> Self {
         if let Either::Left(tcp) = &inner {
             let socket = SockRef::from(tcp);
@@ -42,8 +42,8 @@ impl Stream {
         Self { inner, check: None }
     }
 
-    /// Whether the client is on this host: it uses the Unix socket, or connects from a loopback address to one. A pod whose packets are routed to
-    /// 127.0.0.1 does not.
+    /// Returns whether the client is on this host: it uses the Unix socket, or connects between two loopback
+    /// addresses. A pod whose packets are routed to 127.0.0.1 does not connect from a loopback address.
     pub fn is_local(&self) -> bool {
         match &self.inner {
             Either::Left(tcp) => [tcp.local_addr(), tcp.peer_addr()]
@@ -53,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// Whether the client has not acknowledged all written bytes.
+    /// Returns whether the client has not acknowledged all written bytes.
     fn is_owed(&self) -> bool {
         match &self.inner {
             Either::Left(tcp) => {
@@ -108,7 +108,7 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.inner).poll_flush(context)
     }
 
-    /// Waits until the client has taken its response. Until then, the connection keeps its slot.
+    /// Waits until the client has taken its response. Until the client has taken its response, the connection keeps its slot.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.is_owed() {
             let check = self

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// When the first document was requested, in milliseconds since 1970.
+/// Time of the first request for the document, in milliseconds since 1970.
 static STARTED: LazyLock<i64> = LazyLock::new(|| jiff::Timestamp::now().as_millisecond());
 
 /// Returns the minimum time between two renderings, by the number of nodes. A rendering takes time and memory for each pair of nodes.
@@ -25,16 +25,17 @@ fn pause(nodes: usize) -> Duration {
     })
 }
 
-/// Pause after a row was rendered, as a multiple of the time that this took. A loop of requests therefore costs a twentieth of a processor.
+/// Pause after the rendering of one node's results, as a multiple of the rendering time. A loop of requests
+/// therefore costs a twentieth of a processor.
 const ROW_PAUSE_FACTOR: u32 = 20;
-/// Maximum length of that pause, because a busy machine may have prolonged the rendering.
+/// Maximum length of the pause after the rendering of one node's results, because a busy machine may have prolonged the rendering.
 const ROW_PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The document that was rendered last.
+/// The last rendering of the document.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latest {
     last: Arc<Mutex<Option<Rendered>>>,
-    /// When the next row may be rendered.
+    /// Earliest time of the next rendering of one node's results.
     row_due: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -64,7 +65,7 @@ impl Latest {
         }
     }
 
-    /// Responds with what is known about the row of the node with this subnet.
+    /// Responds with the results of the node with this subnet for its peers.
     pub(super) async fn row(&self, source: &StatusSource, subnet: &str) -> Response {
         let mut due = self.row_due.lock().await;
         if let Some(due) = *due {
@@ -77,7 +78,7 @@ impl Latest {
         response
     }
 
-    /// Returns the last rendering, or a new one if that is too old.
+    /// Returns the last rendering, or a new rendering if the last rendering is too old.
     async fn rendered(&self, source: &StatusSource) -> serde_json::Result<Rendered> {
         let mut last = self.last.lock().await;
         if let Some(rendered) = last.as_ref().filter(|last| Instant::now() < last.due) {
@@ -147,7 +148,7 @@ fn row(source: &StatusSource, subnet: &str) -> Response {
 fn failed(error: &serde_json::Error) -> Response {
     (
         StatusCode::INTERNAL_SERVER_ERROR,
-        format!("the document cannot be written: {error}\n"),
+        format!("cannot write the document: {error}\n"),
     )
         .into_response()
 }

@@ -3,21 +3,21 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of lines at once.
+/// Maximum number of log lines at once.
 const LINES: u32 = 20;
-/// Time after which one more line is allowed.
+/// Time after which the budget allows one more line.
 const REFILL: Duration = Duration::from_secs(6);
 
-/// Minimum interval between lines that report how many were not logged.
+/// Minimum interval between lines that report the number of omitted lines.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The lines that may be logged.
+/// The budget of log lines about findings.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
-    /// Time until which refills are included.
+    /// Time up to which the budget includes refills.
     counted: Option<Instant>,
-    /// Number of lines that were not logged since the last summary, and the time of that summary.
+    /// Number of omitted lines since the last summary, and the time of the last summary.
     unlogged: usize,
     told: Option<Instant>,
 }
@@ -34,7 +34,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes as many of these lines as are left. Returns their number.
+    /// Takes as many of these lines as the budget still allows. Returns their number.
     pub(super) fn take(&mut self, now: Instant, lines: usize) -> usize {
         let since = *self.counted.get_or_insert(now);
         let refills = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
@@ -52,7 +52,7 @@ impl Budget {
         taken
     }
 
-    /// Returns the number of lines that were not logged, if a summary is due.
+    /// Returns the number of omitted lines, if a summary is due.
     pub(super) fn summary(&mut self, now: Instant) -> Option<usize> {
         let is_time = self
             .told

@@ -1,12 +1,12 @@
-//! Detects that this host's clock was set back. WireGuard peers ignore a handshake whose time is earlier than the time of the last one.
+//! Detects that this host's clock was set back. WireGuard peers ignore a handshake whose time is earlier than the time of the last handshake.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use subnet_lease::manager::boot_time;
 
-/// Smallest difference that is reported. A leap second is smaller.
+/// Smallest clock difference that the doctor reports. A leap second is smaller.
 const STEP: Duration = Duration::from_secs(3);
 
-/// The latest time at which this host started, by its clock. That time changes only when the clock is set.
+/// The latest time at which this host started, by its clock. The start time changes only when the clock is set.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     latest: Option<Duration>,

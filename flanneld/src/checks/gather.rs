@@ -34,9 +34,9 @@ use types::{Detail, Encapsulation, Family, Problem, Profile};
 pub(super) const STARTUP: Duration = Duration::from_secs(10);
 /// Maximum interruption of a watch while it moves to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
-/// Maximum wait for the reconciler. It compares ten thousand peers in less time.
+/// Maximum wait for the reconciler. The reconciler compares ten thousand peers in less time.
 const COMPARISON: Duration = Duration::from_secs(2);
-/// Maximum number of peers to which routes are looked up.
+/// Maximum number of peers to which the doctor looks up routes.
 const MAX_LOOKUPS: usize = 32;
 
 /// Gathers the facts.
@@ -256,12 +256,12 @@ fn kubernetes(
     })
 }
 
-/// How the API server refuses this node.
+/// Kind of refusal by the API server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Refusal {
-    /// The server rejects the credentials, so their permissions do not matter.
+    /// Credentials that the server rejects, so their permissions do not matter.
     Unknown,
-    /// The server accepts the credentials, but they lack a permission.
+    /// Credentials that the server accepts, but that lack a permission.
     Forbidden,
 }
 
@@ -279,7 +279,7 @@ fn refusal(problem: &Problem) -> Option<Refusal> {
     problem.details().filter_map(of).min()
 }
 
-/// Whether a server at this address did not respond.
+/// Returns whether a server at this address did not respond.
 fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     let Detail::Store {
         status: None,
@@ -292,8 +292,8 @@ fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     server.contains(&address.to_string())
 }
 
-/// Returns why the store does not respond to a node that already has a lease. Returns `None` unless the watch is interrupted for longer than a new
-/// connection takes.
+/// Returns the reason why the store does not respond to a node that already has a lease. Returns `None`
+/// unless the watch is interrupted for longer than a new connection takes.
 fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     let running = running?;
     let since = running.readings.borrow().interrupted?;
@@ -335,8 +335,8 @@ pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> 
     }
 }
 
-/// Returns the peers to whose pods routes are looked up, one entry per family. Only peers with a probe result qualify, because they have been served
-/// for some seconds.
+/// Returns the peers to whose pods the doctor looks up routes, one entry per family. Only peers with a probe result
+/// qualify, because flanneld has served these peers for some seconds.
 fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
     let Some(prober) = running.and_then(|running| running.prober.as_ref()) else {
         return Vec::new();
@@ -352,7 +352,7 @@ fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
     known.into_iter().flatten().take(MAX_LOOKUPS).collect()
 }
 
-/// Returns a peer's name, or its address if it has none.
+/// Returns a peer's name, or its address if the peer has no name.
 fn called(peer: PeerView) -> String {
     peer.name
         .filter(|name| !name.is_empty())
@@ -381,7 +381,7 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
         .collect()
 }
 
-/// Returns the addresses to which routes are looked up: the store, the API server, and peers whose packets another route would lose.
+/// Returns the addresses to which the doctor looks up routes: the store, the API server, and peers whose packets another route would lose.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
     let target = |to: &IpAddr, whose: String, kind| Target {
         to: *to,

@@ -9,7 +9,7 @@ use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
 use types::Access;
 
-/// Facts about the daemon; they grow while it starts.
+/// Facts about the daemon, which adds facts while it starts.
 #[derive(Clone, Default)]
 pub struct Known {
     /// The store of the leases, as text.
@@ -20,18 +20,18 @@ pub struct Known {
     pub store_addresses: Vec<IpAddr>,
     /// The namespace of this daemon's pod; `None` if it does not run in a pod.
     pub namespace: Option<String>,
-    /// The store, once it was opened.
+    /// The store, once the daemon has opened it.
     pub manager: Option<Arc<dyn SubnetManager>>,
     /// Whether `--node-id` names this node's identity.
     pub id_given: bool,
     /// This node's Node; `None` without Kubernetes.
     pub node: Option<NodeAddresses>,
-    /// The chosen interface; `None` while there is none.
+    /// The chosen interface; `None` before the choice.
     pub choice: Option<Choice>,
 }
 
 impl Known {
-    /// Returns the facts from the options, before the store is queried.
+    /// Returns the facts from the options, before the daemon queries the store.
     pub fn of(store: &options::Store) -> Self {
         let node = store.node().map(|name| NodeAddresses {
             name,
@@ -55,7 +55,7 @@ impl Known {
 pub struct NodeAddresses {
     /// Name of the Node.
     pub name: String,
-    /// The Node's addresses of type InternalIP, the preferred ones first.
+    /// The Node's addresses of type InternalIP, the preferred addresses first.
     pub internal: Vec<IpAddr>,
     /// Addresses of the API servers.
     pub servers: Vec<IpAddr>,
@@ -72,7 +72,7 @@ impl From<&NodeInfo> for NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Replaces the known addresses. The known servers stay if `self` has none.
+    /// Replaces the known addresses. If `self` has no servers, the known servers stay.
     pub fn publish(mut self, known: &watch::Sender<Known>) {
         known.send_if_modified(|known| {
             if let (true, Some(before)) = (self.servers.is_empty(), &known.node) {
@@ -85,7 +85,7 @@ impl NodeAddresses {
     }
 }
 
-/// Returns a peer's name from its lease; without one, its subnets.
+/// Returns a peer's name from its lease, or the peer's subnets if the lease has no name.
 pub(super) fn name(lease: &Lease) -> Arc<str> {
     let named = lease
         .attrs

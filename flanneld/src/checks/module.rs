@@ -1,4 +1,4 @@
-//! The kernel module br_netfilter. The daemon tries to load it once each time it is missing.
+//! The kernel module br_netfilter. The daemon tries to load the module once each time the module is missing.
 
 use doctor::look::has_br_netfilter;
 use std::path::Path;
@@ -8,7 +8,7 @@ use traffic_rules::programs::run;
 #[derive(Default)]
 pub(super) struct Module {
     tried: bool,
-    /// Reason why it could not be loaded.
+    /// Reason why the daemon could not load the module.
     pub complaint: Option<String>,
 }
 

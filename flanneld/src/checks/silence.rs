@@ -1,4 +1,4 @@
-//! Finds out since when the holders of leases have been silent. The store is queried only about peers that do not reply to probes.
+//! Finds out since when the holders of leases have been silent. flanneld queries the store only about peers that do not reply to probes.
 
 use ipnet::IpNet;
 use probing::view::PeerView;
@@ -11,27 +11,27 @@ use tokio::sync::watch;
 use types::Subnets;
 use types::reachability::State;
 
-/// Interval at which the silent peers are collected.
+/// Interval at which flanneld collects the silent peers.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum time for which a peer is unreachable. Before that, it may just be restarting.
+/// Minimum time for which a peer is unreachable. Before this time, the peer may only be restarting.
 const MIN_CUT: Duration = Duration::from_secs(15);
-/// Age from which silence is reported.
+/// Minimum duration of a silence that flanneld reports.
 const MIN_SILENCE: Duration = Duration::from_secs(600);
-/// Interval at which the store is queried about a silent peer. All nodes query it about a peer that is gone, and the peer may come back.
+/// Interval at which flanneld queries the store about a silent peer. All nodes query the store about a peer that is gone, and the peer may come back.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 /// Delay after a query without a response.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Longest extra delay of a node. Without it, all nodes would query the store at the same moment, because they know the same last renewal.
+/// Longest extra delay of a node. Without this delay, all nodes would query the store at the same moment, because they know the same last renewal.
 const MAX_SPREAD: Duration = Duration::from_secs(60);
 /// Timeout of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of peers that are queried at once, and of those known to be silent.
+/// Maximum number of peers about which one round queries the store.
 const PEERS: usize = 16;
 const MANY: usize = 1024;
-/// Number of peers that are queried in a round while many are still to be queried.
+/// Number of peers about which one round queries the store while queries about many peers remain.
 const EACH_ROUND: usize = 4;
 
-/// Interval at which the Node of a silent peer is read. Nodes are watched, so this sends no request.
+/// Interval at which flanneld reads the Node of a silent peer. flanneld watches Nodes, so a read sends no request.
 const NOT_READY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Reports of the store about holders that do not reply to probes, by subnet.
@@ -40,13 +40,13 @@ pub type Heard = BTreeMap<Subnets, Holder>;
 /// Report of the store about the holder of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Time of its last sign of life (boot-time clock).
+    /// Time of the holder's last sign of life (boot-time clock).
     pub at: Duration,
-    /// Health of its Node in Kubernetes; `None` with other stores.
+    /// Health of the holder's Node in Kubernetes; `None` with other stores.
     pub node: Option<NodeHealth>,
 }
 
-/// Peers to query about, and the results. Without side effects.
+/// Peers about which flanneld queries the store, and the results. Without side effects.
 #[derive(Debug, Default)]
 struct Book {
     /// Time of the next query, and the last report of the store about the holder.
@@ -56,7 +56,7 @@ struct Book {
 }
 
 impl Book {
-    /// Adds the unreachable peers, and removes the others. Returns those to query about in this round.
+    /// Adds the unreachable peers, and removes the others. Returns the peers about which this round queries the store.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
         self.entries.retain(|subnets, _| cut.contains_key(subnets));
         for subnets in cut
@@ -119,7 +119,7 @@ impl Book {
     }
 }
 
-/// The subnet of each probed peer, and the milliseconds for which the peer has been cut off, if it is.
+/// The subnet of each probed peer, and for a cut-off peer, the milliseconds since the peer was cut off.
 pub type Asked = Vec<(IpNet, Option<u64>)>;
 
 /// Returns the entry of a peer in [`Asked`].
@@ -130,7 +130,7 @@ pub fn asked(peer: &PeerView) -> (IpNet, Option<u64>) {
     )
 }
 
-/// Returns the peers that are unreachable in every family in which they are probed, with the duration.
+/// Returns the peers that are unreachable in every probed family, with the duration.
 fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Duration> {
     let asked: BTreeMap<IpNet, Option<u64>> = asked.into_iter().collect();
     let age = |lease: &Lease| {
@@ -193,7 +193,7 @@ mod tests {
         Duration::from_secs(number)
     }
 
-    /// Returns the report about a holder that renewed its lease so many seconds ago.
+    /// Returns the report about a holder that renewed its lease `number` seconds ago.
     fn ago(number: u64) -> Option<LastHeard> {
         Some(LastHeard {
             ago: seconds(number),

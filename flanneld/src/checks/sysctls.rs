@@ -26,7 +26,7 @@ struct Written {
 }
 
 impl SysctlWriter {
-    /// Reads the sysctls, and corrects unsuitable values. Logs the first and second write of each, then at most one per minute.
+    /// Reads the sysctls, and corrects unsuitable values. Logs the first and second write of each sysctl, then at most one write per minute.
     pub fn apply(&self, network: &Network, underlay: &str) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for Correction {
@@ -70,8 +70,8 @@ impl SysctlWriter {
                     from = old,
                     to = new,
                     count = times,
-                    remedy = "find the program that manages it",
-                    "another program changed a sysctl; set it again"
+                    remedy = "find the program that manages the sysctl",
+                    "another program changed a sysctl; restored the value"
                 ),
                 _ => {}
             }

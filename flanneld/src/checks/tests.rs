@@ -1,4 +1,4 @@
-//! Findings come and go in the log, in /status and in /metrics.
+//! Tests that findings appear and disappear in the log, in /status and in /metrics.
 
 use super::*;
 use crate::health::condition::Condition;

@@ -13,7 +13,7 @@ use subnet_lease::{Kinds, Lease, LeaseTable};
 use types::Family;
 use types::Subnets;
 
-/// Whether the network has WireGuard peers.
+/// Returns whether the network has WireGuard peers.
 pub(super) fn is_used(running: &RunningNetwork) -> bool {
     running
         .network
@@ -21,7 +21,7 @@ pub(super) fn is_used(running: &RunningNetwork) -> bool {
         .is_some_and(|backend| backend.name == KIND)
 }
 
-/// Gathers the facts about the peers; absent with another backend.
+/// Gathers the facts about the peers. The facts are absent with another backend.
 pub(super) fn wireguard(
     running: Option<&RunningNetwork>,
     clock_behind: Option<u64>,
@@ -101,7 +101,7 @@ fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
         .collect()
 }
 
-/// Whether PATH contains a program.
+/// Returns whether PATH contains a program.
 fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| Path::new(&folder).join(name).is_file())

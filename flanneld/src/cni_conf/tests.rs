@@ -1,4 +1,4 @@
-//! Tests when the configuration is installed, and when it stays unchanged.
+//! Tests when flanneld installs the CNI configuration, and when flanneld leaves it unchanged.
 
 use super::*;
 
@@ -93,7 +93,9 @@ fn node_is_not_ready_when_the_configuration_cannot_be_installed() {
     std::fs::remove_dir(bed.root.path().join("net.d")).unwrap();
     assert_eq!(bed.has(), None);
     assert!(
-        bed.keeper.trouble.ends_with("is the volume mounted?"),
+        bed.keeper
+            .trouble
+            .ends_with("check that the volume is mounted"),
         "{}",
         bed.keeper.trouble
     );

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use types::Addresses;
 
-/// Returns the attributes of the lease. The lease protocol signs them.
+/// Returns the attributes of the lease. The lease protocol signs these attributes.
 pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: underlay.public.v4().copied(),
@@ -26,8 +26,9 @@ pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     }
 }
 
-/// Returns the networks that no subnet may overlap. These are the underlay's networks, if they lie inside the flannel network. Otherwise it is
-/// only this host's address, because a cluster's network may well lie inside a wide corporate network.
+/// Returns the networks that no subnet may overlap. These are the underlay's networks, if they lie inside the
+/// flannel network. Otherwise, the result is only this host's address, because a cluster's network may lie
+/// inside a wide corporate network.
 pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |address: &IpAddr| {
         underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address)

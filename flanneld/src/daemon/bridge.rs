@@ -1,4 +1,4 @@
-//! The pods' bridge after this node got another subnet.
+//! Changes of the pods' bridge after this node gets another subnet.
 
 use ipnet::IpNet;
 use netstate::bridge::{StaleGateway, stale_gateways};
@@ -8,8 +8,8 @@ use netstate::object::{Key, Op, Value};
 use tracing::{info, warn};
 use types::Subnets;
 
-/// Removes the gateways of previous subnets from bridges, and with them their connected routes. Bridges are not changed otherwise. Returns the
-/// names of the bridges.
+/// Removes the gateways of previous subnets, and the gateways' connected routes, from bridges. This function
+/// changes nothing else on bridges. Returns the names of the bridges.
 pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String> {
     let mut released = Vec::new();
     let found = match NetlinkKernel::open() {
@@ -35,7 +35,7 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String
         other,
     } in stale
     {
-        let remedy = format!("remove it (ip address del {address} dev {bridge})");
+        let remedy = format!("remove the gateway (ip address del {address} dev {bridge})");
         if let Some(other) = other {
             warn!(
                 device = %bridge,

@@ -8,13 +8,13 @@ pub(super) enum End {
     /// A failure that waiting does not resolve.
     #[error("{0}")]
     Failed(Box<Problem>),
-    /// Another node holds the lease. A supervisor restarts the daemon.
+    /// Loss of the lease to another node. A supervisor restarts the daemon.
     #[error("{0}")]
     LeaseLost(Box<Problem>),
-    /// The network must restart inside this process.
+    /// A restart of the network inside this process.
     #[error("{0}")]
     StartOver(Box<Problem>),
-    /// The network must restart inside this process, without the subnet that this node had.
+    /// A restart of the network inside this process, without the subnet that this node had.
     #[error("{0}")]
     Moved(Box<Problem>),
 }

@@ -1,4 +1,4 @@
-//! Preparation of the host before a lease is acquired: the configured backend, and the right to serve the network on this host.
+//! Preparation of the host before flanneld acquires a lease: the configured backend, and the right to serve the network on this host.
 
 use super::end::End;
 use super::{Daemon, bridge, left_behind, requirement, retry, rights};
@@ -22,12 +22,12 @@ pub(super) struct Host {
     pub backend: Box<dyn Backend>,
     /// The contents of subnet.env at the start.
     pub previous: Previous,
-    /// The bridges from which the gateway of the previous subnet was removed.
+    /// The bridges from which flanneld removed the gateway of the previous subnet.
     pub released: Vec<String>,
 }
 
 impl Daemon {
-    /// Reads the configuration and claims its network, before anything on the host is changed.
+    /// Reads the configuration and claims its network, before flanneld changes anything on the host.
     pub(super) async fn claim_host(
         &mut self,
         manager: &Arc<dyn SubnetManager>,
@@ -82,11 +82,12 @@ impl Daemon {
         })
     }
 
-    /// Reacts to another subnet from the store, which may have changed while no daemon ran. No pod may get an address of the former subnet, and no
-    /// bridge may keep its gateway. Returns the bridges from which the gateway was removed.
+    /// Reacts to another subnet from the store, which may have changed while no daemon ran. No pod may get an
+    /// address of the former subnet, and no bridge may keep the gateway of this subnet. Returns the bridges
+    /// from which this function removed the gateway.
     ///
-    /// Only stores that assign the subnets call for this. Where nodes choose their subnets, a node that loses its subnet ends, and its operator
-    /// decides about its pods.
+    /// Only stores that assign the subnets require this reaction. Where nodes choose their subnets, flanneld
+    /// ends on a node that loses its subnet, and the operator decides about the node's pods.
     async fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) -> Vec<String> {
         let was: Vec<IpNet> = previous.subnets().iter().flat_map(Subnets::nets).collect();
         if was

@@ -1,4 +1,4 @@
-//! Tasks that maintain a running network. One method starts each of them, in the order of [`Daemon::serve`].
+//! Tasks that maintain a running network. One method starts each of these tasks, in the order of [`Daemon::serve`].
 
 use super::end::End;
 use super::node::Leased;
@@ -36,17 +36,17 @@ use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::RuleOptions;
 use types::{Encapsulation, Problem, Subnets};
 
-/// Maximum interval of audits at which they serve as a heartbeat of the network.
+/// Maximum interval of audits that serve as a heartbeat of the network.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 
 impl Daemon {
-    /// Returns the port of probes. Returns `None` if the tunnel uses that port, because the tunnel needs it more.
+    /// Returns the port of probes. Returns `None` if the tunnel uses that port, because the tunnel takes precedence.
     pub(super) fn probe_port(&self, tunnel: &Tunnel) -> Option<u16> {
         let port = self.settings.listen.probe_port?;
         (!tunnel.ports.contains(&port)).then_some(port)
     }
 
-    /// Creates the prober, unless the backend carries no packets or uses the port.
+    /// Creates the prober, unless the backend carries no packets or uses the probe port.
     pub(super) fn mesh(
         &self,
         node: &Leased,
@@ -57,7 +57,7 @@ impl Daemon {
         if let (None, Some(port)) = (port, self.settings.listen.probe_port) {
             warn!(
                 port,
-                remedy = "name another one with --probe-port on all nodes",
+                remedy = "set another UDP port with --probe-port on all nodes",
                 "no probes between nodes: the backend uses the UDP port"
             );
         }
@@ -71,8 +71,8 @@ impl Daemon {
         ))
     }
 
-    /// Applies the traffic rules and keeps them in place. If that takes too long, only readiness reflects the delay, and the start continues. The receiver
-    /// changes whenever rules are written.
+    /// Applies the traffic rules and keeps them in place. If the first application of the rules takes too
+    /// long, the start continues, and only readiness reflects the delay. The receiver changes whenever flanneld writes rules.
     pub(super) async fn start_rules(
         &mut self,
         node: &Leased,
@@ -159,7 +159,7 @@ impl Daemon {
         ));
     }
 
-    /// Probes the peers, and asks the store about the holders of leases that are cut off.
+    /// Probes the peers, and asks the store about lease holders that are cut off.
     pub(super) fn keep_probing(
         &mut self,
         mesh: Mesh,
@@ -184,7 +184,7 @@ impl Daemon {
             .spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
     }
 
-    /// Probes the path of pod packets if `--probe-pods` is set. Otherwise removes what an earlier run left for such probes.
+    /// Probes the path of pod packets if `--probe-pods` is set. Without the flag, removes the objects that an earlier run left for pod probes.
     pub(super) fn keep_pod_probing(
         &mut self,
         mesh: Option<&Mesh>,
@@ -194,7 +194,7 @@ impl Daemon {
         if wanted && mesh.is_none() {
             warn!(
                 remedy = "remove --probe-pods, or set --probe-port to a free port and use a backend that carries packets",
-                "the path of pods is not probed: this node sends no probes at all"
+                "flanneld does not probe the path of pods, because this node sends no probes"
             );
         }
         let Some(mesh) = mesh.filter(|_| wanted) else {
@@ -206,7 +206,7 @@ impl Daemon {
         Some(paths)
     }
 
-    /// Watches the network's configuration. Another one takes effect only at a restart.
+    /// Watches the network's configuration. Another configuration takes effect only at a restart.
     pub(super) fn keep_watch_of_config(
         &mut self,
         node: &Leased,
@@ -220,7 +220,7 @@ impl Daemon {
         next
     }
 
-    /// Requests another identity from the backend when an older node has this one's.
+    /// Requests another identity from the backend when an older node has the same identity.
     pub(super) fn keep_identity(&mut self, renewal: Option<Renewal>, network: &RunningNetwork) {
         if let Some(renewal) = renewal {
             self.spawn_until_stop(renew_identity(network.readings.clone(), renewal));
@@ -351,7 +351,7 @@ impl Daemon {
         });
     }
 
-    /// Starts a task that the stop cancels wherever it waits.
+    /// Starts a task that a stop cancels at any point where the task waits.
     fn spawn_until_stop(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.run.stop.clone();
         self.run
@@ -359,7 +359,7 @@ impl Daemon {
     }
 }
 
-/// Requests another identity when an older node has this one's, because all peers refuse the later node.
+/// Requests another identity when an older node has the same identity, because all peers refuse the later node.
 async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
     /// Time in which the new identity has to reach the store and come back.
     const TIMEOUT: Duration = Duration::from_secs(60);
@@ -371,7 +371,7 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
             .find(|refused| refused.reason() == Reason::OurIdentity)
             .cloned();
         if let Some(older) = older {
-            warn!(peer = %older, "this node's key is that of an older node, as on a cloned disk: creating another one");
+            warn!(peer = %older, "an older node has the same key as this node, as on a cloned disk: creating a new key");
             renewal.ask();
             tokio::time::sleep(TIMEOUT).await;
             if readings

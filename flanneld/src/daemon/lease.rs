@@ -1,4 +1,4 @@
-//! The steps from a host to a node with a lease: the choice of the underlay, the announcement, the acquisition.
+//! The steps from a host to a node with a lease: the choice of the underlay, the announcement and the acquisition.
 
 use super::end::End;
 use super::host::Host;
@@ -123,9 +123,9 @@ impl Daemon {
         Ok(found)
     }
 
-    /// Logs why no interface can be used yet, and sets the condition.
+    /// Logs why no interface is usable yet, and sets the condition.
     pub(super) fn wait_for_interface(&self, why: &SelectError) {
-        warn!(code = why.code(), error = %why, "no interface to use yet, waiting for it");
+        warn!(code = why.code(), error = %why, "no usable interface yet, waiting for an interface");
         self.health.fail(Condition::Underlay, Problem::of(why));
     }
 
@@ -176,7 +176,7 @@ impl Daemon {
             .node(|node| node.network.underlay = Some(node::shown(underlay, &found.chosen.why)));
     }
 
-    /// Collects the evidence by which this host's own lease is recognised.
+    /// Collects the evidence by which the lease protocol recognises this host's own lease.
     async fn lease_claim(
         &self,
         config: &NetworkConfig,
@@ -222,7 +222,7 @@ impl Daemon {
 #[derive(Debug)]
 struct Queries {
     found: Found,
-    /// What identifies this node to the backend.
+    /// Identity of this node for the backend.
     identity: Option<String>,
 }
 
@@ -251,7 +251,7 @@ fn log_lease(lease: &Lease, info: Option<&NodeInfo>) {
     );
 }
 
-/// Whether one of the subnets is not among the known ones.
+/// Returns whether one of the subnets is not among the known subnets.
 fn has_others(subnets: &Subnets, known: &Subnets) -> bool {
     subnets
         .nets()

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time during which an address that the node gave up is not used again. Otherwise two bad choices would alternate.
+/// Time during which the node does not reuse an address that it gave up. Without this time, two bad choices would alternate.
 const NOT_BACK: Duration = Duration::from_secs(600);
 
-/// The addresses with the time at which each was given up.
+/// The addresses, with the times at which the node gave them up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
 
@@ -21,7 +21,7 @@ impl Left {
         all.extend(addresses.into_iter().map(|ip| (ip, now)));
     }
 
-    /// Returns the addresses that may not be used again yet.
+    /// Returns the addresses that the node may not reuse yet.
     pub(super) fn recent(&self, now: Instant) -> BTreeSet<IpAddr> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter()

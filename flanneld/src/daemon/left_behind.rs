@@ -1,5 +1,5 @@
-//! The devices of backends that this node used before. A route through such a device may be more specific than the new backend's routes. Packets on
-//! that route are lost or unencrypted.
+//! The devices of backends that this node used before. A route through such a device may be more specific
+//! than the new backend's routes. Such a route loses packets or carries them unencrypted.
 
 use ipnet::IpNet;
 use netstate::names::LinkName;
@@ -8,7 +8,7 @@ use run_dir::instance::running;
 use tracing::{info, warn};
 use types::Subnets;
 
-/// Returns flannel's devices with an address inside our networks, except those that another running daemon uses.
+/// Returns flannel's devices with an address inside our networks, except devices that another running daemon uses.
 pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
     let ours: Vec<IpNet> = networks
         .nets()
@@ -16,7 +16,7 @@ pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<L
         .collect();
     if running::foreign_flanneld() {
         info!(
-            "another implementation of flanneld runs on this host: devices of earlier backends stay"
+            "another implementation of flanneld runs on this host: leaving devices of earlier backends in place"
         );
         return Vec::new();
     }
@@ -25,7 +25,7 @@ pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<L
         Err(error) => Err(error),
     };
     let mut devices = found.unwrap_or_else(|error| {
-        warn!(error = %error, "cannot look for devices of earlier backends, they stay");
+        warn!(error = %error, "cannot look for devices of earlier backends; leaving them in place");
         Vec::new()
     });
     let others = running::others(&networks.nets().collect()).devices;

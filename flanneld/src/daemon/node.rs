@@ -1,4 +1,4 @@
-//! A node with a lease, and the state from which it was acquired.
+//! A node with a lease, and the state from which the node acquired the lease.
 
 use crate::underlay::Found;
 use backends::{Announced, Backend};
@@ -13,7 +13,7 @@ pub(super) struct Node {
     pub leased: Leased,
 }
 
-/// The lease of a node, with the store, configuration, claim and underlay that it depends on.
+/// The lease of a node, with the store, configuration, claim and underlay on which the lease depends.
 pub(super) struct Leased {
     pub manager: Arc<dyn SubnetManager>,
     /// The network's configuration.

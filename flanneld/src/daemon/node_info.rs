@@ -1,4 +1,4 @@
-//! This node's entry in a store that knows its nodes: waits for the entry, and chooses the interface by it.
+//! This node's entry in a store that knows its nodes. This module waits for the entry, and chooses the interface by the entry.
 
 use super::end::End;
 use super::{Daemon, retry};
@@ -23,13 +23,13 @@ use types::Problem;
 use types::backoff::Backoff;
 use types::{Dual, Subnets};
 
-/// Delay between two requests, unless the store reports a change. The configuration is read again each time.
+/// Delay between two requests, unless the store reports a change. Each request also reads the configuration again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// Time for which a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
-/// Interval at which the choice is repeated while the node has no interface, in case a change came without an event.
+/// Interval at which a node without an interface repeats the choice, because a change may come without an event.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
-/// Time for which changes are collected before the interface is re-evaluated.
+/// Time for which the node collects changes before it re-evaluates the interface.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
 
 impl Daemon {
@@ -133,7 +133,7 @@ impl Daemon {
                     interface = found.chosen.underlay.name,
                     family,
                     network = %net,
-                    "the interface has no address of this family: this node works without it, and its pods get no address of it, until it has one"
+                    "the interface has no address of this family: until it has one, this node and its pods work without this family"
                 );
             }
             self.note_underlay(&found);
@@ -141,8 +141,8 @@ impl Daemon {
         }
     }
 
-    /// Waits for an interface with both families for a moment, then for one with either.
-    /// The same reason is reported once, however often other Nodes change.
+    /// Waits a moment for an interface with both families, then for an interface with either family.
+    /// Reports the same reason only once, however often other Nodes change.
     async fn wait_for_families(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -186,7 +186,7 @@ impl Daemon {
     }
 }
 
-/// Returns the request of a node that the store knows, with the store's servers if they can matter, and the addresses of this host.
+/// Returns the request of a node that the store knows, and the addresses of this host. The request contains the store's servers if they can matter.
 pub(super) async fn wish_of(
     manager: &Arc<dyn SubnetManager>,
     settings: &Settings,
@@ -219,7 +219,7 @@ pub(super) async fn wish_of(
     }
 }
 
-/// Withdraws an address that this node published and no longer has, unless flags or annotations decide what it publishes.
+/// Withdraws an address that this node published and no longer has, unless flags or annotations decide about its published addresses.
 async fn withdraw(
     manager: &Arc<dyn SubnetManager>,
     wish: &Wish,
@@ -238,7 +238,7 @@ pub(super) fn families(subnets: &Subnets) -> Families {
     subnets.map(|_| (), |_| ())
 }
 
-/// Returns when this node's entry in the store changes in a way that concerns this host. Most changes of Nodes do not.
+/// Returns when this node's entry in the store changes in a way that concerns this host. Most changes of Nodes do not concern this host.
 async fn another(
     manager: &Arc<dyn SubnetManager>,
     config: &NetworkConfig,

@@ -1,4 +1,4 @@
-//! The health of the node, checked every second: readiness is set and cleared promptly.
+//! The health of the node, checked every second, so that readiness changes promptly.
 
 use crate::health::condition::Condition;
 use crate::health::{Health, UNREADABLE, Unused};
@@ -20,7 +20,7 @@ use types::Problem;
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// Maximum time without a usable lease of another node.
 const CUT_OFF: Duration = Duration::from_secs(10);
-/// Maximum time for which the kernel is out of sync.
+/// Maximum time for which the kernel may be out of sync.
 const OUT_OF_SYNC: Duration = Duration::from_secs(10);
 /// Maximum time for publishing a change of this node.
 const UNPUBLISHED: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const LEASE_GRACE: Duration = Duration::from_secs(60);
 /// Sets the conditions on which readiness depends.
 pub(super) struct ReadinessMonitor {
     pub network: RunningNetwork,
-    /// Whether the kernel is audited at least every 20 s, even without an event.
+    /// Whether flanneld audits the kernel at least every 20 s, even without an event.
     pub audits: bool,
     /// Receives whether the kernel is in sync with the leases, apart from peers that failed individually.
     pub programmed: watch::Sender<bool>,
@@ -143,7 +143,7 @@ impl ReadinessMonitor {
         }
         if last.lease_log.news(held.trouble.as_ref()) {
             match &held.trouble {
-                None => info!("the lease is in order again"),
+                None => info!("resolved: the lease has no problem"),
                 Some(why) => {
                     warn!(code = %why.problem.code, error = %why, "the lease has a problem");
                 }
@@ -214,7 +214,7 @@ impl ReadinessMonitor {
         let unreadable = unreadable.map(|(key, why)| {
             let key = excerpt(&key);
             Unused {
-                text: format!("the key {key} cannot be read: {why}"),
+                text: format!("cannot read the key {key}: {why}"),
                 lease: key,
                 reason: UNREADABLE,
             }
@@ -228,7 +228,7 @@ fn log_lost_lines() {
         warn!(
             count = lines,
             total = logging::dropped(),
-            "log lines could not be written and are lost"
+            "lost log lines, because flanneld could not write them"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! Changes of the network's configuration. While a node waits for its lease, the current configuration applies; afterwards a restart applies it.
+//! Changes of the network's configuration. While a node waits for its lease, the current configuration
+//! applies. Afterwards, only a restart applies a changed configuration.
 
 use super::end::End;
 use crate::problem::{DaemonProblem, is_about_config};
@@ -14,8 +15,9 @@ use types::Problem;
 /// Interval at which a node that waits for its lease reads the configuration.
 const CONFIGURATION: Duration = Duration::from_secs(2);
 
-/// Returns when the store's configuration differs from `waiting_with`. Only for stores that know their nodes: a node that waits for its lease applies
-/// the current configuration. A file that cannot be used changes nothing.
+/// Returns when the store's configuration differs from `waiting_with`. This function serves only stores that
+/// know their nodes: a node that waits for its lease applies the current configuration. An unusable file
+/// changes nothing.
 pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,
     waiting_with: &NetworkConfig,
@@ -38,7 +40,7 @@ pub(super) async fn another_configuration(
 /// Interval at which a node with a lease reads the configuration.
 const NEXT_CONFIGURATION: Duration = Duration::from_secs(15);
 
-/// Watches for a configuration other than the one in use, logs it once, and publishes it. Never ends.
+/// Watches for a configuration other than the configuration in use, logs it once, and publishes it. Never ends.
 pub(super) async fn watch_configuration(
     manager: Arc<dyn SubnetManager>,
     in_use: NetworkConfig,
@@ -53,7 +55,7 @@ pub(super) async fn watch_configuration(
     }
 }
 
-/// Returns what the next start finds, if that is not the configuration in use; `None` if nothing is known, because the store does not respond.
+/// Returns the next configuration, if it differs from the configuration in use. The outer option is `None` if the store does not respond.
 fn compared(
     in_use: &NetworkConfig,
     read: Result<NetworkConfig, Problem>,
@@ -72,7 +74,7 @@ fn compared(
     }
 }
 
-/// Publishes and logs what changed.
+/// Publishes and logs the changes.
 fn publish(next: Option<NextConfig>, found: &watch::Sender<Option<NextConfig>>) {
     if next == *found.borrow() {
         return;
@@ -81,14 +83,16 @@ fn publish(next: Option<NextConfig>, found: &watch::Sender<Option<NextConfig>>) 
         Some(NextConfig::Other(members)) => warn!(
             members = members.join(" "),
             remedy = "restart flanneld on all nodes",
-            "the network configuration has changed: a restart applies it"
+            "the network configuration has changed; a restart applies the change"
         ),
         Some(NextConfig::Unusable { problem, .. }) => warn!(
             error = %problem,
             remedy = "see flannelctl doctor",
-            "the store has no usable network configuration: flanneld continues with the one it read"
+            "the store has no usable network configuration: flanneld continues with the configuration that it read"
         ),
-        None => info!("the network configuration is the one in use again"),
+        None => info!(
+            "resolved: the network configuration in the store equals the configuration in use"
+        ),
     }
     found.send_replace(next);
 }

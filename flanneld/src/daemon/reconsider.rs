@@ -1,7 +1,7 @@
 //! Re-evaluates the choice of the interface while the node runs: the first node of a lab cannot know that other nodes have its address.
 //!
-//! A working interface is kept, whatever other Nodes claim: many users may write an address into a Node. The node leaves an interface only when
-//! nothing arrives over it, the interface is in doubt, and another one is better.
+//! The node keeps a working interface, whatever other Nodes claim, because many users may write an address
+//! into a Node. The node leaves an interface only when nothing arrives over it, the interface is in doubt, and another interface is better.
 
 use super::end::End;
 use super::left::Left;
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tracing::warn;
 use types::{Coded, Problem};
 
-/// Interval at which arrivals are noted, and minimum time between two evaluations.
+/// Interval at which the node records arrivals, and minimum time between two evaluations.
 const LISTEN: Duration = Duration::from_secs(5);
 /// Maximum time between two evaluations.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(super) struct Reconsider {
     pub config: NetworkConfig,
     /// The current choice.
     pub chosen: Chosen,
-    /// The running network. Without its probes the node leaves no interface, because nothing is known about peers.
+    /// The running network. Without the network's probes, the node leaves no interface, because it knows nothing about peers.
     pub network: RunningNetwork,
     /// The devices of the tunnels.
     pub devices: Vec<String>,
@@ -91,7 +91,7 @@ impl Reconsider {
         }
     }
 
-    /// Whether nothing has arrived for long enough.
+    /// Returns whether no packet has arrived for long enough.
     async fn is_silent(&self, silence: &mut Silence) -> bool {
         let Some(prober) = self.network.prober.as_ref().filter(|_| !self.chosen.named) else {
             return false;
@@ -109,7 +109,7 @@ impl Reconsider {
         ) && !self.meets_a_peer().await
     }
 
-    /// Whether a peer is on the interface's own link: packets to it may bypass the tunnel, whose counters then prove nothing.
+    /// Returns whether a peer is on the interface's own link: packets to it may bypass the tunnel, whose counters then prove nothing.
     async fn meets_a_peer(&self) -> bool {
         let leases = self.network.leases.borrow().clone();
         let peers = leases.iter().flat_map(|lease| lease.attrs.addresses());
@@ -201,6 +201,6 @@ enum Outcome {
     Stays,
     /// Another interface is better.
     Better(Better),
-    /// The current choice is in doubt, and no other interface can be used.
+    /// Doubt about the current choice, without another usable interface.
     Wanted(NoBetter),
 }

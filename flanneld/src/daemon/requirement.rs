@@ -4,7 +4,7 @@ use crate::problem::DaemonProblem;
 use options::Store;
 use subnet_lease::NetworkConfig;
 
-/// Checks that the configuration names a backend that this node accepts. An empty list accepts all.
+/// Checks that the configuration names a backend that this node accepts. An empty list accepts all backends.
 ///
 /// # Errors
 /// Returns an error if the configuration names another backend. The error contains the backend, its place and the remedy.
@@ -75,8 +75,8 @@ mod tests {
         );
         assert_eq!(
             text,
-            "backend type vxlan is not one that this node takes (--require-backend=wireguard,ipip); set Backend.Type in the network configuration to \
-             wireguard or ipip, in the file /leases/config; if vxlan is meant, change --require-backend on this node"
+            "this node does not accept backend type vxlan (--require-backend=wireguard,ipip); set Backend.Type in the network configuration to \
+             wireguard or ipip, in the file /leases/config; to use vxlan, change --require-backend on this node"
         );
         let problem = check(
             &["ipip".to_owned()],

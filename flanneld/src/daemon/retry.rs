@@ -1,4 +1,4 @@
-//! Retries: briefly for resources that a predecessor may still hold, indefinitely for what the daemon needs.
+//! Retries: briefly for resources that a predecessor may still hold, and indefinitely for resources that the daemon needs.
 
 use super::end::End;
 use crate::health::Health;
@@ -35,7 +35,7 @@ pub(super) async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
 /// Queries the store until it responds. Logs each new reason for waiting once.
 ///
 /// # Errors
-/// Returns an error if the store refuses permanently.
+/// Returns an error if the store permanently refuses the query.
 pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
     health: &Health,
     condition: Condition,

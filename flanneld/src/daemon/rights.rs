@@ -1,4 +1,4 @@
-//! Resources that only one daemon on a host can hold: its network, its subnet.env, devices and ports, a guard slot.
+//! Resources that only one daemon on a host can hold: its network, its subnet.env, devices, ports and a guard slot.
 
 use backends::{Backend, Takes};
 use netstate::netlink::NetlinkKernel;
@@ -19,7 +19,7 @@ pub(super) struct Rights {
 /// Claims all resources, or none.
 ///
 /// # Errors
-/// Returns an error if another process holds one of them. The error names that process.
+/// Returns an error if another process holds one of these resources. The error names the other process.
 pub(super) async fn claim(
     config: &NetworkConfig,
     wants: &Wants,

@@ -1,4 +1,4 @@
-//! One run of the network: its tasks after the lease is acquired.
+//! One run of the network: its tasks after the acquisition of the lease.
 
 use super::end::End;
 use crate::problem::DaemonProblem;
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 /// Time that tasks may take to end.
 pub(super) const FAREWELL: Duration = Duration::from_millis(1_500);
 
-/// The tasks of the network; the first failure ends all of them.
+/// The tasks of the network; the first failure ends all tasks.
 pub(super) struct Run {
     /// Ends the tasks.
     pub stop: CancellationToken,

@@ -1,4 +1,4 @@
-//! After the lease: the leases of other nodes, the first pass, traffic rules, subnet.env, and the tasks that maintain them.
+//! Steps after the acquisition of the lease: the leases of other nodes, the first pass, traffic rules, subnet.env, and the tasks that maintain them.
 
 use super::Daemon;
 use super::attrs::{Ends, Following};
@@ -22,7 +22,7 @@ pub(super) struct Leases {
 }
 
 impl Daemon {
-    /// Follows the leases in the store and waits for the first complete list, because unknown leases are not the same as none.
+    /// Follows the leases in the store and waits for the first complete list, because unknown leases are not the same as absent leases.
     pub(super) async fn follow_leases(&mut self, node: &Leased, ends: &Ends) -> Leases {
         let watched = node.manager.clone();
         let terms = ends.terms.clone();

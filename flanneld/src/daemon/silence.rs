@@ -9,9 +9,9 @@ pub(super) const SILENCE: Duration = Duration::from_secs(60);
 /// Counters of arrivals so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
-    /// Replies of peers to probes.
+    /// Number of peers' replies to probes.
     pub answers: u64,
-    /// Packets that the tunnels received.
+    /// Number of packets that the tunnels received.
     pub received: u64,
 }
 

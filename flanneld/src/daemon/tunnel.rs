@@ -4,16 +4,16 @@ use backends::{Backend, Overlay, Renewal};
 use std::collections::BTreeMap;
 use types::{Encapsulation, Profile};
 
-/// Properties of a backend that are still needed after it has joined.
+/// Properties of a backend that the daemon still needs after the backend has joined.
 pub(super) struct Tunnel {
     pub profile: &'static Profile,
     pub encapsulation: Encapsulation,
-    /// The encapsulation, if packets in it could be forged.
+    /// The encapsulation, if a sender could forge packets in this encapsulation.
     pub guarded: Encapsulation,
     pub devices: Vec<String>,
     /// The UDP ports of the tunnels on this host.
     pub ports: Vec<u16>,
-    /// The UDP port of each device, if each has one.
+    /// The UDP port of each device, if each device has a port.
     pub listens: BTreeMap<String, u16>,
     pub overlay: Option<Overlay>,
     pub renewal: Option<Renewal>,

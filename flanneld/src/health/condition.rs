@@ -5,27 +5,27 @@ use std::fmt;
 /// A reason why a node is not ready. /readyz and /status show its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
-    /// The CNI configuration cannot be installed.
+    /// A CNI configuration that flanneld cannot install.
     CniConf,
-    /// The network configuration cannot be read.
+    /// A network configuration that flanneld cannot read.
     Config,
-    /// The kernel is out of sync with the desired state, not only for peers that failed individually.
+    /// A kernel out of sync with the desired state, not only for peers that failed individually.
     Kernel,
-    /// This node has no lease, or cannot keep it.
+    /// Lack of a lease, or a lease that this node cannot keep.
     Lease,
-    /// None of the other nodes can be reached.
+    /// Lack of a reachable other node.
     Peers,
-    /// The traffic rules cannot be applied.
+    /// Traffic rules that flanneld cannot apply.
     Rules,
     /// The start is not complete.
     Start,
-    /// The store does not respond.
+    /// A store that does not respond.
     Store,
     /// subnet.env cannot be written.
     SubnetEnv,
-    /// No interface reaches the other nodes.
+    /// Lack of an interface that reaches the other nodes.
     Underlay,
-    /// The watch of the other nodes' leases is interrupted.
+    /// An interrupted watch of the other nodes' leases.
     Watch,
 }
 
@@ -62,7 +62,7 @@ impl Condition {
         }
     }
 
-    /// Whether new pods have no working network while the condition is set. A pod can start without the store and the watch.
+    /// Returns whether new pods have no working network while the condition is set. A pod can start without the store and the watch.
     pub const fn stops_new_pods(self) -> bool {
         matches!(
             self,
@@ -70,7 +70,7 @@ impl Condition {
         )
     }
 
-    /// Whether the code that sets the condition also logs it with its reason.
+    /// Returns whether the code that sets the condition also logs it with its reason.
     pub const fn is_logged_by_its_finder(self) -> bool {
         matches!(
             self,

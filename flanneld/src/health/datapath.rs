@@ -25,7 +25,10 @@ const COUNTED: [(&str, &str); 5] = [
         "Reads, or rounds of sending, that moved at least one packet",
     ),
     ("units", "GSO packets and single packets forwarded"),
-    ("read_errors", "Failed reads; the thread pauses after each"),
+    (
+        "read_errors",
+        "Failed reads; the thread pauses after each failed read",
+    ),
 ];
 
 /// Name, help and value of a counter.
@@ -40,12 +43,12 @@ const WITHOUT_DIRECTION: [EngineCounter; 3] = [
     ),
     (
         "unsegmented_sends",
-        "Batches whose packets had to be sent one by one",
+        "Batches whose packets the engine had to send one by one",
         |engine| engine.unsegmented_sends,
     ),
     (
         "budgets_spent",
-        "Times a thread used up its time ahead of ordinary programs",
+        "Number of times that a thread used up its real-time budget",
         |engine| engine.budgets_spent,
     ),
 ];

@@ -14,7 +14,7 @@ type DeviceCounter = (&'static str, &'static str, fn(&DirectionCounters) -> u64)
 const COUNTED: [DeviceCounter; 4] = [
     (
         "device_packets",
-        "Packets through the device between nodes; sent ones come from pods",
+        "Packets through the device between nodes; sent packets come from pods",
         |counts| counts.packets,
     ),
     (
@@ -34,7 +34,7 @@ const COUNTED: [DeviceCounter; 4] = [
     ),
 ];
 
-/// Registers the counters of the devices. None is registered without devices.
+/// Registers the counters of the devices. Without devices, registers no counters.
 pub(super) fn register(registry: &mut Registry, devices: &BTreeMap<String, DeviceCounters>) {
     if devices.is_empty() {
         return;

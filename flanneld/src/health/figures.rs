@@ -26,9 +26,9 @@ pub struct Figures {
     pub rule_repairs: u64,
     /// Whether another program keeps changing the traffic rules.
     pub rules_contended: bool,
-    /// Number of gateway addresses of previous subnets that were removed from bridges.
+    /// Number of gateway addresses of previous subnets that flanneld removed from bridges.
     pub bridge_addresses_removed: u64,
-    /// Number of packets to the encapsulation port from senders that are not peers; `None` if they are not counted.
+    /// Number of packets to the encapsulation port from senders that are not peers; `None` if flanneld does not count these packets.
     pub unknown_senders: Option<u64>,
     /// The doctor's findings; empty before the first round.
     pub findings: Tallied,
@@ -36,7 +36,7 @@ pub struct Figures {
     pub doctor_round: Option<std::time::Instant>,
     /// Number of kernel objects that flanneld restored within the last hour.
     pub put_back: LastHour,
-    /// Number of times that the traffic rules could not be written.
+    /// Number of failed writes of traffic rules.
     pub rule_failures: u64,
     /// Counters of the devices that carry packets between nodes, by name.
     pub devices: BTreeMap<String, DeviceCounters>,
@@ -51,7 +51,7 @@ pub(super) struct Counts {
     pub leases: u64,
     /// Number of leases that are not in use, by reason.
     pub refused: BTreeMap<&'static str, u64>,
-    /// Number of keys in the store that cannot be read.
+    /// Number of unreadable keys in the store.
     pub unreadable: u64,
     /// Number of requests to the store since the start, by kind.
     pub store_requests: BTreeMap<&'static str, u64>,
@@ -64,7 +64,7 @@ pub(super) struct Counts {
     /// Counters of kernel operations; `None` while the network does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelCounts>,
-    /// The WireGuard peers; `None` if there are none.
+    /// The WireGuard peers; `None` without WireGuard peers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<Wireguard>,
     /// The packet engines.
@@ -85,16 +85,16 @@ pub(super) struct Counts {
     /// Seconds since the doctor's last round began.
     #[serde(skip)]
     pub doctor_round_age: Option<u64>,
-    /// Figures of the prober; `None` if it does not run.
+    /// Figures of the prober; `None` if the prober does not run.
     #[serde(skip)]
     pub probes: Option<ProbeFigures>,
     /// The peers; empty unless /metrics has series of each peer.
     #[serde(skip)]
     pub each_peer: Vec<PeerView>,
-    /// Seconds since this node's lease was renewed; `None` if it is not renewed.
+    /// Seconds since the last renewal of this node's lease; `None` if flanneld does not renew the lease.
     #[serde(skip)]
     pub lease_age_seconds: Option<u64>,
-    /// The store; `None` before it is opened.
+    /// The store; `None` before the daemon opens the store.
     #[serde(skip)]
     pub store: Option<StoreCounts>,
     /// Number of operations that failed, by class.
@@ -109,17 +109,17 @@ pub(super) struct Counts {
     /// See [`Figures::devices`].
     #[serde(skip)]
     pub devices: BTreeMap<String, DeviceCounters>,
-    /// Number of families by state of the path of pod packets; `None` if that path is not probed.
+    /// Number of families by state of the path of pod packets; `None` if flanneld does not probe this path.
     #[serde(skip)]
     pub pod_paths: Option<BTreeMap<PodState, u32>>,
 }
 
-/// What /metrics has about the store.
+/// Figures about the store for /metrics.
 #[derive(Debug)]
 pub(super) struct StoreCounts {
     /// Whether the store responds, as far as this node knows.
     pub available: bool,
-    /// Seconds since the store's last response; `None` before the first one.
+    /// Seconds since the store's last response; `None` before the first response.
     pub heard_age_seconds: Option<u64>,
     /// Durations of requests.
     pub durations: Durations,
@@ -142,7 +142,7 @@ pub(super) struct KernelCounts {
     /// Whether the kernel is in sync with the desired state, apart from peers that failed individually.
     #[serde(rename = "in_step")]
     pub in_sync: bool,
-    /// Problem of the kernel state, as text; empty if there is none.
+    /// Problem of the kernel state, as text; empty without a problem.
     pub trouble: String,
     /// Peers that the kernel refuses, each for its own reason.
     pub failed_peers: Vec<FailedPeer>,
@@ -247,7 +247,7 @@ fn number(many: usize) -> u64 {
     u64::try_from(many).unwrap_or(u64::MAX)
 }
 
-/// Converts a peer that the kernel refuses for the documents.
+/// Converts, for the documents, a peer that the kernel refuses.
 pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     let backends::FailedPeer { peer, why } = failed;
     FailedPeer {
@@ -258,7 +258,7 @@ pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     }
 }
 
-/// Returns the WireGuard peers; `None` if there are none, as with another backend.
+/// Returns the WireGuard peers; `None` without WireGuard peers, as with another backend.
 pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
     let (peers, silent) = (
         number(status.kernel.tunnels.peers),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use subnet_lease::manager::boot_time;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Interval at which the counter is noted.
+/// Interval at which flanneld notes the counter's value.
 const STEP: Duration = Duration::from_secs(60);
 
 /// The values of a counter, minute by minute.
@@ -36,7 +36,7 @@ impl LastHour {
         }
     }
 
-    /// Returns by how much `value` exceeds the counter of an hour ago, or its first value.
+    /// Returns by how much `value` exceeds the counter's value an hour ago, or the first value of a younger counter.
     pub fn within(&self, value: u64) -> u64 {
         // With only one noted value, the growth is that since the counter began with 0.
         let begun = self

@@ -79,7 +79,7 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
     out
 }
 
-/// Registers the findings of the doctor, and the checks that it could not run.
+/// Registers the findings of the doctor, and the checks that the doctor could not run.
 fn register_findings(registry: &mut Registry, counts: &Counts) {
     let findings = Family::<Labels, Gauge>::default();
     for ((check, severity), count) in &counts.findings.findings {
@@ -94,7 +94,7 @@ fn register_findings(registry: &mut Registry, counts: &Counts) {
     }
     registry.register(
         "findings",
-        "Problems of this node that no other one explains, by check and severity",
+        "Problems of this node that no other problem explains, by check and severity",
         findings,
     );
     registry.register(
@@ -134,7 +134,7 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     );
     gauge(
         "leases_unreadable",
-        "Keys in the store that cannot be read",
+        "Unreadable keys in the store",
         counts.unreadable,
     );
     gauge("mtu_bytes", "MTU of pods", u64::from(counts.mtu));
@@ -198,7 +198,7 @@ fn register_counters(registry: &mut Registry, counts: &Counts) {
         ),
         (
             "log_lines_dropped",
-            "Log lines that could not be written to standard error",
+            "Log lines that flanneld could not write to standard error",
             logging::dropped(),
         ),
     ] {
@@ -213,7 +213,7 @@ fn register_wireguard(registry: &mut Registry, peers: &Wireguard) {
     ]);
     registry.register(
         "wireguard_peers",
-        "Peers of WireGuard by state; silent ones are sent packets and complete no handshake",
+        "Peers of WireGuard by state; this node sends packets to silent peers, but they complete no handshake",
         gauges_by("state", &by_state),
     );
 }
@@ -320,7 +320,7 @@ fn register_store(registry: &mut Registry, counts: &Counts) {
     }
     registry.register(
         "store_request_duration_seconds",
-        "Durations of requests to the store, failed ones included",
+        "Durations of requests to the store, including failed requests",
         Recorded(store.durations),
     );
 }

@@ -26,7 +26,7 @@ pub(super) fn register_pod_paths(registry: &mut Registry, counts: &BTreeMap<PodS
     }
     registry.register(
         "pod_paths",
-        "Address families by whether packets of pods pass: all or some are lost, all is well, or it is unknown",
+        "Address families by state of the pod path: well, some or all packets lost, or unknown",
         paths,
     );
 }
@@ -41,12 +41,12 @@ pub(super) fn register(registry: &mut Registry, figures: &Figures) {
         ("probe_pings", "Pings sent to peers", traffic.pings),
         (
             "probe_answered",
-            "Probes and pings that were answered",
+            "Probes and pings that got a reply",
             traffic.answered,
         ),
         (
             "probe_questions",
-            "Probes of other nodes that were answered",
+            "Probes of other nodes that this node replied to",
             traffic.questions,
         ),
     ] {
@@ -103,7 +103,7 @@ fn register_outcomes(registry: &mut Registry, figures: &Figures) {
     }
     registry.register(
         "probe_outcomes",
-        "Probes and pings by outcome; refused ones reached a host that rejects them",
+        "Probes and pings by outcome; the peer's host rejected the refused probes",
         outcomes,
     );
     registry.register(
@@ -125,12 +125,12 @@ fn register_outcomes(registry: &mut Registry, figures: &Figures) {
     }
     registry.register(
         "probe_paths",
-        "Peers, one for each address family, by path and by whether they reply over it",
+        "Peers, one for each address family, by path and by whether they reply over that path",
         by_path,
     );
 }
 
-/// Registers the metrics of each peer. None is registered without peers.
+/// Registers the metrics of each peer. Without peers, registers no metrics.
 pub(super) fn register_peers(registry: &mut Registry, peers: &[PeerView]) {
     if peers.is_empty() {
         return;
@@ -167,7 +167,7 @@ pub(super) fn register_peers(registry: &mut Registry, peers: &[PeerView]) {
     );
     registry.register(
         "peer_lost_ratio",
-        "Part of the last 16 probes to each peer over the overlay that got no reply",
+        "Share of the last 16 probes to each peer over the overlay that got no reply",
         lost,
     );
 }

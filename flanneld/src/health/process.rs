@@ -9,18 +9,18 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// When the process started, in seconds since 1970.
+/// Start time of the process, in seconds since 1970.
 static STARTED: LazyLock<f64> = LazyLock::new(|| {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs_f64()
 });
 
-/// Notes when the process started.
+/// Notes the start time of the process.
 pub(super) fn started() {
     LazyLock::force(&STARTED);
 }
 
-/// Registers the figures. Those that the kernel does not report are left out.
+/// Registers the figures. Omits figures that the kernel does not report.
 pub(super) fn register(registry: &mut Registry) {
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let us = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
@@ -40,7 +40,7 @@ pub(super) fn register(registry: &mut Registry) {
     start.set(*STARTED);
     registry.register(
         "start_time_seconds",
-        "When the process started, in seconds since 1970",
+        "Start time of the process, in seconds since 1970",
         start,
     );
     let limit = getrlimit(Resource::RLIMIT_NOFILE)

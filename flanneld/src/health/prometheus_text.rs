@@ -2,8 +2,8 @@
 //!
 //! Source: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
-/// Converts an OpenMetrics text. In the older format, the name of a counter includes `_total`, that of an info metric `_info` (which is a gauge),
-/// and there are no lines with `UNIT` and `EOF`.
+/// Converts an OpenMetrics text. In the older format, the name of a counter includes `_total`. An info metric
+/// is a gauge, and its name includes `_info`. The format has no lines with `UNIT` and `EOF`.
 pub(crate) fn from_openmetrics(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 /// Interval of the samples.
 pub const STEP: Duration = Duration::from_secs(5);
-/// Number of samples that are kept: five minutes.
+/// Number of kept samples, which cover five minutes.
 const KEPT: usize = 60;
 
-/// Counters at one moment. `None`: not known, or not counted with this backend.
+/// Counters at one moment. A value is `None` if it is unknown, or if flanneld does not count it with this backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Bytes from other nodes.
     pub received_bytes: Option<u64>,
     /// Bytes to other nodes.
     pub sent_bytes: Option<u64>,
-    /// Packets dropped by devices and by the userspace datapath.
+    /// Number of packets that devices and the userspace datapath dropped.
     pub dropped: Option<u64>,
-    /// Kernel objects that flanneld restored.
+    /// Number of kernel objects that flanneld restored.
     pub repaired: Option<u64>,
     /// Median round trip to all peers in microseconds. Not a counter.
     pub rtt_us: Option<u32>,
@@ -31,7 +31,7 @@ pub struct Samples {
     steps: VecDeque<Step>,
 }
 
-/// What happened between two samples.
+/// Changes between two samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Step {
     received_bytes: Option<f64>,
@@ -42,7 +42,7 @@ struct Step {
 }
 
 impl Samples {
-    /// Adds the counters of the present moment, `elapsed` after the previous ones.
+    /// Adds the current counters, `elapsed` after the previous sample.
     pub fn add(&mut self, now: Totals, elapsed: Duration) {
         let before = self.last.replace(now).unwrap_or_default();
         // A counter that decreased belongs to a new device.
@@ -65,7 +65,7 @@ impl Samples {
         }
     }
 
-    /// Returns the series of the charts, each with as many values as samples are kept. A series without any value is absent.
+    /// Returns the series of the charts, each with one value per kept sample. A series without any value is absent.
     pub fn charts(&self) -> Charts {
         let series = |value: fn(&Step) -> Option<f64>| -> Option<Vec<Option<f64>>> {
             let missing = KEPT.saturating_sub(self.steps.len());

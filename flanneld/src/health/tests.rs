@@ -413,7 +413,8 @@ async fn status_shows_the_running_network() {
     served.end().await;
 }
 
-/// A web page of another site can make its own name resolve to this host. kubelet and Prometheus use any name.
+/// A request with a foreign host name gets no status, because a website can resolve its own name to this
+/// host. kubelet and Prometheus may use any name.
 #[tokio::test]
 async fn foreign_host_gets_the_probes_and_no_status() {
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())

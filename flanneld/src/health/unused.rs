@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-/// Reason for a key that cannot be read.
+/// Reason for an unreadable key.
 pub const UNREADABLE: &str = "unreadable";
 
-/// A lease in the store that this node does not use. This node has no route to its holder.
+/// A lease in the store that this node does not use. This node has no route to the lease's holder.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unused {
-    /// Subnets of the lease, or its key if it has none.
+    /// Subnets of the lease, or the lease's key if the subnets are unknown.
     pub lease: String,
     /// Reason, as in the metrics.
     pub reason: &'static str,

@@ -1,4 +1,4 @@
-//! Log sink on standard error that never blocks or ends the daemon. A line that cannot be written is dropped and counted.
+//! Log sink on standard error that never blocks or ends the daemon. The sink drops and counts lines that it cannot write.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Maximum wait for a slow reader before a line is dropped, in milliseconds. After a dropped line, lines do not wait until one gets through.
+/// Maximum wait for a slow reader before the sink drops a line, in milliseconds. After a dropped line, writes do
+/// not wait again until a line gets through.
 const TIMEOUT: u8 = 100;
-/// Bytes that fit into a writable pipe or terminal (PIPE_BUF of pipe(7)).
+/// Number of bytes that fit into a writable pipe or terminal (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;
 
 static SINK: Sink = Sink::new();
@@ -36,7 +37,7 @@ impl<'a> MakeWriter<'a> for Stderr {
     }
 }
 
-/// Writer of one line. It never fails, because the subscriber would report a failure on standard error.
+/// Writer of one line. The writer never fails, because the subscriber would report a failure on standard error.
 pub(super) struct Line;
 
 impl io::Write for Line {
@@ -106,7 +107,7 @@ impl Sink {
     }
 }
 
-/// Writes a line in pieces, and waits at most `patience` for each. Counts the bytes written even if it fails.
+/// Writes a line in pieces, and waits at most `patience` for each piece. Counts the written bytes even if a write fails.
 fn piecewise(
     out: BorrowedFd<'_>,
     line: &[u8],

@@ -12,7 +12,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use types::printable;
 
-/// Number of lines that are kept.
+/// Number of kept lines.
 const KEPT: usize = 40;
 /// Maximum number of characters of a text and of its fields.
 const LENGTH: usize = 300;
@@ -51,7 +51,7 @@ impl<S: Subscriber> Layer<S> for Recent {
     }
 }
 
-/// Returns a printable line of at most [`LENGTH`] characters, and a mark if more are left out.
+/// Returns a printable line of at most [`LENGTH`] characters, with a mark if it omits further characters.
 fn short(text: &str) -> String {
     let line = printable::line(text);
     match line.char_indices().nth(LENGTH) {
@@ -60,7 +60,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// Adds a line. A repeated line replaces the last one.
+/// Adds a line. A repeated line replaces the previous line.
 fn keep(lines: &mut VecDeque<LogEvent>, new: LogEvent) {
     match lines.back_mut() {
         Some(last) if last.text == new.text && last.fields == new.fields => {

@@ -69,7 +69,7 @@ where
     }
 }
 
-/// Formats the message and `name=value` fields. Escapes colour sequences in values, and quotes a value that could be read as several fields.
+/// Formats the message and `name=value` fields. Escapes colour sequences in values, and quotes a value that a reader could parse as several fields.
 pub(super) fn fields() -> impl for<'a> FormatFields<'a> + 'static {
     debug_fn(field).delimited(" ")
 }
@@ -87,7 +87,7 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
     }
 }
 
-/// Returns a single word unchanged. Quotes other values, as logfmt does, so that none of them looks like further fields.
+/// Returns a single word unchanged. Quotes other values, as logfmt does, so that no value looks like further fields.
 fn quoted(value: &str) -> Cow<'_, str> {
     let is_word = |text: &str| !text.is_empty() && !text.contains([' ', '"', '=', '\\']);
     // `Debug` has already quoted a `str`.
@@ -150,7 +150,7 @@ mod tests {
     #[error("why: {0}")]
     struct Foreign(String);
 
-    /// Logs a text in every position in which it can get into a line.
+    /// Logs a text in every position in which a log line can contain it.
     fn log(text: &str) {
         let error = Foreign(text.to_owned());
         tracing::info!("{text}");

@@ -48,7 +48,7 @@ impl Ends {
         Some(frame)
     }
 
-    /// Parses a datagram for the probe. Ignores the checksum, which may be left to a device: the contents of the datagram prove who sent it.
+    /// Parses a datagram for the probe. Ignores the checksum, which a device may compute later: the contents of the datagram prove the sender.
     pub(super) fn read<'a>(&self, frame: &'a [u8]) -> Option<Frame<'a>> {
         if frame.get(..MAC.0.len()) != Some(&MAC.0) {
             return None;

@@ -1,4 +1,4 @@
-//! The end of a path, in one sentence, and the commands to run next. A pure function of the facts, the verdict and the steps.
+//! The end of a path, in one sentence, and the commands to run next. This module depends only on the facts, the verdict and the steps.
 
 use super::seen::{Judged, Seen, named};
 use super::target::title;
@@ -12,7 +12,7 @@ use types::reachability::State;
 /// The end of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// Step at which the path ends; `None` if it works.
+    /// Step at which the path ends; `None` if the path works.
     pub at: Option<StepName>,
     /// Conclusion about where the path ends, in one sentence.
     pub sentence: String,
@@ -83,7 +83,7 @@ fn at_tunnel_peer(seen: &Seen, peer: &str) -> (String, Vec<Next>) {
     let is_right = matches!((&seen.tunnelled, seen.wanted.tunnelled), (Some(Ok(Some(found))), Some((.., key))) if found.key == key);
     match is_right {
         true => (
-            format!("The path breaks at the tunnel: no handshake with {peer} is completed."),
+            format!("The path breaks at the tunnel: {peer} completes no handshake."),
             vec![
                 here(format!("wg show {dev}")),
                 here(doctor()),
@@ -156,7 +156,7 @@ fn device(seen: &Seen) -> String {
     }
 }
 
-/// Returns the source address of this node's packets as the peer sees them: the tunnel's, or without a tunnel the packet's own.
+/// Returns the source address of this node's packets as the peer sees them: the tunnel's address, or the packet's own address without a tunnel.
 fn source(seen: &Seen) -> Option<IpAddr> {
     let by_route = match &seen.underlay {
         Ok(Fate::Sent(hop)) => hop.source,
@@ -201,9 +201,9 @@ fn well(seen: &Seen, steps: &[Step]) -> String {
             )
         }
         (_, Some(Outcome::Ok)) => {
-            format!("The path works: packets of pods reach {peer}, including large ones.")
+            format!("The path works: packets of pods reach {peer}, including large packets.")
         }
-        _ => format!("No fault was found, as far as {peer} could be probed."),
+        _ => format!("The probe found no fault, as far as it could test the path to {peer}."),
     }
 }
 
@@ -215,7 +215,7 @@ fn underlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
         }
         _ if state.passes() => format!("The network between this node and {peer} loses packets."),
         _ => format!(
-            "The path breaks before {peer} at {address}, or there: nothing replies, not even to ping."
+            "The path breaks at or before {peer} ({address}): nothing replies, not even to ping."
         ),
     }
 }
@@ -225,7 +225,7 @@ fn overlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
     match (state, tunnel) {
         (State::WrongNode, _) => {
             format!(
-                "The path ends at another node: two machines have the address {}, or a lease remains from one that is gone.",
+                "The path ends at another node: two machines have the address {}, or a lease remains from a machine that is gone.",
                 seen.target.address
             )
         }
@@ -249,7 +249,7 @@ fn overlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
             Some(tunnel @ Encapsulation::Ipip),
         ) => {
             format!(
-                "The path to {peer} breaks: {}, in which packets of pods travel, does not arrive there.",
+                "The path to {peer} breaks: {}, in which packets of pods travel, does not reach the peer.",
                 named(tunnel)
             )
         }

@@ -24,12 +24,12 @@ pub(super) fn bridged(local: &Local) -> Option<&Hop> {
     }
 }
 
-/// Whether the pod's address is one of this node itself.
+/// Returns whether the pod's address is an address of this node itself.
 fn is_own(local: &Local) -> bool {
     matches!(&local.fate, Ok(Fate::Sent(hop)) if hop.kind == LOCAL)
 }
 
-/// Returns the steps, up to the first one that is impossible.
+/// Returns the steps, up to the first impossible step.
 pub(super) fn steps(local: &Local) -> Vec<Step> {
     let step = |name, (outcome, text)| Step {
         name,
@@ -84,7 +84,10 @@ fn bridge(local: &Local) -> (Outcome, String) {
         }
         (Ok(Fate::Sent(hop)), None) => (
             Outcome::Failed,
-            format!("no bridge has {subnet}: {pod} leaves by {}", shown(hop)),
+            format!(
+                "no bridge has {subnet}: packets to {pod} leave by {}",
+                shown(hop)
+            ),
         ),
         (Ok(Fate::Dropped(hop)), None) => {
             let by = hop
@@ -111,7 +114,7 @@ fn neighbour(local: &Local, hop: &Hop) -> (Outcome, String) {
         Ok(Neighbour::Known(mac)) => (Outcome::Ok, format!("{pod} is {mac} on {}", hop.dev)),
         Ok(Neighbour::Silent) => (
             Outcome::Failed,
-            format!("no host on {} replies for {pod}", hop.dev),
+            format!("no host on {} replies to ARP or NDP for {pod}", hop.dev),
         ),
         Ok(Neighbour::Absent) => (
             Outcome::NotAsked,
@@ -136,7 +139,7 @@ pub(super) fn end(local: &Local, steps: &[Step]) -> End {
     let (sentence, next) = match at {
         Some(StepName::Bridge) => {
             let text = format!(
-                "The path breaks here: no bridge of this node has {}, so no pod runs here, or its bridge lost its address.",
+                "The path breaks here: no bridge of this node has {}, so no pod runs on this node, or the bridge of the pods lost its address.",
                 local.subnet
             );
             (
@@ -156,7 +159,7 @@ pub(super) fn end(local: &Local, steps: &[Step]) -> End {
                 here(format!("bridge link show master {dev}")),
             ];
             (
-                format!("The path breaks on this node's bridge: there is no pod {pod}."),
+                format!("The path breaks on this node's bridge: the pod {pod} does not exist."),
                 next,
             )
         }
@@ -170,7 +173,7 @@ pub(super) fn end(local: &Local, steps: &[Step]) -> End {
             Vec::new(),
         ),
         None => (
-            format!("No fault was found, as far as {pod} could be probed."),
+            format!("The probe found no fault, as far as it could test the path to {pod}."),
             Vec::new(),
         ),
     };

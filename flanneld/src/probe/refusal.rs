@@ -9,10 +9,10 @@ use std::time::Duration;
 use types::problem::text;
 use types::{Coded, printable};
 
-/// A peer that can be probed.
+/// A peer that this node can probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Name of the peer, or its address if it has none; printable in one line.
+    /// Name of the peer, or its address if the peer has no name; printable in one line.
     pub title: String,
     /// Subnet of the peer's lease.
     pub subnet: IpNet,
@@ -23,33 +23,33 @@ pub struct Candidate {
 /// Error when no trace can run. `asked` is the target as the user typed it.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Several nodes have that name.
+    /// Several nodes with the same name.
     Ambiguous {
         /// The ambiguous name.
         asked: String,
-        /// Subnets of the nodes with that name.
+        /// Subnets of the nodes with the ambiguous name.
         subnets: Vec<IpNet>,
     },
-    /// The target is this node.
+    /// A target that is this node itself.
     Itself {
         /// A name or an address of this node.
         asked: String,
     },
-    /// The target is in a lease that this node does not use.
+    /// A target in a lease that this node does not use.
     Unused {
         /// An address or a subnet.
         asked: String,
         /// The lease: its subnets or its key. This is foreign text.
         lease: String,
-        /// Reason why the lease is not used.
+        /// Reason why this node does not use the lease.
         why: String,
     },
-    /// This node knows no peer.
+    /// Lack of any known peer.
     NoPeers {
         /// A name, an address or a subnet.
         asked: String,
     },
-    /// No peer has that name, address or subnet.
+    /// Lack of a peer with this name, address or subnet.
     NoSuchPeer {
         /// A name, an address or a subnet.
         asked: String,
@@ -58,20 +58,20 @@ pub enum Refusal {
         /// Number of further peers.
         more: usize,
     },
-    /// Other traces are still running.
+    /// Other traces that are still running.
     Busy,
-    /// The trace took longer than this.
+    /// A trace that took longer than this duration.
     Overtime(Duration),
-    /// The task of the trace panicked or was aborted.
+    /// Panic or abort of the trace's task.
     Ended(tokio::task::JoinError),
-    /// The kernel refuses the netlink socket for the lookups.
+    /// A kernel that refuses the netlink socket for the lookups.
     Kernel(KernelError),
-    /// The lease of this subnet has ended meanwhile, or this node stops.
+    /// End of this subnet's lease during the trace, or a stop of this node.
     LeaseEnded(IpNet),
 }
 
 impl Refusal {
-    /// Whether the target cannot be probed, so that a retry does not help.
+    /// Returns whether a retry cannot help, because this node cannot probe the target.
     pub const fn is_final(&self) -> bool {
         match self {
             Refusal::Ambiguous { .. }
@@ -112,7 +112,7 @@ impl fmt::Display for Refusal {
                 let listed: Vec<String> = subnets.iter().map(IpNet::to_string).collect();
                 write!(
                     f,
-                    "{} nodes are named {}: name the subnet of one, {}",
+                    "{} nodes are named {}: name the subnet of one of them, {}",
                     subnets.len(),
                     printable::value(asked),
                     listed.join(" or ")
@@ -134,7 +134,7 @@ impl fmt::Display for Refusal {
             Refusal::NoPeers { asked } => {
                 write!(
                     f,
-                    "{} belongs to no peer: no other node has a lease that is active here",
+                    "{} belongs to no peer: no other node has a lease that is active on this node",
                     printable::value(asked)
                 )
             }
@@ -145,7 +145,7 @@ impl fmt::Display for Refusal {
                     .collect();
                 write!(
                     f,
-                    "{} is neither a peer nor in a peer's subnet: there are {}",
+                    "{} is neither a peer nor in a peer's subnet: the peers are {}",
                     printable::value(asked),
                     listed.join(", ")
                 )?;
@@ -160,13 +160,13 @@ impl fmt::Display for Refusal {
             }
             Refusal::Overtime(time) => write!(
                 f,
-                "the probe did not finish within {time:?}: this node is overloaded, or its kernel does not answer"
+                "the probe did not finish within {time:?}: this node is overloaded, or its kernel does not respond"
             ),
             Refusal::Ended(error) => write!(f, "the probe failed: {error}"),
-            Refusal::Kernel(error) => write!(f, "the kernel cannot be queried: {error}"),
+            Refusal::Kernel(error) => write!(f, "cannot query the kernel: {error}"),
             Refusal::LeaseEnded(subnet) => write!(
                 f,
-                "the lease of {subnet} ended meanwhile, or this node stops"
+                "the lease of {subnet} ended during the probe, or flanneld is stopping"
             ),
         })
     }
@@ -185,9 +185,9 @@ impl std::error::Error for Refusal {
 /// Reason why a part of a trace is missing.
 #[derive(Debug)]
 pub(super) enum Unasked {
-    /// Probing is off on this node.
+    /// Disabled probing on this node.
     Off,
-    /// This node cannot open a socket for pings.
+    /// Failure of this node to open a socket for pings.
     NoPing(io::Error),
 }
 

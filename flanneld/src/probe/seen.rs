@@ -21,27 +21,27 @@ use types::{Encapsulation, Family};
 #[derive(Debug)]
 pub(super) struct Seen {
     pub target: Target,
-    /// Address of the pod, if the target is one.
+    /// Address of the pod, if the target is a pod.
     pub pod: Option<IpAddr>,
-    /// Address in the peer's subnet whose route was looked up.
+    /// Address in the peer's subnet for the route lookup.
     pub to: IpAddr,
     /// Kernel objects that the lease requires.
     pub wanted: Wanted,
-    /// Where the kernel sends packets to that address.
+    /// Result of the kernel's route lookup for the address in the peer's subnet.
     pub fate: Result<Fate, KernelError>,
-    /// The next hop's hardware address, if the lease requires one.
+    /// The next hop's hardware address, if the lease requires a neighbour entry.
     pub neighbour: Option<Result<Neighbour, KernelError>>,
     /// The node to which the device sends its frames, if the lease requires an FDB entry.
     pub fdb: Option<Result<Option<IpAddr>, KernelError>>,
-    /// The WireGuard peer that receives packets for the subnet, if the lease requires one.
+    /// The WireGuard peer that receives packets for the subnet, if the lease requires a WireGuard peer.
     pub tunnelled: Option<Result<Option<PeerStatus>, KernelError>>,
-    /// Where the kernel sends packets to the peer itself.
+    /// Result of the kernel's route lookup for the peer itself.
     pub underlay: Result<Fate, KernelError>,
     /// Replies to the probes.
     pub replies: ProbeReplies,
     /// Rules of this node that drop packets.
     pub rules: Rules,
-    /// Replies of the pod to pings, if any were sent.
+    /// Replies of the pod to pings, if this node sent pings.
     pub pinged: Option<Result<Tally, Unasked>>,
     pub own: Own,
 }
@@ -53,7 +53,7 @@ pub(super) struct Own {
     pub network: IpNet,
     /// Name of the backend, if it is known.
     pub backend: Option<&'static str>,
-    /// Encapsulation of pod packets between nodes, with one port; `None` if they are not encapsulated.
+    /// Encapsulation of pod packets between nodes, with one port; `None` without encapsulation.
     pub tunnel: Option<Encapsulation>,
     /// The UDP port of probes.
     pub probes: u16,
@@ -72,14 +72,14 @@ pub(super) struct Wanted {
     pub route: Option<(IpNet, RouteSpec)>,
     /// The hardware address of the next hop.
     pub neighbour: Option<(LinkName, IpAddr, Mac)>,
-    /// The node behind that hardware address.
+    /// The node behind the next hop's hardware address.
     pub fdb: Option<(LinkName, Mac, IpAddr)>,
     /// The WireGuard peer that receives the subnet's packets.
     pub tunnelled: Option<(LinkName, IpNet, PublicKey)>,
 }
 
 impl Wanted {
-    /// Selects them from the objects that the backend needs.
+    /// Selects the objects that a lease requires from all objects that the backend needs.
     pub(super) fn of(objects: &[(Key, Value)]) -> Self {
         let mut wanted = Self::default();
         for object in objects {
@@ -118,12 +118,12 @@ impl Wanted {
     }
 }
 
-/// Probes that were sent, and their replies.
+/// Sent probes and their replies.
 #[derive(Debug, Default)]
 pub(super) struct ProbeReplies {
-    /// Whether probes are sent over the overlay.
+    /// Whether this node sends probes over the overlay.
     pub overlay: bool,
-    /// Reason why this node sent no probes, if it never sends any.
+    /// Reason why this node never sends probes; `None` if it sends probes.
     pub silenced: Option<Unasked>,
     /// Length of long probes, in bytes.
     pub mtu: u16,
@@ -150,26 +150,26 @@ pub(super) struct ProbeReplies {
 /// The prober's verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// Verdict on the peer over the overlay. If no address can be probed over the overlay, the verdict over the underlay.
+    /// Verdict on the peer over the overlay. If this node cannot probe any address over the overlay, this field holds the verdict over the underlay.
     pub whole: Verdict,
-    /// Verdict on the overlay; unknown if no probe was sent over it.
+    /// Verdict on the overlay; unknown if this node sent no probe over the overlay.
     pub overlay: Verdict,
     /// Verdict on the underlay only.
     pub underlay: Verdict,
 }
 
 impl ProbeReplies {
-    /// Whether any reply came over the overlay.
+    /// Returns whether any reply came over the overlay.
     pub(super) fn through(&self) -> bool {
         self.evidence().through()
     }
 
-    /// Whether any probe was sent over the overlay.
+    /// Returns whether this node sent any probe over the overlay.
     pub(super) fn asked_through(&self) -> bool {
         self.evidence().asked_through()
     }
 
-    /// Whether the peer refused a probe over the overlay and replied to no ping.
+    /// Returns whether the peer refused a probe over the overlay and replied to no ping.
     fn is_refused(&self) -> bool {
         self.small.refused + self.full.refused > 0 && self.ping.answered == 0
     }
@@ -244,13 +244,13 @@ impl ProbeReplies {
 /// Findings of the doctor about packets that this node drops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// The doctor has no such finding.
+    /// Lack of findings about dropped packets.
     Clear,
-    /// The doctor has findings about dropped packets.
+    /// Findings of the doctor about dropped packets.
     Broken(Vec<Finding>),
-    /// A check could not run.
+    /// A check that could not run.
     Unknown(Unknown),
-    /// The doctor has not run yet.
+    /// Lack of a report, because the doctor has not run yet.
     NotLooked,
 }
 
@@ -296,11 +296,11 @@ impl Rules {
 pub(super) struct Local {
     /// Address of the pod.
     pub pod: IpAddr,
-    /// This node's subnet of that family.
+    /// This node's subnet of the address's family.
     pub subnet: IpNet,
-    /// Where the kernel sends packets to the address.
+    /// Result of the kernel's route lookup for the address.
     pub fate: Result<Fate, KernelError>,
-    /// Replies to pings of the address, if any were sent.
+    /// Replies to pings of the address, if this node sent pings.
     pub pinged: Option<Result<Tally, Unasked>>,
     /// Hardware address of the pod, looked up after the pings.
     pub neighbour: Result<Neighbour, KernelError>,

@@ -9,7 +9,7 @@ use probing::view::Tally;
 use std::time::Duration;
 use types::reachability::{Impact, State, Verdict};
 
-/// Time after its handshake at which a WireGuard session ends (section 6.1 of its paper).
+/// Time after the handshake at which a WireGuard session ends (section 6.1 of the WireGuard paper).
 const SESSION: Duration = Duration::from_secs(180);
 
 /// Returns all steps, in the order in which a packet takes them.
@@ -59,7 +59,7 @@ fn route(seen: &Seen) -> Step {
         (Ok(Fate::Sent(hop)), None) => (
             Outcome::Failed,
             format!(
-                "{to} leaves by {}; this node needs no route to {}: the lease is not inside its network",
+                "packets to {to} leave by {}; this node needs no route to {}: the lease is not inside its network",
                 shown(hop),
                 seen.target.subnet
             ),
@@ -77,7 +77,7 @@ fn route(seen: &Seen) -> Step {
             };
             (
                 Outcome::Failed,
-                format!("{to} leaves by {}{why}{wants}", shown(hop)),
+                format!("packets to {to} leave by {}{why}{wants}", shown(hop)),
             )
         }
     };
@@ -122,7 +122,7 @@ fn fdb(seen: &Seen) -> Option<Step> {
     Some(step(StepName::Fdb, found))
 }
 
-/// Evaluates the WireGuard peer. If `address_fails`, no handshake can be expected.
+/// Evaluates the WireGuard peer. If `address_fails` is true, this function expects no handshake.
 fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     let (dev, net, key) = seen.wanted.tunnelled?;
     let found = match seen.tunnelled.as_ref()? {
@@ -240,7 +240,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
 /// Explains why the peer replies only to pings.
 fn unanswered(asked: Tally, port: u16) -> String {
     if asked.asked > 0 {
-        format!("; UDP {port} is not: Go flannel, or the port is filtered")
+        format!("; UDP {port} does not respond: the peer runs Go flannel, or the port is filtered")
     } else {
         String::new()
     }
@@ -254,7 +254,7 @@ fn rules(seen: &Seen) -> Step {
                 .tunnel
                 .map(|tunnel| {
                     format!(
-                        "nothing refuses {}; ",
+                        "no rule blocks {}; ",
                         tunnel
                             .port()
                             .map_or_else(|| named(tunnel), |port| format!("UDP {port}"))
@@ -311,17 +311,17 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
         State::WrongNode => {
             let other = replies.answered_by.as_deref().unwrap_or_default();
             format!(
-                "{} answers in the place of {peer}",
+                "{} replies instead of {peer}",
                 types::printable::value(other)
             )
         }
         State::Unknown if !replies.asked_through() => match &replies.silenced {
             Some(why) => format!("not asked: {why}"),
             None if !replies.overlay => format!(
-                "not asked: {} has an address to ask there once pods run on this node and on {peer}",
+                "not probed: {} has an address to probe once pods run on this node and on {peer}",
                 seen.own.backend.unwrap_or("the backend")
             ),
-            None => "not asked: there is no socket to ask from".to_owned(),
+            None => "not probed: flanneld has no probe socket".to_owned(),
         },
         // Without pings, a filtered port looks like a cut path.
         State::Unknown => format!(
@@ -398,7 +398,7 @@ fn pod(seen: &Seen) -> Option<Step> {
         None => (
             (
                 Outcome::NotAsked,
-                "not asked: nothing came back through the overlay".to_owned(),
+                "not probed: no reply arrived over the overlay".to_owned(),
             ),
             Tally::default(),
         ),
@@ -428,7 +428,7 @@ pub(super) fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
     } else {
         (
             Outcome::NotAsked,
-            format!("{pod} does not answer ping: no such pod, or it refuses ping"),
+            format!("{pod} does not reply to ping: the pod does not exist, or it blocks ping"),
         )
     }
 }

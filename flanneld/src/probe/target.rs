@@ -27,7 +27,7 @@ pub(super) enum ProbeTarget {
     },
 }
 
-/// The nodes among which a target is looked up.
+/// The nodes among which `find` looks up a target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around<'a> {
     /// The peers, one entry per address family.
@@ -38,14 +38,14 @@ pub(super) struct Around<'a> {
     pub names: &'a [String],
     /// This host's addresses.
     pub local: &'a [IpAddr],
-    /// Leases that are not used: their subnets or key, and the reason as text.
+    /// Leases that this node does not use: their subnets or key, and the reason as text.
     pub unused: &'a [(String, String)],
 }
 
 /// Finds the target by a name, a subnet or an address.
 ///
 /// # Errors
-/// Returns an error if no node matches, or several do.
+/// Returns an error if no node matches, or if several nodes match.
 pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
@@ -163,7 +163,7 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
     }
 }
 
-/// Returns a peer's name, or its address if it has none; printable in one line.
+/// Returns a peer's name, or its address if the peer has no name; printable in one line.
 pub(super) fn title(target: &Target) -> String {
     match target.name.as_deref().filter(|name| !name.is_empty()) {
         Some(name) => printable::value(name).into_owned(),
@@ -258,7 +258,7 @@ mod tests {
             ("192.0.2.1", "is this node"),
             (
                 "twin",
-                "2 nodes are named twin: name the subnet of one, 10.244.4.0/24 or 10.244.5.0/24",
+                "2 nodes are named twin: name the subnet of one of them, 10.244.4.0/24 or 10.244.5.0/24",
             ),
             (
                 "10.244.9.7",
@@ -266,7 +266,7 @@ mod tests {
             ),
             (
                 "node-3",
-                "there are node-2 (10.244.2.0/24, 192.0.2.2), 192.0.2.3 (10.244.3.0/24, 192.0.2.3), twin",
+                "the peers are node-2 (10.244.2.0/24, 192.0.2.2), 192.0.2.3 (10.244.3.0/24, 192.0.2.3), twin",
             ),
             (
                 "10.1.2.3",

@@ -1,4 +1,4 @@
-//! Working and broken paths to peers and pods: which step fails, and the sentence about it.
+//! Working and broken paths to peers and pods: the step that fails, and the sentence about the step.
 
 use super::here;
 use super::refusal::Unasked;
@@ -197,7 +197,7 @@ fn host_gw(overlay: bool) -> Seen {
 
 const KEY: PublicKey = PublicKey([7; 32]);
 
-/// Returns a path over WireGuard. Over the underlay, only pings are sent.
+/// Returns a path over WireGuard. The node sends only pings over the underlay.
 fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
     let (net, network) = (
@@ -267,7 +267,7 @@ fn wireguard_path_without_a_handshake_ends_at_the_tunnel() {
         (ends.at, ends.sentence.as_str()),
         (
             Some(StepName::Peer),
-            "The path breaks at the tunnel: no handshake with node-3 is completed."
+            "The path breaks at the tunnel: node-3 completes no handshake."
         )
     );
     let commands: Vec<&str> = ends.next.iter().map(|next| next.command.as_str()).collect();
@@ -381,7 +381,7 @@ fn working_path_lists_its_steps() {
             "ok neighbour 10.244.3.0 is 02:00:00:00:00:03, as leased",
             "ok FDB 02:00:00:00:00:03 is behind 192.0.2.3, as leased",
             "ok underlay 192.0.2.3 by eth1 from 192.0.2.1: 5 of 5 replied, 0.39 ms",
-            "ok rules here nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass",
+            "ok rules here no rule blocks UDP 8472; FORWARD lets 10.244.0.0/16 pass",
             "ok overlay 5 of 5 replied, 5 of 5 of 1450 bytes, 0.52 ms; node-3 reports: received over the overlay 0.2 s ago, over the underlay 0.2 s ago",
             "ok pod 10.244.3.7: 3 of 3 pings answered, 0.60 ms",
         ]
@@ -401,7 +401,7 @@ fn working_path_lists_its_steps() {
     assert_eq!(asked, 20, "figures for programs");
 }
 
-/// A path, the signs of its steps, a part of the text of the step at which it ends, a part of the sentence, and a part of the commands.
+/// A path, the signs of its steps, and parts of the final step's text, of the sentence and of the commands.
 type Case = (
     &'static str,
     Seen,
@@ -411,14 +411,14 @@ type Case = (
     &'static str,
 );
 
-/// Returns the working path of [`well`], changed.
+/// Returns the working path of [`well`] with this change.
 fn with(change: fn(&mut Seen)) -> Seen {
     let mut seen = well();
     change(&mut seen);
     seen
 }
 
-/// Returns the path of [`cut`], changed.
+/// Returns the path of [`cut`] with this change.
 fn cut_with(change: fn(&mut Seen)) -> Seen {
     let mut seen = cut();
     change(&mut seen);
@@ -439,7 +439,7 @@ fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// No reply comes back over the overlay, or from the node at all.
+/// Returns cases in which no reply comes back over the overlay, or from the node at all.
 fn tunnel_cases() -> Vec<Case> {
     vec![
         (
@@ -477,7 +477,7 @@ fn tunnel_cases() -> Vec<Case> {
             }),
             "+++x+x-",
             "192.0.2.3 by eth1 from 192.0.2.1: 0 of 5 replied, not even to ping",
-            "The path breaks before node-3 at 192.0.2.3, or there: nothing replies",
+            "The path breaks at or before node-3 (192.0.2.3): nothing replies",
             "here tcpdump -c 5 -ni eth1 host 192.0.2.3",
         ),
         (
@@ -498,7 +498,7 @@ fn tunnel_cases() -> Vec<Case> {
     ]
 }
 
-/// The kernel routes the packets elsewhere.
+/// Returns cases in which the kernel routes the packets elsewhere.
 fn route_cases() -> Vec<Case> {
     vec![
         (
@@ -511,7 +511,7 @@ fn route_cases() -> Vec<Case> {
                 )));
             }),
             "x++++++",
-            "10.244.3.7 leaves by 10.244.3.0/25 via 192.0.2.254 dev eth0 proto static; the lease needs via 10.244.3.0 dev flannel.1 onlink",
+            "packets to 10.244.3.7 leave by 10.244.3.0/25 via 192.0.2.254 dev eth0 proto static; the lease needs via 10.244.3.0 dev flannel.1 onlink",
             "The path breaks here: packets to 10.244.3.7 do not use flannel's route",
             "here ip route get 10.244.3.7",
         ),
@@ -538,7 +538,7 @@ fn route_cases() -> Vec<Case> {
                 }));
             }),
             "x++++++",
-            "leaves by default via 192.0.2.254 dev eth0 proto dhcp metric 100: there is no route to 10.244.3.0/24",
+            "leave by default via 192.0.2.254 dev eth0 proto dhcp metric 100: there is no route to 10.244.3.0/24",
             "The path breaks here",
             "here ip route get",
         ),
@@ -566,7 +566,7 @@ fn route_cases() -> Vec<Case> {
     ]
 }
 
-/// Entries and rules of this node's kernel are wrong, or cannot be read.
+/// Returns cases in which entries or rules of this node's kernel are wrong or unreadable.
 fn entry_cases() -> Vec<Case> {
     vec![
         (
@@ -633,7 +633,7 @@ fn entry_cases() -> Vec<Case> {
     ]
 }
 
-/// Some packets arrive, or another node replies.
+/// Returns cases in which some packets arrive, or another node replies.
 fn loss_cases() -> Vec<Case> {
     vec![
         (
@@ -684,7 +684,7 @@ fn loss_cases() -> Vec<Case> {
                 ) = (none(), none(), Some("node-9\n".to_owned()));
             }),
             "+++++x+",
-            "node-9\\n answers in the place of node-3",
+            "node-9\\n replies instead of node-3",
             "The path ends at another node: two machines have the address 192.0.2.3",
             "node-3 flannelctl doctor",
         ),
@@ -710,7 +710,7 @@ fn loss_cases() -> Vec<Case> {
     ]
 }
 
-/// The path works, as far as pods are concerned.
+/// Returns cases in which the path works for pods.
 fn working_cases() -> Vec<Case> {
     vec![
         (
@@ -738,7 +738,7 @@ fn working_cases() -> Vec<Case> {
             },
             "+++-",
             "",
-            "No fault was found, as far as node-3 could be probed",
+            "The probe found no fault, as far as it could test the path to node-3",
             "",
         ),
         (
@@ -746,7 +746,7 @@ fn working_cases() -> Vec<Case> {
             with(|seen| seen.pod = None),
             "++++++",
             "",
-            "The path works: packets of pods reach node-3, including large ones",
+            "The path works: packets of pods reach node-3, including large packets",
             "",
         ),
         (
@@ -788,7 +788,7 @@ fn working_cases() -> Vec<Case> {
     ]
 }
 
-/// Probes or pings cannot be sent or get no reply, which is no fault of the path.
+/// Returns cases in which the node cannot send probes or pings, or gets no reply, without a fault of the path.
 fn unanswered_cases() -> Vec<Case> {
     vec![
         (
@@ -825,7 +825,7 @@ fn unanswered_cases() -> Vec<Case> {
             }),
             "+++-+--",
             "",
-            "No fault was found, as far as node-3 could be probed",
+            "The probe found no fault, as far as it could test the path to node-3",
             "",
         ),
         (
@@ -857,7 +857,7 @@ fn unanswered_cases() -> Vec<Case> {
             }),
             "+++-+--",
             "",
-            "No fault was found, as far as",
+            "The probe found no fault, as far as it could test the path to",
             "",
         ),
     ]
@@ -940,7 +940,7 @@ fn overlay_step_names_the_backend_that_has_no_address_there() {
         seen.own.backend = backend;
         let steps = steps::steps(&seen, &seen.replies.judged());
         let wanted = format!(
-            "not asked: {name} has an address to ask there once pods run on this node and on node-3"
+            "not probed: {name} has an address to probe once pods run on this node and on node-3"
         );
         assert_eq!(text(&steps, StepName::Overlay), wanted);
     }
@@ -1136,20 +1136,20 @@ fn local_cases() -> Vec<LocalCase> {
             local(bridge(), Neighbour::Silent, none()),
             "+x-",
             "dev cni0",
-            "there is no pod 10.244.1.7",
+            "the pod 10.244.1.7 does not exist",
         ),
         (
             "nobody asked",
             local(bridge(), Neighbour::Absent, none()),
             "+--",
             "dev cni0",
-            "No fault was found, as far as",
+            "The probe found no fault, as far as it could test the path to",
         ),
         (
             "no bridge",
             local(away(), Neighbour::Absent, none()),
             "x",
-            "no bridge has 10.244.1.0/24: 10.244.1.7 leaves by default via 192.0.2.254 dev eth0",
+            "no bridge has 10.244.1.0/24: packets to 10.244.1.7 leave by default via 192.0.2.254 dev eth0",
             "no bridge of this node has 10.244.1.0/24",
         ),
         (

@@ -87,7 +87,7 @@ pub(super) fn route(hop: &Hop) -> String {
     )
 }
 
-/// Whether a route is in a table that is used only by a rule.
+/// Returns whether a route is in a table that only a rule uses.
 pub(super) fn by_rule(hop: &Hop) -> bool {
     !matches!(hop.table, 0 | MAIN | LOCAL)
 }

@@ -1,4 +1,4 @@
-//! The file is recreated and rewritten.
+//! Tests that the keeper recreates and rewrites the file.
 
 use super::*;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn plain() -> SubnetEnv {
     }
 }
 
-/// Returns other contents than [`plain`].
+/// Returns contents that differ from those of [`plain`].
 fn dual() -> SubnetEnv {
     SubnetEnv {
         networks: Dual::Both(

@@ -1,4 +1,4 @@
-//! The daemons of other networks on this host: decides which of their rules stay, and when rules without an owner are removed.
+//! The daemons of other networks on this host: decides which of their rules stay, and when flanneld removes rules without an owner.
 
 use ipnet::IpNet;
 use run_dir::instance;
@@ -27,7 +27,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Creates the facts. No other daemon is known yet.
+    /// Creates the facts. The facts contain no other daemon yet.
     pub(super) fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, slot: Option<u16>) -> Self {
         Self {
             own,
@@ -39,7 +39,7 @@ impl Neighbours {
         }
     }
 
-    /// Finds the running daemons. Returns those whose rules stay.
+    /// Finds the running daemons. Returns the daemons whose rules stay.
     pub(super) fn refresh(&mut self) -> OtherDaemons {
         self.learn(
             instance::running::served().into_iter().flatten(),
@@ -71,14 +71,14 @@ impl Neighbours {
         }
     }
 
-    /// Whether rules of unserved networks may be removed. They may not soon after this daemon's start, or while another implementation of flanneld runs
-    /// on this host.
+    /// Returns whether this daemon may remove rules of unserved networks. Removal is forbidden soon after this daemon's
+    /// start, and while another implementation of flanneld runs on this host.
     pub(super) fn may_remove_unserved(&self) -> bool {
         is_over(self.since.elapsed()) && !instance::running::foreign_flanneld()
     }
 }
 
-/// Whether a daemon that was restarting when this one started would be running again.
+/// Returns whether a daemon that was restarting when this daemon started would be running again.
 fn is_over(age: Duration) -> bool {
     age >= GRACE
 }

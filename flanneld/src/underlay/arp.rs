@@ -9,16 +9,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-/// Maximum number of addresses that are requested on one link.
+/// Maximum number of addresses that this node requests on one link.
 const ASKED: usize = 16;
 /// Time to wait for replies. The kernel repeats a request after one second.
 const ANSWER: Duration = Duration::from_millis(2200);
-/// Interval at which the neighbour table is read meanwhile.
+/// Interval at which this node reads the neighbour table while it waits for replies.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// UDP port of `discard`.
 const DISCARD: u16 = 9;
 
-/// Returns the hosts among these that reply on links that may be such a NAT, each with the interface's index.
+/// Returns the members of `hosts` that reply on links that may lead into a machine's own NAT, each with the interface's index.
 pub(super) async fn answering(
     reader: &mut HostReader,
     facts: &HostFacts,
@@ -54,7 +54,7 @@ pub(super) async fn answering(
     found
 }
 
-/// Returns the first of these addresses that replies. One is enough to know that the link joins hosts.
+/// Returns the first of these addresses that replies. One reply is enough to prove that the link joins hosts.
 async fn ask(
     reader: &mut HostReader,
     interface: &Interface,
@@ -70,7 +70,7 @@ async fn ask(
                         address = %ip,
                         interface = interface.name,
                         error = %error,
-                        "cannot ask for a host"
+                        "cannot send a packet that triggers an ARP request"
                     );
                 }
             }

@@ -1,4 +1,4 @@
-//! Reasons for which the node leaves an interface for another one while it runs.
+//! Reasons for which the node leaves an interface for another interface while it runs.
 
 use super::problem::SelectError;
 use std::fmt;
@@ -9,9 +9,9 @@ use types::problem::{Coded, text};
 /// Reason why another interface is better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// An address of the other family has appeared.
+    /// A new address of the other family.
     OtherFamily,
-    /// Nothing arrives over the current interface.
+    /// Lack of arriving packets on the current interface.
     Than {
         /// The current interface.
         left: SilentInterface,
@@ -22,12 +22,12 @@ pub enum Better {
     },
 }
 
-/// The current interface is in doubt, and no other one is better.
+/// Doubt about the current interface, without a better interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoBetter {
-    /// This host's choice remains the same.
+    /// The same choice of this host as before.
     Same(SilentInterface),
-    /// No other interface can be chosen.
+    /// Lack of another usable interface.
     None(SelectError),
 }
 
@@ -45,21 +45,21 @@ pub struct SilentInterface {
 /// Reason why an interface is in doubt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// Another Node has the interface's address.
+    /// Another Node that has the interface's address.
     Claimed {
-        /// The address that both have.
+        /// The address that both Nodes have.
         ip: IpAddr,
         /// Name of the other Node.
         node: String,
     },
-    /// The interface leads into a NAT that only this machine uses.
+    /// An interface that leads into a NAT that only this machine uses.
     Nat,
 }
 
 impl fmt::Display for Better {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OtherFamily => f.write_str("an address of the other family has come"),
+            Self::OtherFamily => f.write_str("this host has a new address of the other family"),
             Self::Than {
                 left,
                 interface,
@@ -92,10 +92,12 @@ impl std::error::Error for NoBetter {}
 impl fmt::Display for SilentInterface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, seconds) = (&self.interface, self.silence.as_secs());
-        write!(f, "no peer has answered for {seconds} s, and ")?;
+        write!(f, "no peer has responded for {seconds} s, and ")?;
         match &self.against {
-            Against::Claimed { ip, node } => write!(f, "{ip} of {name} is the Node {node}'s, too"),
-            Against::Nat => write!(f, "{name} is behind a NAT in which this machine is alone"),
+            Against::Claimed { ip, node } => {
+                write!(f, "{ip} of {name} is also an address of the Node {node}")
+            }
+            Against::Nat => write!(f, "{name} is behind a NAT that only this machine uses"),
         }
     }
 }

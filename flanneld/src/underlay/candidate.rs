@@ -1,4 +1,4 @@
-//! A candidate interface, and its completion to a choice: addresses, MTU, published addresses.
+//! A candidate interface, and its completion to a choice: addresses, MTU and published addresses.
 
 use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
@@ -34,12 +34,12 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Records the flag that named the interface, if one did.
+    /// Records the flag that named the interface, if any.
     pub(super) fn named_by(self, flag: Option<String>) -> Self {
         Self { flag, ..self }
     }
 
-    /// Fixes the address of its family.
+    /// Fixes the candidate's address in the family of `ip`.
     pub(super) fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
         *(if ip.is_ipv6() {
             &mut self.v6

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use options::Pattern;
 use types::Addresses;
 
-/// How the address of a family was found, and how its replacement is found when the address changes.
+/// Rule by which flanneld finds the address of a family, and its replacement when the address changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The best address of the interface.
@@ -17,25 +17,26 @@ pub enum Rule {
     Inside(IpNet),
 }
 
-/// An interface that was chosen.
+/// A chosen underlay interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The interface as backends need it.
+    /// The interface in the form that backends need.
     pub underlay: backends::Underlay,
     /// Reason for the choice, as a phrase: `named by --iface=eth1`, `the default route's`.
     pub why: String,
     /// Flag that named the interface: `--iface=eth1`.
     pub flag: Option<String>,
-    /// Whether a flag or environment variable named it (`--iface*`, `--public-ip*`). If so, a node may take over an unsigned lease with its address.
+    /// Whether a flag or environment variable named the interface (`--iface*`, `--public-ip*`). A node with a named
+    /// interface may take over an unsigned lease with its address.
     pub named: bool,
-    /// Whether the interface was chosen only because it holds the default route.
+    /// Whether flanneld chose the interface only because it holds the default route.
     pub by_default: bool,
     /// `--public-ip` and `--public-ipv6`, which stay fixed when the interface's addresses change.
     pub given_public: Option<Addresses>,
     /// Warnings about the choice, for the log.
     pub warnings: Vec<String>,
-    /// How the IPv4 address of the interface was found.
+    /// Rule by which flanneld found the IPv4 address of the interface.
     pub rule_v4: Rule,
-    /// How the IPv6 address of the interface was found.
+    /// Rule by which flanneld found the IPv6 address of the interface.
     pub rule_v6: Rule,
 }

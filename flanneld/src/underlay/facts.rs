@@ -11,28 +11,28 @@ use types::problem::{Coded, text};
 pub struct HostFacts {
     /// Interfaces, ordered by index.
     pub interfaces: Vec<Interface>,
-    /// Default routes of the main table, preferred ones first. Each path of a multipath route is a separate entry.
+    /// Default routes of the main table, preferred routes first. Each path of a multipath route is a separate entry.
     pub defaults: Vec<Route>,
     /// Networks that an interface reaches without a gateway, from the routes of the main table.
     pub links: Vec<(u32, IpNet)>,
     /// Results of route lookups.
     pub routes: Vec<(IpAddr, Result<RouteAnswer, NoRoute>)>,
-    /// Addresses of other hosts that replied to ARP, with the index of the interface. Requested only where an interface may be behind a machine's own
-    /// NAT.
+    /// Addresses of other hosts that replied to ARP, with the index of the interface. This node sends ARP
+    /// requests only where an interface may be behind a machine's own NAT.
     pub answering: Vec<(u32, IpAddr)>,
 }
 
 /// Reason why no interface leads to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreachable {
-    /// The kernel has no route.
+    /// Lack of a route in the kernel.
     Route(NoRoute),
-    /// The interface of the route is gone.
+    /// A route whose interface is gone.
     Gone {
         /// Index of the interface.
         index: u32,
     },
-    /// The route was not looked up.
+    /// A route that this node did not look up.
     NotAsked,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Unreachable {
         text(f, self, |f| match self {
             Unreachable::Route(why) => why.fmt(f),
             Unreachable::Gone { index } => write!(f, "interface {index} of the route is gone"),
-            Unreachable::NotAsked => f.write_str("the route was not looked up"),
+            Unreachable::NotAsked => f.write_str("flanneld did not look up the route"),
         })
     }
 }
@@ -59,12 +59,12 @@ impl fmt::Display for Unreachable {
 impl std::error::Error for Unreachable {}
 
 impl HostFacts {
-    /// Whether a route matters for the choice.
+    /// Returns whether a route matters for the choice.
     pub fn needs(route: &Route) -> bool {
         route.is_default() || route.link().is_some()
     }
 
-    /// Takes the default routes from the routes of the main table, and the networks that need no gateway.
+    /// Takes the default routes, and the networks that need no gateway, from the routes of the main table.
     pub fn take(&mut self, routes: Vec<Route>) {
         self.links = routes
             .iter()
@@ -79,7 +79,8 @@ impl HostFacts {
             .sort_by_key(|route| (route.family(), route.metric));
     }
 
-    /// Whether an interface may reach other hosts, judged by the interface's type and addresses. Links and bridges of pods do not.
+    /// Returns whether an interface may reach other hosts, judged by the interface's type and addresses. Links and bridges of pods do not
+    /// reach other hosts.
     pub fn joins_hosts(&self, interface: &Interface) -> bool {
         let is_link = match interface.class() {
             LinkClass::Link | LinkClass::Veth => true,
@@ -97,7 +98,7 @@ impl HostFacts {
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
-    /// Whether messages list an interface. Messages omit the loopback interface and interfaces of pods.
+    /// Returns whether messages list an interface. Messages omit the loopback interface and interfaces of pods.
     pub fn is_shown(&self, interface: &Interface) -> bool {
         let of_pods = matches!(interface.class(), LinkClass::Veth | LinkClass::Bridge)
             && !self.joins_hosts(interface);
@@ -123,7 +124,8 @@ impl HostFacts {
         self.interfaces.iter().find(|interface| interface.owns(ip))
     }
 
-    /// Returns the addresses of this host. Omits link-local addresses of other interfaces than the underlay, because every pod's link has one.
+    /// Returns the addresses of this host. Omits link-local addresses of interfaces other than the underlay,
+    /// because every pod's link has a link-local address.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         let of = |interface: &Interface| -> Vec<IpNet> {
             let counts =
@@ -152,10 +154,10 @@ impl HostFacts {
             .collect()
     }
 
-    /// Returns the interface through which an address is reached. For an address of this host, that is its owner.
+    /// Returns the interface through which this host reaches an address. For an address of this host, returns the interface that owns the address.
     ///
     /// # Errors
-    /// Returns an error if the kernel has no route, the interface of the route is gone, or the route was not looked up.
+    /// Returns an error if the kernel has no route, the interface of the route is gone, or this node did not look up the route.
     pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), Unreachable> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));

@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use types::Addresses;
 use types::Family;
 
-/// Returns the current underlay, given how it was chosen and its previous state.
+/// Returns the current underlay, from the choice and the underlay's previous state.
 ///
-/// INVARIANT: the families of the addresses never change. A missing address is kept, because a switch may be rebooting. The published address follows
-/// the interface unless `--public-ip` sets it.
+/// INVARIANT: the families of the addresses never change. The result keeps a missing address, because a
+/// switch may be rebooting. The published address follows the interface unless `--public-ip` sets it.
 pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
     let mut now = last.clone();
     // While the chosen interface exists, another interface that now has its old name is ignored.
@@ -41,8 +41,9 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
     now
 }
 
-/// Returns the networks without a gateway. Keeps the networks of a family while the interface is down or its address is absent. The kernel removes
-/// their routes meanwhile, but their nodes still exist.
+/// Returns the networks without a gateway. Keeps the networks of a family while the interface is down or its
+/// address is absent. Meanwhile, the kernel removes the networks' routes, but the networks' nodes still
+/// exist.
 fn links(
     last: &Underlay,
     addresses: &Addresses,

@@ -7,14 +7,14 @@ use super::request::Request;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// An interface that was chosen, with the facts behind the choice.
+/// A chosen interface, with the facts behind the choice.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Interface that was chosen.
     pub chosen: Chosen,
     /// Request that led to the choice.
     pub request: Request,
-    /// Facts about the host at that time.
+    /// Facts about the host at the time of the choice.
     pub facts: HostFacts,
 }
 
@@ -24,12 +24,12 @@ impl Found {
         hint::trap_hint(&self.request, &self.chosen, &self.facts)
     }
 
-    /// Returns this host's interfaces as text. The one that reaches the store is marked with the flag to use.
+    /// Returns this host's interfaces as text. The text marks the interface that reaches the store with the flag to use.
     pub fn advice(&self) -> String {
         hint::interfaces_text(&self.request.store, &self.facts)
     }
 
-    /// Whether packets to the store leave through the chosen interface.
+    /// Returns whether packets to the store leave through the chosen interface.
     pub fn store_via_underlay(&self) -> bool {
         hint::store_via_underlay(&self.request, &self.chosen, &self.facts)
     }
@@ -42,7 +42,7 @@ impl Found {
             .unwrap_or_default()
     }
 
-    /// Whether packets to an address leave through the chosen interface, judging by their source address; false for an address of this host.
+    /// Returns whether packets to an address leave through the chosen interface, judging by their source address; false for an address of this host.
     /// Queries the kernel each time, so the result is current.
     pub fn leads_to(&self, target: IpAddr) -> bool {
         if self.facts.owner(target).is_some() {

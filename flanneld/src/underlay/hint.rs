@@ -1,4 +1,4 @@
-//! Warns of the Vagrant trap: the interface of the default route is often not the one that reaches the other nodes.
+//! Warns of the Vagrant trap: the interface of the default route often does not reach the other nodes.
 
 use super::choice::Chosen;
 use super::facts::HostFacts;
@@ -26,7 +26,7 @@ fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface,
         .filter(|(interface, _)| !interface.loopback)
 }
 
-/// Returns a warning if the interface of the default route was chosen by default and another one reaches the store.
+/// Returns a warning if flanneld chose the interface of the default route by default, and another interface reaches the store.
 pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Option<String> {
     if !chosen.by_default || matches!(request.selectors.first(), Some(Selector::Auto)) {
         return None;
@@ -34,8 +34,7 @@ pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Optio
     let (interface, store) = reaching(&request.store, facts)
         .filter(|(interface, _)| interface.index != chosen.underlay.index)?;
     Some(format!(
-        "packets between nodes will use {} ({}), because it holds the default route; but the store at {store} is reached through {} ({}). \
-         If every node has the same address on {}, as with Vagrant or VirtualBox NAT, nothing will work: start with --iface={} (or --iface=auto on every node)",
+        "packets between nodes use {} ({}), because this interface holds the default route; but this node reaches the store at {store} through {} ({}). If every node has the same address on {}, as with Vagrant or VirtualBox NAT, no packets reach the other nodes: start flanneld with --iface={} (or --iface=auto on every node)",
         chosen.underlay.name,
         chosen.underlay.addresses,
         interface.name,
@@ -45,7 +44,7 @@ pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Optio
     ))
 }
 
-/// Whether packets to the store leave through the chosen interface; true for a store on this host.
+/// Returns whether packets to the store leave through the chosen interface; true for a store on this host.
 pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts) -> bool {
     match &request.store {
         StoreAt::Here => true,
@@ -56,7 +55,7 @@ pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts)
     }
 }
 
-/// Returns this host's interfaces with their addresses, one per line, for error messages. The one that reaches the store is marked.
+/// Returns this host's interfaces with their addresses, one per line, for error messages. The text marks the interface that reaches the store.
 pub fn interfaces_text(store: &StoreAt, facts: &HostFacts) -> String {
     let reaching = reaching(store, facts);
     let mut out = String::new();

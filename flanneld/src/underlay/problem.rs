@@ -1,4 +1,4 @@
-//! Reasons why no interface can be chosen.
+//! Reasons why flanneld cannot choose an interface.
 
 use super::facts::Unreachable;
 use super::request::NoName;
@@ -35,7 +35,7 @@ impl fmt::Display for ReadError {
         text(f, self, |f| {
             write!(
                 f,
-                "reading from the kernel (netlink): {}; is this process allowed to open netlink sockets?",
+                "cannot read from the kernel (netlink): {}; allow this process to open netlink sockets",
                 self.0
             )
         })
@@ -48,26 +48,26 @@ impl std::error::Error for ReadError {
     }
 }
 
-/// Error when no interface can be chosen.
+/// Error when flanneld cannot choose an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SelectError {
-    /// The kernel's interfaces, addresses or routes could not be read.
+    /// Failure to read the kernel's interfaces, addresses or routes.
     Unread(ReadError),
-    /// No flag names an interface, and no interface fits.
+    /// Lack of a fitting interface, without a flag that names an interface.
     Unnamed(Unfit),
     /// No named interface fits.
     Named(Vec<(Selector, Unfit)>),
-    /// The wait has timed out.
+    /// A wait that has timed out.
     Late {
         /// Duration of the wait.
         waited: Duration,
-        /// Reason why still no interface can be chosen.
+        /// Reason why flanneld still cannot choose an interface.
         missing: Box<SelectError>,
     },
 }
 
 impl SelectError {
-    /// Whether waiting can help: an interface, an address or a route is missing.
+    /// Returns whether waiting can help, because an interface, an address or a route is missing.
     pub fn may_come(&self) -> bool {
         match self {
             Self::Unread(_) => false,
@@ -77,7 +77,7 @@ impl SelectError {
         }
     }
 
-    /// Returns the addresses of this host that other nodes also have, with those nodes, if that is the reason for the error.
+    /// Returns the addresses of this host that other nodes also have, with these nodes, if such addresses cause the error.
     pub fn shared(&self) -> Option<&BTreeMap<IpAddr, String>> {
         match self {
             Self::Unnamed(Unfit::Shared { addresses, .. }) => Some(addresses),
@@ -130,7 +130,7 @@ impl fmt::Display for SelectError {
             }
             Self::Late { waited, missing } => write!(
                 f,
-                "{missing}; waited {} s for it (--iface-wait)",
+                "{missing}; waited {} s for the interface (--iface-wait)",
                 waited.as_secs()
             ),
         })
@@ -151,37 +151,37 @@ impl std::error::Error for SelectError {
 /// Reason why a selector yields no interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// This host has no interface of this name.
+    /// A name that no interface of this host has.
     NoSuchName {
         /// Name in the selector.
         name: String,
         /// Interfaces of this host.
         host: Host,
     },
-    /// This host does not have this address.
+    /// An address that this host does not have.
     NoOwner {
         /// Address in the selector.
         address: IpAddr,
         /// Interfaces of this host.
         host: Host,
     },
-    /// The families lead to two interfaces.
+    /// Families that lead to two interfaces.
     Apart {
         /// Settings or routes that chose the two interfaces.
         by: Apart,
-        /// Interface that was chosen for IPv4.
+        /// Interface that flanneld chose for IPv4.
         v4: String,
-        /// Interface that was chosen for IPv6.
+        /// Interface that flanneld chose for IPv6.
         v6: String,
     },
-    /// No interface leads to the address of `--iface-can-reach`.
+    /// Lack of an interface that leads to the address of `--iface-can-reach`.
     OutOfReach {
         /// Address of the flag.
         target: IpAddr,
         /// Result of the route lookup.
         why: Unreachable,
     },
-    /// No interface has an address in the network of `--iface-cidr`.
+    /// Lack of an interface with an address in the network of `--iface-cidr`.
     NoneInside {
         /// Network of the flag.
         net: IpNet,
@@ -195,15 +195,15 @@ pub enum Unfit {
         /// Interfaces of this host.
         host: Host,
     },
-    /// The store's name cannot be resolved.
+    /// A name of the store that this node cannot resolve.
     StoreUnknown(NoName),
-    /// No interface leads to any of the store's addresses.
+    /// Lack of an interface that leads to any of the store's addresses.
     StoreOutOfReach(Vec<(IpAddr, Unreachable)>),
-    /// No default route of a family can be used.
+    /// Lack of a usable default route of a family.
     NoDefault {
         /// Family that has no usable default route.
         family: Family,
-        /// Default routes that cannot be used.
+        /// Default routes that flanneld cannot use.
         passed_over: Vec<Useless>,
         /// Interfaces of this host.
         host: Host,
@@ -213,12 +213,12 @@ pub enum Unfit {
         /// Name of the interface.
         interface: String,
     },
-    /// The interface has no MTU.
+    /// An interface without an MTU.
     NoMtu {
         /// Name of the interface.
         interface: String,
     },
-    /// The interface has no address of a family that can be used.
+    /// An interface without a usable address of a family.
     NoAddress {
         /// Family of which the interface has no usable address.
         family: Family,
@@ -227,9 +227,9 @@ pub enum Unfit {
         /// Addresses of the interface of that family.
         addresses: Vec<Address>,
     },
-    /// The network uses no family.
+    /// A network that uses no family.
     NoFamily,
-    /// No interface leads to a server of the store, or to another node.
+    /// Lack of an interface that leads to a server of the store, or to another node.
     PeerOutOfReach {
         /// Kind of the target.
         peer: Peer,
@@ -238,28 +238,28 @@ pub enum Unfit {
         /// Result of the route lookup.
         why: Unreachable,
     },
-    /// This node gave up these addresses a short time ago.
+    /// Addresses that this node gave up a short time ago.
     GivenUp {
-        /// Addresses that were given up.
+        /// Addresses that this node gave up.
         addresses: Addresses,
         /// Interface that has them.
         interface: String,
     },
-    /// None of the candidates can be used.
+    /// A list of candidates without a usable candidate.
     Each(Vec<Unfit>),
-    /// Other nodes have every address that could be used.
+    /// Other nodes that have every usable address.
     Shared {
         /// The addresses, each with its node.
         addresses: BTreeMap<IpAddr, String>,
         /// Interfaces of this host.
         host: Host,
-        /// Reasons why other candidates cannot be used.
+        /// Reasons why flanneld cannot use other candidates.
         whys: Vec<Unfit>,
     },
 }
 
 impl Unfit {
-    /// Whether waiting can help.
+    /// Returns whether waiting can help.
     pub fn may_come(&self) -> bool {
         !matches!(
             self,
@@ -321,7 +321,7 @@ impl fmt::Display for Unfit {
             Self::Apart { by, v4, v6 } => write_apart(f, *by, v4, v6),
             Self::OutOfReach { target, why } => write!(
                 f,
-                "failed to get ifcanreach based interface: couldn't lookup route to {target}: {why}"
+                "cannot choose an interface by --iface-can-reach: the lookup of the route to {target} failed: {why}"
             ),
             Self::NoneInside { net, host } => write!(
                 f,
@@ -370,7 +370,7 @@ impl fmt::Display for Unfit {
             } => {
                 write!(
                     f,
-                    "this node gave up {addresses} of {interface} less than ten minutes ago, because no peer answered there"
+                    "this node gave up {addresses} of {interface} less than ten minutes ago, because no peer responded there"
                 )
             }
             Self::Each(whys) => f.write_str(&joined(whys, "; ")),
@@ -386,7 +386,10 @@ impl fmt::Display for Unfit {
 fn write_apart(f: &mut fmt::Formatter<'_>, by: Apart, v4: &str, v6: &str) -> fmt::Result {
     let (route, remedy) = match by {
         Apart::Addresses => ("", ""),
-        Apart::PublicAddresses => ("", ": --public-ip and --public-ipv6 are addresses of both"),
+        Apart::PublicAddresses => (
+            "",
+            ": --public-ip and --public-ipv6 belong to these two interfaces",
+        ),
         Apart::DefaultRoutes => ("default route ", "; name the interface with --iface"),
     };
     write!(
@@ -455,10 +458,7 @@ fn write_shared(
     };
     write!(
         f,
-        "other Nodes also have the addresses of this host: {shared}. This happens if every machine has the same address on its NAT \
-         interface (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of \
-         the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete the Node that is gone; this \
-         host has {host}{whys}"
+        "other Nodes also have the addresses of this host: {shared}. This happens if every machine has the same address on its NAT interface (Vagrant's 10.0.2.15). Use --iface or --iface-cidr in the arguments of the DaemonSet to name the interface that connects the nodes. Alternatively, set the annotation node-public-ip of this Node or kubelet's --node-ip, or delete the Node that is gone; this host has {host}{whys}"
     )
 }
 
@@ -501,7 +501,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Reason why a default route cannot be used.
+/// Reason why flanneld cannot use a default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Useless {
     /// The route rejects packets.
@@ -509,19 +509,19 @@ pub enum Useless {
         /// Metric of the route.
         metric: u32,
     },
-    /// The interface of the route is unknown.
+    /// A route whose interface is unknown.
     Nowhere {
         /// Metric of the route.
         metric: u32,
     },
-    /// The route leads to the loopback interface.
+    /// A route to the loopback interface.
     Loopback {
         /// Metric of the route.
         metric: u32,
         /// Name of the interface.
         interface: String,
     },
-    /// The interface of the route is down.
+    /// A route whose interface is down.
     Down {
         /// Name of the interface.
         interface: String,
@@ -531,13 +531,18 @@ pub enum Useless {
 impl fmt::Display for Useless {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rejects { metric } => write!(f, "the one with metric {metric} rejects packets"),
+            Self::Rejects { metric } => {
+                write!(f, "the default route with metric {metric} rejects packets")
+            }
             Self::Nowhere { metric } => write!(
                 f,
                 "found default route of metric {metric} but could not determine interface"
             ),
             Self::Loopback { metric, interface } => {
-                write!(f, "the one with metric {metric} leads to {interface}")
+                write!(
+                    f,
+                    "the default route with metric {metric} leads to {interface}"
+                )
             }
             Self::Down { interface } => write!(f, "{interface} is down"),
         }

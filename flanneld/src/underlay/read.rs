@@ -1,4 +1,4 @@
-//! Reads the facts from the kernel, waits for a missing interface, and follows the chosen one.
+//! Reads the facts from the kernel, waits for a missing interface, and follows the chosen interface.
 
 use super::arp;
 use super::choice::Chosen;
@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::{Addresses, Coded};
 
-/// Time for which events are collected before the kernel is read. A link that comes up sends several.
+/// Time for which flanneld collects events before it reads the kernel. A link that comes up sends several events.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Interval at which the kernel is read without an event, in case one was lost.
+/// Interval at which flanneld reads the kernel without an event, because an event may get lost.
 const AUDIT: Duration = Duration::from_secs(30);
-/// Interval at which a wait checks without an event (a name server that recovers sends none).
+/// Interval at which a wait checks without an event (a name server that recovers sends no event).
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Returns the number of packets that these devices have received; 0 for an absent device.
@@ -83,7 +83,7 @@ pub struct Wish {
     pub public: Option<Addresses>,
     /// Host and port of the store's first endpoint; `None` if the store is always on this host.
     pub store: Option<(String, u16)>,
-    /// Maximum time to wait for what is missing; `None` waits forever.
+    /// Maximum time to wait until an interface fits the request; `None` for no limit.
     pub wait: Option<Duration>,
     /// This node's addresses in a store that knows its nodes.
     pub known: Option<KnownAddresses>,
@@ -105,7 +105,7 @@ impl Wish {
         }
     }
 
-    /// Adds this node's entry in the store. An operator's addresses there take precedence over the flags.
+    /// Adds this node's entry in the store. An operator's addresses in the entry take precedence over the flags.
     #[must_use]
     pub fn for_node(mut self, info: &NodeInfo) -> Self {
         self.public = match (info.public, self.public) {
@@ -207,7 +207,7 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
 /// Returns an error if waiting cannot help, or the time is up.
 ///
 /// # Cancel safety
-/// Can be dropped at any time, because it changes nothing.
+/// The caller can drop the future at any time, because it changes nothing.
 pub async fn wait_for(
     wish: &Wish,
     mut waiting: impl FnMut(&SelectError) + Send,
@@ -258,7 +258,7 @@ async fn settle(events: &mut HostEvents) {
 /// again when it can.
 ///
 /// # Cancel safety
-/// Can be dropped at any time, because it changes only `sender`.
+/// The caller can drop the future at any time, because it changes only `sender`.
 pub async fn follow(
     chosen: Chosen,
     links: bool,

@@ -15,15 +15,15 @@ pub type Families = Dual<(), ()>;
 /// Location of the store, as far as routing is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAt {
-    /// On this host: loopback, a unix socket, a directory.
+    /// Store on this host: loopback, a unix socket or a directory.
     Here,
-    /// At the addresses of the first endpoint.
+    /// Store at the addresses of its first endpoint.
     There(Vec<IpAddr>),
-    /// Unknown, because its name could not be resolved.
+    /// Unknown location, because the resolver cannot resolve the store's name.
     Unknown(NoName),
 }
 
-/// Error when the store's name cannot be resolved.
+/// Error for a store name that the resolver cannot resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoName {
     /// Host name that cannot be resolved.
@@ -45,7 +45,7 @@ impl fmt::Display for NoName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match &self.resolver {
             Some(words) => write!(f, "{}: {words}", self.host),
-            None => write!(f, "{}: the name server does not answer", self.host),
+            None => write!(f, "{}: the name server does not respond", self.host),
         })
     }
 }
@@ -57,7 +57,7 @@ impl std::error::Error for NoName {}
 pub struct Request {
     /// Address families that the network uses.
     pub families: Families,
-    /// Selectors of the interface; the first match wins. Empty if none was given.
+    /// Selectors of the interface; the first match wins. The list is empty if the request names no selector.
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`, or what an operator chose in the store.
     pub public: Option<Addresses>,
@@ -72,9 +72,10 @@ pub struct Request {
 pub struct KnownAddresses {
     /// Addresses that this node published last.
     pub published: Vec<IpAddr>,
-    /// Addresses of this node that the store has from elsewhere: the InternalIPs of a Node.
+    /// Addresses of this node that the store has from another source: the InternalIPs of the Node.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose the published address. If so, other nodes may have this node's own address, each in a separate network.
+    /// Whether an operator chose the published address. If an operator chose the address, other nodes may
+    /// have this node's own address, each in a separate network.
     pub overwritten: bool,
     /// Addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
@@ -85,9 +86,10 @@ pub struct KnownAddresses {
 }
 
 impl KnownAddresses {
-    /// Returns addresses of other nodes that the right interface reaches, those that nodes publish first.
+    /// Returns addresses of other nodes that the right interface reaches: first the addresses that nodes publish, then other addresses.
     pub fn others(&self) -> impl Iterator<Item = IpAddr> {
-        /// Maximum number of addresses that nodes publish, and maximum number of other addresses. The routes are looked up one after the other.
+        /// Maximum number of addresses to look up: one limit for addresses that nodes publish, and the same
+        /// limit for other addresses. flanneld looks up the routes one after the other.
         const LOOKED_UP: usize = 8;
         let of = |publishes: bool| {
             self.taken
@@ -100,28 +102,28 @@ impl KnownAddresses {
 }
 
 impl Request {
-    /// Whether a family is used.
+    /// Returns whether the network uses a family.
     pub fn uses(&self, family: Family) -> bool {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Returns the public addresses that were given, of the families that the network uses.
+    /// Returns the configured public addresses, of the families that the network uses.
     pub fn given_public(&self) -> Option<Addresses> {
         self.public
             .and_then(|public| public.only(|family| self.uses(family)))
     }
 
-    /// Whether IPv4 is used.
+    /// Returns whether IPv4 is used.
     pub fn v4(&self) -> bool {
         self.families.v4().is_some()
     }
 
-    /// Whether IPv6 is used.
+    /// Returns whether IPv6 is used.
     pub fn v6(&self) -> bool {
         self.families.v6().is_some()
     }
 
-    /// Returns the addresses whose routes must be looked up before the selection.
+    /// Returns the addresses whose routes flanneld looks up before the selection.
     pub fn targets(&self) -> Vec<IpAddr> {
         let mut targets: Vec<IpAddr> = self
             .selectors

@@ -1,4 +1,4 @@
-//! The selection, with Go flannel's order and rules for each family.
+//! Selection of the interface, with Go flannel's order and rules for each family.
 
 use super::candidate::{Candidate, default_route, finish, host};
 use super::choice::{Chosen, Rule};
@@ -15,7 +15,7 @@ use types::Family;
 /// Chooses the interface.
 ///
 /// # Errors
-/// Returns an error if no interface fits. The error lists the selectors that were tried, and why they failed.
+/// Returns an error if no interface fits. The error lists the selectors and the reason why each selector failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
     if let Some(known) = request
         .known
@@ -42,7 +42,7 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
     Err(SelectError::Named(tried))
 }
 
-/// Returns the interface if the request names none: the one with the public addresses, else the interface of the default route.
+/// Returns the interface with the public addresses, else the interface of the default route, for a request that names no interface.
 fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
     let public = |family| request.given_public().and_then(|given| given.of(family));
     let (v4, v6) = (public(Family::V4), public(Family::V6));
@@ -57,7 +57,7 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
         (Some((interface, ip)), other) => {
             let candidate = Candidate::new(
                 interface,
-                format!("the one with the address of --public-ip={ip}"),
+                format!("the interface with the address of --public-ip={ip}"),
             )
             .at(ip, Rule::Exactly);
             Ok((
@@ -70,7 +70,7 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
         (None, Some((interface, ip))) => Ok((
             Candidate::new(
                 interface,
-                format!("the one with the address of --public-ipv6={ip}"),
+                format!("the interface with the address of --public-ipv6={ip}"),
             )
             .at(ip, Rule::Exactly),
             true,
@@ -80,7 +80,7 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
             let given: Vec<String> = v4.into_iter().chain(v6).map(|ip| ip.to_string()).collect();
             if !given.is_empty() {
                 candidate.warnings.push(format!(
-                    "the public address {} is not an address of this host: it is published to the other nodes, and packets leave through {}, which holds the default route; choose another interface with --iface",
+                    "the public address {} is not an address of this host: flanneld publishes it to the other nodes, and packets leave through {}, which holds the default route; choose another interface with --iface",
                     given.join(" and "),
                     candidate.interface.name
                 ));
@@ -138,7 +138,9 @@ fn candidate<'a>(
             })?;
             let candidate = Candidate::new(
                 interface,
-                format!("named by {selector} (the kernel reaches it through this one)"),
+                format!(
+                    "named by {selector} (the kernel reaches this address through the interface)"
+                ),
             );
             Ok(match source {
                 Some(source) => candidate.at(source, Rule::Best),
@@ -148,14 +150,14 @@ fn candidate<'a>(
     }
 }
 
-/// Whether an interface has a usable address of each family that the network uses.
+/// Returns whether an interface has a usable address of each family that the network uses.
 fn has_each(request: &Request, interface: &Interface) -> bool {
     Family::ALL
         .into_iter()
         .all(|family| !request.uses(family) || !interface.usable(family).is_empty())
 }
 
-/// Returns the first interface with a usable address inside the network. For the other family, returns the interface's best address.
+/// Returns the first interface with a usable address inside the network. For the other family, the function returns the interface's best address.
 fn cidr<'a>(
     net: IpNet,
     selector: &Selector,
@@ -187,7 +189,7 @@ fn cidr<'a>(
     .at(ip, Rule::Inside(net)))
 }
 
-/// Matches addresses of all interfaces first, then names. Skips interfaces that lack a family.
+/// Matches addresses of all interfaces first, then names. The function skips interfaces that lack a family.
 fn regex<'a>(
     pattern: &Pattern,
     selector: &Selector,
@@ -271,9 +273,13 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Un
                 match facts.towards(*address) {
                     Ok((interface, source)) => {
                         let why = if interface.owns(*address) {
-                            format!("the one with the store's own address {address} (--iface=auto)")
+                            format!(
+                                "the interface with the store's own address {address} (--iface=auto)"
+                            )
                         } else {
-                            format!("the one that reaches the store at {address} (--iface=auto)")
+                            format!(
+                                "the interface that reaches the store at {address} (--iface=auto)"
+                            )
                         };
                         let candidate = Candidate::new(interface, why);
                         return Ok(match source {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use types::Dual;
 use types::Family;
 
-/// A Vagrant machine: NAT with the default route on enp0s3, the cluster's network on enp0s8, a third interface that is down.
+/// A Vagrant machine: NAT with the default route on enp0s3, the cluster's network on enp0s8, and a third interface that is down.
 fn vagrant() -> HostFacts {
     let interface = |index, name: &str, up, addresses: &[&str]| Interface {
         index,
@@ -126,7 +126,7 @@ fn regex(text: &str) -> Selector {
     Selector::Regex(Pattern::new(text).unwrap())
 }
 
-/// Returns name and addresses of the choice.
+/// Returns the name and the addresses of the chosen interface.
 fn chosen(request: &Request, facts: &HostFacts) -> String {
     match select(request, facts) {
         Ok(chosen) => format!("{} {}", chosen.underlay.name, chosen.underlay.addresses),
@@ -141,7 +141,7 @@ fn refused(request: &Request, facts: &HostFacts) -> SelectError {
     }
 }
 
-/// Checks interface and addresses of the choice on [`vagrant`].
+/// Checks the interface and the addresses of the choice on [`vagrant`].
 fn check_choices(rows: Vec<(Families, Vec<Selector>, &str)>) {
     let facts = vagrant();
     for (families, selectors, want) in rows {
@@ -327,7 +327,7 @@ fn selector_without_a_match_is_refused_with_the_reason() {
         (
             V4,
             vec![Selector::CanReach(ip("203.0.113.9"))],
-            "couldn't lookup route to 203.0.113.9: Network is unreachable",
+            "the lookup of the route to 203.0.113.9 failed: Network is unreachable",
         ),
     ] {
         let error = refused(&request(families, selectors.clone()), &facts);
@@ -450,7 +450,7 @@ fn addresses_are_preferred_by_their_state() {
     }
     let error = refused(&v6, &facts);
     for part in [
-        "fd00::1: another host has it (dadfailed)",
+        "fd00::1: another host has this address (dadfailed)",
         "fd00::2: still tentative",
         "fd00::3: deprecated",
     ] {
@@ -495,7 +495,7 @@ fn public(
     }
 }
 
-/// A request, the interface and its addresses, the public addresses, whether flags name them, and the number of warnings.
+/// A request, the interface and its addresses, the public addresses and whether flags name them, and the number of warnings.
 type PublicCase = (Request, &'static str, &'static str, bool, usize);
 
 fn check_public_addresses(rows: Vec<PublicCase>) {
@@ -722,7 +722,7 @@ fn choice_holds_its_reason() {
         ),
         (
             vec![Selector::CanReach(ip("8.8.8.8"))],
-            "named by --iface-can-reach=8.8.8.8 (the kernel reaches it through this one)",
+            "named by --iface-can-reach=8.8.8.8 (the kernel reaches this address through the interface)",
         ),
     ] {
         assert_eq!(select(&request(V4, selectors), &facts).unwrap().why, why);
@@ -1037,7 +1037,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         &[],
     );
     assert!(
-        failed.contains("cannot use its address fd00:56::11: another host has it"),
+        failed.contains("cannot use its address fd00:56::11: another host has this address"),
         "{failed}"
     );
     // An address that moved to another interface is reported, unless it had been there from the start.

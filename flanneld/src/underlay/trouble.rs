@@ -1,4 +1,4 @@
-//! Problems of the chosen interface while the daemon runs, and when they are reported.
+//! Problems of the chosen interface while the daemon runs, and the delay before their report.
 
 use super::facts::HostFacts;
 use backends::Underlay;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use types::Coded;
 use types::problem::text;
 
-/// Time for which a problem lasts before it is reported, because an address that is being renewed is missing for a moment.
+/// Time for which a problem must last before flanneld reports it, because an address is missing for a moment during its renewal.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Reason why the underlay cannot carry packets.
@@ -26,21 +26,21 @@ pub enum UnderlayTrouble {
         /// Name of the interface.
         interface: String,
     },
-    /// The interface has no carrier.
+    /// Interface without a carrier.
     NoCarrier {
         /// Name of the interface.
         interface: String,
     },
-    /// The kernel does not allow the use of the address.
+    /// Address whose use the kernel does not allow.
     Unusable {
         /// Name of the interface.
         interface: String,
         /// Address of this node.
         address: IpAddr,
-        /// State of the address, in words.
+        /// Description of the state of the address.
         state: &'static str,
     },
-    /// The address is on another interface.
+    /// Address that is on another interface.
     Moved {
         /// Address of this node.
         address: IpAddr,
@@ -49,7 +49,7 @@ pub enum UnderlayTrouble {
         /// Interface that has the address.
         to: String,
     },
-    /// No interface of this host has the address.
+    /// Address that no interface of this host has.
     Lost {
         /// Interface that had the address.
         interface: String,
@@ -76,7 +76,7 @@ impl fmt::Display for UnderlayTrouble {
         text(f, self, |f| match self {
             Self::Gone { interface } => write!(
                 f,
-                "interface {interface} is gone: no packets reach the other nodes; bring it back, or choose another one with --iface and restart flanneld"
+                "interface {interface} is gone: no packets reach the other nodes; bring it back, or choose another interface with --iface and restart flanneld"
             ),
             Self::Down { interface } => write!(
                 f,
@@ -105,7 +105,7 @@ impl fmt::Display for UnderlayTrouble {
             Self::Lost { interface, address } => {
                 write!(
                     f,
-                    "interface {interface} has lost its address {address}: restore it with `ip address add`, and find out what removed it"
+                    "interface {interface} has lost its address {address}: restore it with `ip address add`, and find the program that removed it"
                 )
             }
         })
@@ -160,7 +160,8 @@ fn unusable(
     }
 }
 
-/// Returns the addresses of the underlay that belong to another interface (a router's `lo`). Computed at the start, right after the choice.
+/// Returns the addresses of the underlay that belong to another interface (a router's `lo`). flanneld
+/// computes this list at the start, right after the choice of the interface.
 pub(super) fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
     let own = |address: &IpAddr| {
         facts
@@ -180,7 +181,7 @@ fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
     v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6))
 }
 
-/// Reports a problem once it lasts, and its end at once.
+/// Reports a problem after a delay, and the end of the problem immediately.
 #[derive(Debug)]
 pub(super) struct Alarm<T> {
     since: Option<Instant>,
@@ -197,7 +198,7 @@ impl<T> Default for Alarm<T> {
 }
 
 impl<T: Clone + PartialEq> Alarm<T> {
-    /// Returns what to report if it is new, and the time of the next check if one is necessary.
+    /// Returns the report, if a report is due, and the time of the next check, if a check is necessary.
     pub(super) fn look(
         &mut self,
         trouble: Option<T>,

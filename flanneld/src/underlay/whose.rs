@@ -1,5 +1,5 @@
-//! Chooses the interface of a node that the store knows, if no flag names one. An address that this node published stays. Otherwise the choice is
-//! the first candidate that is not a machine's own NAT and that no other node claims.
+//! Chooses the interface of a node that the store knows, if no flag names one. flanneld keeps an address that
+//! this node published. Otherwise flanneld chooses the first candidate that is not behind a machine's own NAT and that no other node claims.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use types::Family;
 /// Reasons why an interface and its addresses are in doubt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
-    /// Whether it is probably behind the NAT that VirtualBox and QEMU give to each machine.
+    /// Whether the interface is probably behind the NAT that VirtualBox and QEMU give to each machine.
     pub is_nat: bool,
     /// Addresses that other nodes claim.
     pub claimed: BTreeMap<IpAddr, Claimant>,
@@ -29,19 +29,19 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// Whether no reason for doubt exists.
+    /// Returns whether no reason for doubt exists.
     fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the interface can be used if no better one exists.
+    /// Returns whether the interface can be used if no better interface exists.
     fn is_bearable(&self) -> bool {
         !self.was_left
             && !self.claimed.values().any(|claimant| claimant.publishes)
             && (!self.is_nat || self.claimed.is_empty())
     }
 
-    /// Returns the claimed addresses, each with a node.
+    /// Returns the claimed addresses, each with the name of a node that claims the address.
     fn shared(&self) -> impl Iterator<Item = (IpAddr, String)> {
         self.claimed
             .iter()
@@ -49,7 +49,7 @@ impl Doubt {
     }
 }
 
-/// Whether the store's servers can matter for the choice. They matter only if the preferred interfaces are in doubt.
+/// Returns whether the store's servers can matter for the choice. The servers matter only if the preferred interfaces are in doubt.
 pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     let in_doubt = |interface: &Interface| {
         nat_network(interface, facts).is_some()
@@ -95,7 +95,7 @@ pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<Ip
         .find(|net| machine_nat(net).is_some_and(leads_there))
 }
 
-/// Whether an interface is behind such a NAT: it has that router, and the link has no other known host.
+/// Returns whether an interface is behind the NAT of a virtual machine: this NAT is its router, and its link has no other known host.
 fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
     nat_network(interface, facts).is_some_and(|net| {
         !facts
@@ -150,7 +150,7 @@ pub(super) fn choose(
     })
 }
 
-/// A search through the candidates, with those that were skipped.
+/// A search through the candidates, with the skipped candidates.
 struct Search<'a> {
     known: &'a KnownAddresses,
     request: &'a Request,
@@ -161,8 +161,8 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Returns the choice with an address that this node published last, if this host still has it. A restart keeps what worked, whatever other nodes
-    /// claim.
+    /// Returns the choice with an address that this node published last, if this host still has it. A restart
+    /// keeps the previous choice, regardless of the addresses that other nodes claim.
     fn published(&mut self) -> Option<Chosen> {
         if self.known.overwritten {
             // The operator chose the published address, not the node.
@@ -217,13 +217,13 @@ impl<'a> Search<'a> {
         match (others.next(), others.next()) {
             (Some(interface), None) => self.consider(Ok(Candidate::new(
                 interface,
-                "the only other one that joins hosts",
+                "the only other interface that connects hosts",
             ))),
             _ => None,
         }
     }
 
-    /// Returns a candidate that is not in doubt, and records any other.
+    /// Returns a candidate that is not in doubt, and records any other candidate.
     fn consider(&mut self, candidate: Result<Candidate<'a>, Unfit>) -> Option<Chosen> {
         match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
             Err(why) => self.whys.push(why),
@@ -245,7 +245,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns candidates with these addresses of this host, each with the address of the other family on the same interface.
+/// Returns the candidates that have these addresses on this host, each with the address of the other family on the same interface.
 fn owned<'a>(
     addresses: &[IpAddr],
     whose: &str,
@@ -283,7 +283,7 @@ fn leading<'a>(
             Ok((interface, source)) if !interface.loopback && !interface.owns(target) => {
                 let candidate = Candidate::new(
                     interface,
-                    format!("the one that reaches {peer} at {target}"),
+                    format!("the interface that reaches {peer} at {target}"),
                 );
                 let source = source.filter(|source| is_wanted(*source, request));
                 candidates.push(source.into_iter().fold(candidate, |candidate, source| {
@@ -305,7 +305,7 @@ fn is_wanted(ip: IpAddr, request: &Request) -> bool {
 fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
     let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
     let why = if doubt.is_nat {
-        "its router is that of the NAT that VirtualBox, QEMU and lima give to each machine separately"
+        "its router is the NAT that VirtualBox, QEMU and lima give to each machine separately"
             .to_owned()
     } else {
         format!(
@@ -318,7 +318,6 @@ fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
         )
     };
     format!(
-        "packets between nodes use {name} ({addresses}) although {why}; this host has no better interface. If peers do not answer, name the interface \
-         that connects the nodes with --iface or --iface-cidr, or with the annotation node-public-ip of this Node"
+        "packets between nodes use {name} ({addresses}) although {why}; this host has no better interface. If peers do not respond, use --iface, --iface-cidr, or the annotation node-public-ip of this Node to name the interface that connects the nodes"
     )
 }

@@ -12,15 +12,15 @@ use node_api::{
 use probing::view::{Ages, Cell, Mesh, Own, PeerOpinion, PeerView, Row};
 use types::reachability::State;
 
-/// A fault. Nodes are counted from 0, those of a pair from 1, as in their names.
+/// A fault. Numbers of nodes start at 0, but in a pair they start at 1, as in the nodes' names.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
     None,
-    /// No packet reaches this node.
+    /// A node that no packet reaches.
     Cut(usize),
-    /// Large packets to and from this node get lost.
+    /// A node with loss of large packets in both directions.
     SmallMtu(usize),
-    /// The first node does not reach the second one.
+    /// Two nodes of which the first does not reach the second.
     Pair(usize, usize),
 }
 

@@ -55,7 +55,7 @@ pub fn admitted(
     (LeaseTable::of(kept, blank), refused)
 }
 
-/// A judgement in progress. Leases are judged from the oldest to the youngest.
+/// A judgement in progress. The judgement proceeds from the oldest lease to the youngest lease.
 struct Judgement<'a> {
     terms: &'a Terms,
     before: &'a LeaseTable,
@@ -127,7 +127,8 @@ impl Judgement<'_> {
         }
     }
 
-    /// Returns the lease, reduced to the halves in reach, if the backend can use it. Otherwise returns the last good value of the same node.
+    /// Returns the lease, reduced to the halves that the backend reaches, if the backend can use the lease. If the backend cannot
+    /// use the lease, the function returns the last good value of the same node.
     fn in_force(&mut self, lease: &Arc<Lease>, subnets: &Subnets) -> Option<Arc<Lease>> {
         let usable = match self.terms.rules.accepts(lease) {
             Err(why) => Err(Why::Unusable(Box::new(why))),
@@ -168,14 +169,15 @@ fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subn
     (lease.since, name, lease.subnets)
 }
 
-/// Whether a value and the last good value belong to the same node. If the store assigns the subnets, the Node decides; otherwise, equal subnets are
-/// sufficient.
+/// Returns whether a value and the last good value belong to the same node. If the store assigns the subnets, both
+/// values must name the same Node; otherwise, equal subnets are sufficient.
 fn of_one_node(good: &Lease, lease: &Lease, terms: &Terms) -> bool {
     let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.clone());
     !terms.config.assigned || name(good) == name(lease)
 }
 
-/// Returns the subnets that the store has assigned inside the network. If several overlap, keeps only the subnets of the oldest lease.
+/// Returns the subnets that the store has assigned inside the network. If several subnets overlap, the
+/// function keeps only the subnets of the oldest lease.
 fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     let own = terms.own.as_ref().map(|own| own.subnets);
     let mut claimed = UsedSubnets::default();
@@ -274,7 +276,7 @@ pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Re
     Ok(())
 }
 
-/// Returns the halves of the subnets that the backend can reach, judged by the links.
+/// Returns the halves of the subnets that the backend can reach according to the links.
 fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     if terms.links.is_none() {
         return Some(*subnets);
@@ -291,7 +293,7 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     )
 }
 
-/// Returns the refusal for subnets out of reach, with the links of their families.
+/// Returns the refusal for subnets that the backend cannot reach, with the links of their families.
 fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
     Why::OffLink {
@@ -307,7 +309,8 @@ fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     }
 }
 
-/// Whether a lease with this BackendType belongs to this backend. Go flannel writes no BackendType for udp and alloc, so their leases look alike.
+/// Returns whether a lease with this BackendType belongs to this backend. Go flannel writes no BackendType for udp
+/// and alloc, so the leases of these backends are indistinguishable.
 fn speaks(backend: &str, written: &str) -> bool {
     match backend {
         "udp" | "alloc" => matches!(written, "" | "udp" | "alloc"),
@@ -351,7 +354,7 @@ pub(super) fn halves_left_out(
     subnets.nets().filter_map(left_out).collect()
 }
 
-/// Whether an address can belong to no node in any network.
+/// Returns whether an address can belong to no node in any network.
 fn no_host(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || address.is_multicast() || address.is_loopback()

@@ -21,40 +21,40 @@ pub struct Refused {
 /// Reason why a lease, or one half of it, is not in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The lease is not inside these networks.
+    /// Lease that is not inside these networks.
     Outside(Subnets),
-    /// The lease overlaps this node's own lease.
+    /// Lease that overlaps this node's own lease.
     OverlapsOurs(Subnets),
-    /// The lease overlaps this network of the underlay.
+    /// Lease that overlaps this network of the underlay.
     OverlapsUnderlay(IpNet),
-    /// The lease overlaps this subnet of an older lease.
+    /// Lease that overlaps this subnet of an older lease.
     OverlapsOlder(IpNet),
-    /// The lease contains the address of a node whose lease is older.
+    /// Lease that contains the address of a node with an older lease.
     HoldsNode {
         /// Address of that node.
         address: IpAddr,
         /// The older lease.
         older: Subnets,
     },
-    /// The lease is published at an address of this host.
+    /// Lease whose public address is an address of this host.
     OurAddress {
-        /// Name of the lease's node, if the lease contains it.
+        /// Name of the lease's node, if the lease contains the name.
         node: Option<String>,
         /// Public address of the lease.
         address: IpAddr,
     },
-    /// The lease is published at an address that no node can have.
+    /// Lease whose public address no node can have.
     NoHost(IpAddr),
-    /// The lease is published at an address inside a leased subnet.
+    /// Lease whose public address lies inside a leased subnet.
     InsideSubnet {
         /// Public address of the lease.
         address: IpAddr,
         /// The leased subnet.
         net: IpNet,
     },
-    /// The lease is published without an address of its family.
+    /// Lease without a public address of its family.
     NoAddress,
-    /// The lease is published at addresses that the underlay reaches only through a gateway.
+    /// Lease whose public addresses the underlay reaches only through a gateway.
     OffLink {
         /// Public addresses of the lease.
         at: Option<Addresses>,
@@ -63,27 +63,27 @@ pub enum Why {
         /// The backend, which needs a direct link.
         backend: String,
     },
-    /// The lease belongs to another backend.
+    /// Lease that belongs to another backend.
     OtherBackend {
-        /// Public addresses of its node; `None` if the lease has none.
+        /// Public addresses of the lease's node; `None` if the lease has no public address.
         at: Option<Addresses>,
         /// Beginning of the other backend's name; empty for the backends whose name Go flannel does not write.
         theirs: String,
         /// The backend of the network.
         ours: String,
     },
-    /// The lease is reserved for a node at these addresses.
+    /// Lease that is reserved for a node at these addresses.
     Reserved(Option<Addresses>),
-    /// The backend cannot use the lease's value.
+    /// Lease with a value that the backend cannot use.
     Unusable(Box<Problem>),
-    /// The lease has the identity (a MAC, a key) of another node.
+    /// Lease that has the identity (a MAC, a key) of another node.
     SameIdentity {
         /// Beginning of the MAC or public key.
         identity: String,
-        /// Public address of the other node; `None` if its lease has none.
+        /// Public address of the other node; `None` if that node's lease has no public address.
         at: Option<IpAddr>,
     },
-    /// The lease has this node's identity.
+    /// Lease that has this node's identity.
     OwnIdentity {
         /// Beginning of the MAC or public key.
         identity: String,
@@ -130,9 +130,8 @@ impl Coded for Refused {
     }
 }
 
-/// Remedy for a subnet that nodes must not lease. The holder then leases another subnet.
-const FREE_IT: &str =
-    "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
+/// Remedy for a subnet that nodes must not lease. After the remedy, the holder leases another subnet.
+const FREE_IT: &str = "free the lease with `flannelctl release` and restart flanneld on its node, which then takes another subnet";
 
 fn place(at: &Option<Addresses>) -> String {
     at.map_or_else(|| "no public address".to_owned(), |at| at.to_string())
@@ -149,7 +148,7 @@ impl Refused {
         let lease = self.subnets;
         match (&self.why, self.half) {
             (Why::Unusable(_) | Why::SameIdentity { .. } | Why::OwnIdentity { .. }, None) => {
-                write!(f, "the value of {lease} cannot be used: ")
+                write!(f, "cannot use the value of {lease}: ")
             }
             (Why::OurAddress { .. }, _) => Ok(()),
             (_, Some(half)) => write!(f, "{half} of {lease} "),
@@ -165,7 +164,7 @@ impl fmt::Display for Refused {
             self.write_subject(f)?;
             match &self.why {
                 Why::Outside(networks) => write!(f, "is not a subnet of {networks}"),
-                Why::OverlapsOurs(own) => write!(f, "overlaps this node's own {own}"),
+                Why::OverlapsOurs(own) => write!(f, "overlaps this node's own subnet {own}"),
                 Why::OverlapsUnderlay(net) => {
                     write!(f, "overlaps {net}, the network of the underlay; {FREE_IT}")
                 }
@@ -179,9 +178,7 @@ impl fmt::Display for Refused {
                 // The Vagrant trap, as seen by a third node.
                 Why::OurAddress { node, address } => write!(
                     f,
-                    "{} publishes {address} for {lease}, which is also an address of this host: packets for it would come back here. This happens \
-                     where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): start flanneld there with --iface naming \
-                     the interface that really connects the nodes",
+                    "{} publishes {address} for {lease}, which is also an address of this host: packets for that lease would return to this host. This happens where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): on the other node, start flanneld with --iface naming the interface that connects the nodes",
                     node.as_deref().unwrap_or("another node")
                 ),
                 Why::NoHost(address) => {
@@ -189,8 +186,7 @@ impl fmt::Display for Refused {
                 }
                 Why::InsideSubnet { address, net } => write!(
                     f,
-                    "is published at {address}, which is in the leased subnet {net}: packets for that node would not leave this one. Give the node \
-                     an address outside the leased subnets (--iface or --public-ip there), or choose another Network"
+                    "is published at {address}, which is in the leased subnet {net}: packets for that node would not leave this node. Give the other node an address outside the leased subnets (--iface or --public-ip), or choose another Network"
                 ),
                 Why::NoAddress if self.half.is_some() => {
                     f.write_str("is published without an address of its family")
@@ -207,8 +203,7 @@ impl fmt::Display for Refused {
                 ),
                 Why::OtherBackend { at, theirs, ours } => write!(
                     f,
-                    "of the node at {} uses backend {}, this network uses {ours}: restart flanneld there, or set Backend.Type back, so that all nodes \
-                     use the same",
+                    "of the node at {} uses backend {}, but this network uses {ours}: restart flanneld on that node, or restore Backend.Type, so that all nodes use the same backend",
                     place(at),
                     if theirs.is_empty() {
                         "udp or alloc"
@@ -225,9 +220,11 @@ impl fmt::Display for Refused {
                 Why::Unusable(why) => why.fmt(f),
                 Why::SameIdentity { identity, at } => {
                     let at = at.map_or_else(|| "no address".to_owned(), |at| at.to_string());
-                    write!(f, "{identity} is used by the node at {at} already")
+                    write!(f, "the node at {at} already uses {identity}")
                 }
-                Why::OwnIdentity { identity, .. } => write!(f, "{identity} is this node's own"),
+                Why::OwnIdentity { identity, .. } => {
+                    write!(f, "{identity} is this node's own")
+                }
             }
         })
     }

@@ -1,7 +1,8 @@
-//! Leases in force, kept between changes: if a change affects no other lease, its cost depends only on its own size.
+//! Leases in force, kept between changes: the cost of a change that affects no other lease depends only on the size of the change.
 //!
-//! While every lease of the store is in force unchanged, no leases conflict and their age is irrelevant. If a changed lease conflicts with no other
-//! lease, this remains true. In all other cases, admission judges all leases again, with the same result.
+//! While every lease of the store is in force unchanged, no leases conflict and their age is irrelevant. If a
+//! changed lease conflicts with no other lease, the leases remain free of conflicts. In all other cases,
+//! admission judges all leases again; both methods give the same result.
 
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
 use super::refused::Refused;
@@ -40,7 +41,7 @@ impl LeasesInForce {
         &self.refused
     }
 
-    /// Applies a change of the store. `changed` contains the changed keys; `None` if any key may have changed.
+    /// Applies a change of the store. `changed` contains the changed keys, or is `None` if any key may have changed.
     pub fn update(
         &mut self,
         raw: &LeaseTable,
@@ -54,7 +55,7 @@ impl LeasesInForce {
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
     }
 
-    /// Applies changed leases that conflict with no other lease. If a lease conflicts, discards the kept state and returns false.
+    /// Applies changed leases that conflict with no other lease. If a lease conflicts, the function discards the kept state and returns false.
     fn follow(
         &mut self,
         raw: &LeaseTable,
@@ -138,7 +139,7 @@ impl Clear {
         self.identities.free(lease);
     }
 
-    /// Adds a lease if it is usable unchanged and conflicts with no other lease of any age. Returns whether the lease was added.
+    /// Adds a lease if it is usable unchanged and conflicts with no other lease of any age. The function returns whether it added the lease.
     fn take(&mut self, lease: &Lease) -> bool {
         let terms = &*self.terms;
         let as_it_stands = placed(lease, terms, &self.used, &self.nodes)

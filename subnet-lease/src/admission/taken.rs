@@ -72,7 +72,7 @@ impl Nodes {
         }
     }
 
-    /// Reduces the memory like [`UsedSubnets::pack`].
+    /// Rebuilds the map to save memory, like [`UsedSubnets::pack`].
     pub(super) fn pack(&mut self) {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
@@ -164,8 +164,8 @@ impl Place {
         }
     }
 
-    /// Whether two leases belong to one node: they have a family in common, and the addresses in all common families are equal. Ids must be equal if both
-    /// leases have one.
+    /// Returns whether two leases belong to one node: they have a family in common, and the addresses in all common
+    /// families are equal. The ids must be equal if both leases have an id.
     fn is(self, other: Self) -> bool {
         let both = self.addresses.zip(other.addresses);
         let pairs = || {

@@ -18,7 +18,8 @@ pub struct Terms {
     pub local: Vec<IpAddr>,
     /// Networks of the underlay interface.
     pub underlay: Vec<IpNet>,
-    /// Networks that the underlay reaches without a gateway, for a backend that needs a direct link to each node. `None`: the backend accepts any address.
+    /// Networks that the underlay reaches without a gateway, for a backend that needs a direct link to each
+    /// node. If the value is `None`, the backend accepts any address.
     pub links: Option<Vec<IpNet>>,
     /// Rules of the backend: which leases the backend accepts, and which data identifies a node.
     pub rules: Arc<dyn PeerRules>,
@@ -27,46 +28,47 @@ pub struct Terms {
 /// Reason why a lease is not in force on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The lease lies outside the network, or is as wide as the network.
+    /// Lease that lies outside the network or is as wide as the network.
     Outside,
     /// The lease overlaps this node's own lease.
     OverlapsOurs,
-    /// The lease overlaps the network of the underlay.
+    /// Lease that overlaps the network of the underlay.
     OverlapsUnderlay,
-    /// The lease overlaps an older lease.
+    /// Lease that overlaps an older lease.
     OverlapsOlder,
     /// The lease contains the address of a node whose lease is older.
     HoldsNode,
-    /// The lease publishes an address of this host.
+    /// Lease that publishes an address of this host.
     OurAddress,
-    /// The lease publishes an address that no node can have.
+    /// Lease that publishes an address that no node can have.
     NoHost,
-    /// The lease publishes an address inside a leased subnet.
+    /// Lease that publishes an address inside a leased subnet.
     InsideSubnet,
-    /// The lease publishes no address of its subnet's family.
+    /// Lease that publishes no address of its subnet's family.
     NoAddress,
-    /// The lease publishes an address that the underlay reaches only through a gateway, although the backend needs a direct link.
+    /// Lease that publishes an address that the underlay reaches only through a gateway, although the backend needs a direct link.
     OffLink,
     /// The lease belongs to another backend.
     OtherBackend,
-    /// An operator reserved the lease for a node that has not taken it yet.
+    /// Lease that an operator reserved for a node that has not acquired it yet.
     Reserved,
-    /// The lease has data that the backend cannot use.
+    /// Lease with data that the backend cannot use.
     Unusable,
-    /// The lease has the identity (a MAC, a key) of an older lease or of this node.
+    /// Lease that has the identity (a MAC, a key) of an older lease or of this node.
     SameIdentity,
-    /// The lease has this node's identity and is older than this node's lease.
+    /// Lease that has this node's identity and is older than this node's lease.
     OurIdentity,
 }
 
 impl Terms {
-    /// Whether these subnets are those of this node's own lease.
+    /// Returns whether these subnets belong to this node's own lease.
     pub fn is_own(&self, subnets: &Subnets) -> bool {
         self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
     }
 
-    /// Whether the backend cannot reach a node at an address, because the address is on no link of the underlay. If flanneld knows no link of a
-    /// family, any address passes, because the underlay may have lost its own address for a moment. IPv6 link-local addresses are on every link.
+    /// Returns whether the backend cannot reach a node at an address, because the address is on no link of the
+    /// underlay. If flanneld knows no link of a family, it accepts any address, because the underlay may have
+    /// lost its own address for a moment. IPv6 link-local addresses are on every link.
     pub(crate) fn is_off_link(&self, address: IpAddr) -> bool {
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return false;

@@ -9,22 +9,22 @@ use types::{Coded, Detail};
 /// Reason why a network configuration is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// The configuration is not valid JSON.
+    /// Configuration that is not valid JSON.
     Json {
         /// Fault that the parser found.
         fault: JsonFault,
         /// Beginning of the text.
         beginning: String,
     },
-    /// A member has an unusable value.
+    /// Member with an unusable value.
     Value(ValueFault),
-    /// The member with this name is missing.
+    /// Name of the missing member.
     Missing(&'static str),
     /// No family is enabled.
     NoFamily,
     /// No network is defined.
     NoNetwork,
-    /// The subnet length leaves too few addresses in a subnet.
+    /// Subnet length that leaves too few addresses in a subnet.
     LenTooLong {
         /// Name of the member.
         member: &'static str,
@@ -33,7 +33,7 @@ pub enum ConfigError {
         /// The configured value.
         given: u64,
     },
-    /// The subnet length leaves too few subnets in the network.
+    /// Subnet length that leaves too few subnets in the network.
     LenTooShort {
         /// Name of the network's member, and the network.
         network: (&'static str, IpNet),
@@ -44,14 +44,14 @@ pub enum ConfigError {
         /// The configured value.
         given: u64,
     },
-    /// The network has too few addresses.
+    /// Network with too few addresses.
     NetworkTooSmall {
         /// Name of the network's member, and the network.
         network: (&'static str, IpNet),
         /// Longest allowed prefix length.
         longest: u8,
     },
-    /// A bound lies outside the network.
+    /// Bound that lies outside the network.
     OutOfRange {
         /// Name of the member.
         member: &'static str,
@@ -60,7 +60,7 @@ pub enum ConfigError {
         /// The configured bound.
         address: IpAddr,
     },
-    /// A bound is not the first address of a subnet.
+    /// Bound that is not the first address of a subnet.
     OffBoundary {
         /// Name of the member.
         member: &'static str,
@@ -69,7 +69,7 @@ pub enum ConfigError {
         /// Prefix length of the subnets.
         len: u8,
     },
-    /// The lower bound is above the upper bound.
+    /// Lower bound that is above the upper bound.
     Empty {
         /// Name of the lower bound's member, and the bound.
         min: (&'static str, IpAddr),
@@ -81,9 +81,9 @@ pub enum ConfigError {
 /// Reason why the value of a member is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueFault {
-    /// The value has another JSON type.
+    /// Value of the wrong JSON type.
     Type(MemberError),
-    /// The value is not a network of its family.
+    /// Value that is not a network of the member's family.
     Network {
         /// Name of the member.
         member: &'static str,
@@ -92,14 +92,14 @@ pub enum ValueFault {
         /// Reason why the value is invalid.
         why: NetworkFault,
     },
-    /// An item of a list is not a network.
+    /// List item that is not a network.
     NoNetwork {
         /// Name of the member.
         member: String,
         /// The item.
         value: String,
     },
-    /// The value is not an address of its family.
+    /// Value that is not an address of the member's family.
     Address {
         /// Name of the member.
         member: String,
@@ -108,7 +108,7 @@ pub enum ValueFault {
         /// Reason why the value is invalid.
         why: AddressFault,
     },
-    /// The backend is not an object.
+    /// Backend that is not an object.
     Backend(JsonFault),
     /// The backend's type is not a string.
     BackendType,
@@ -117,11 +117,11 @@ pub enum ValueFault {
 /// Reason why a network is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
-    /// The value is not a network.
+    /// Value that is not a network.
     Form,
-    /// The network is not an IPv4 network.
+    /// Network that is not an IPv4 network.
     NotIpv4,
-    /// The network is not an IPv6 network.
+    /// Network that is not an IPv6 network.
     NotIpv6,
 }
 
@@ -130,9 +130,9 @@ pub enum NetworkFault {
 pub enum AddressFault {
     /// The value is not an IP address.
     NoAddress,
-    /// The address is not an IPv4 address.
+    /// Address that is not an IPv4 address.
     NotIpv4,
-    /// The address is not an IPv6 address.
+    /// Address that is not an IPv6 address.
     NotIpv6,
 }
 
@@ -192,7 +192,7 @@ impl fmt::Display for ConfigError {
                 write!(f, "{member} is not on a SubnetLen boundary: {address} is not the beginning of a /{len}")
             }
             Self::Empty { min: (min, first), max: (max, last) } => {
-                write!(f, "{min} {first} lies behind {max} {last}: there is no subnet to lease")
+                write!(f, "{min} {first} is after {max} {last}: the range contains no subnet")
             }
         }
         })
@@ -207,13 +207,15 @@ impl fmt::Display for ValueFault {
             Self::Type(error) => error.fmt(f),
             Self::Network { member, value, why } => {
                 let why = match why {
-                    NetworkFault::Form => "it should look like 10.244.0.0/16 or fd10:244::/48",
+                    NetworkFault::Form => "use a network such as 10.244.0.0/16 or fd10:244::/48",
                     NetworkFault::NotIpv4 => "invalid IPv4 CIDR format, an IPv4 network is needed",
                     NetworkFault::NotIpv6 => "invalid IPv6 CIDR format, an IPv6 network is needed",
                 };
                 write!(f, "{member}: invalid CIDR address: {value}: {why}")
             }
-            Self::NoNetwork { member, value } => write!(f, "{member}: {value} is not a network such as 10.0.0.0/8"),
+            Self::NoNetwork { member, value } => {
+                write!(f, "{member}: {value} is not a network such as 10.0.0.0/8")
+            }
             Self::Address { member, value, why } => {
                 let why = match why {
                     AddressFault::NoAddress => "not an IP address",
@@ -223,11 +225,14 @@ impl fmt::Display for ValueFault {
                 write!(f, "{member}: {value} is {why}")
             }
             Self::Backend(fault) => {
-                write!(f, "error decoding Backend property of config: {fault}; it should be an object such as {{\"Type\":\"vxlan\"}}")
+                write!(
+                    f,
+                    "error decoding Backend property of config: {fault}; it should be an object such as {{\"Type\":\"vxlan\"}}"
+                )
             }
-            Self::BackendType => {
-                f.write_str("error decoding Backend property of config: Type is another type of value than a text such as \"vxlan\"")
-            }
+            Self::BackendType => f.write_str(
+                "error decoding Backend property of config: Type is not a text such as \"vxlan\"",
+            ),
         }
     }
 }

@@ -23,7 +23,7 @@ impl Watch {
         Self(None)
     }
 
-    /// Watches an open directory. A repeated call creates no second watch. Returns whether inotify watches the directory.
+    /// Watches an open directory. A repeated call creates no second watch. The function returns whether inotify watches the directory.
     pub(super) fn follow(&self, folder: &OwnedFd) -> bool {
         let events = WatchMask::CREATE
             | WatchMask::DELETE

@@ -31,7 +31,7 @@ const CONFIG_LIMIT: u64 = 1 << 20;
 /// The files of one directory of leases.
 pub(super) struct Files {
     root: Root,
-    /// Whether temporary files left by a crash were removed.
+    /// Whether flanneld has removed the temporary files that a crash left.
     cleared: AtomicBool,
 }
 
@@ -58,7 +58,7 @@ impl Files {
         self.root.path().join("subnets").join(key)
     }
 
-    /// Reads the text of the network configuration. From then on, only the first directory with a configuration is used.
+    /// Reads the text of the network configuration. After the first success, flanneld uses only the directory that contained this configuration.
     pub(super) fn config(&self) -> Result<Vec<u8>, Trouble> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
@@ -83,7 +83,7 @@ impl Files {
         self.root.open().map(drop)
     }
 
-    /// Lists all leases. A directory of leases that does not exist yet is treated as empty.
+    /// Lists all leases. The function treats a directory of leases that does not exist yet as empty.
     pub(super) fn list(&self, watch: Option<&Watch>) -> Result<Whole, Trouble> {
         match self.root.open()?.subnets()? {
             Some(folder) => {
@@ -152,7 +152,8 @@ impl Files {
         Ok(whole)
     }
 
-    /// Returns a number that identifies a key's content, or `None` if the file does not exist. Also returns whether the directory is watched.
+    /// Returns a number that identifies a key's content, or `None` if the file does not exist. The function
+    /// also returns whether inotify watches the directory.
     pub(super) fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok((None, false));
@@ -162,7 +163,7 @@ impl Files {
         Ok((entry.unwrap_or_else(|_| Some(mark(&[]))), watched))
     }
 
-    /// Returns how long ago the holder touched its file.
+    /// Returns the time since the holder last touched its file.
     pub(super) fn last_seen(&self, key: &str) -> Result<Option<Duration>, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(None);
@@ -182,7 +183,7 @@ impl Files {
         ))
     }
 
-    /// Touches the file to show that the holder is alive. Returns false if the file is missing or not a regular file.
+    /// Touches the file to show that the holder is alive. The function returns false if the file is missing or is not a regular file.
     pub(super) fn touch(&self, key: &str) -> Result<bool, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(false);
@@ -198,7 +199,7 @@ impl Files {
         }
     }
 
-    /// Compares and writes under the lock.
+    /// Compares and writes keys under the lock.
     pub(super) fn txn(
         &self,
         compare: &[Compare],
@@ -302,7 +303,7 @@ impl Files {
     }
 }
 
-/// Reads the file of one lease; `None` if it is gone or its name is not a key.
+/// Reads the file of one lease; returns `None` if the file is gone or its name is not a key.
 fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
     if key.starts_with('.') || key.contains('/') {
         return Ok(None);
@@ -395,7 +396,7 @@ fn clear(folder: &OwnedFd) {
     }
 }
 
-/// Whether a name belongs to a temporary file of [`put`]: a dot, a key, a dot and sixteen lower-case hexadecimal digits.
+/// Returns whether a name belongs to a temporary file of [`put`]: a dot, a key, a dot and sixteen lower-case hexadecimal digits.
 fn is_temporary(name: &str) -> bool {
     let parts = name
         .strip_prefix('.')

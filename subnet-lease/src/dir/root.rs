@@ -41,12 +41,12 @@ impl Root {
         &self.path
     }
 
-    /// Whether flanneld has found a directory with a configuration.
+    /// Returns whether flanneld has found a directory with a configuration.
     pub(super) fn is_settled(&self) -> bool {
         self.first.get().is_some()
     }
 
-    /// Opens the directory, if it exists and is still the same.
+    /// Opens the directory if it exists and is still the first directory at this path.
     pub(super) fn open(&self) -> Result<Open<'_>, Trouble> {
         let path = || self.path.clone();
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
@@ -125,7 +125,7 @@ impl Open<'_> {
     }
 }
 
-/// Opens a regular file of a directory. Follows no symbolic links and never blocks on a pipe.
+/// Opens a regular file of a directory. The function follows no symbolic links and never blocks on a pipe.
 pub(super) fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Result<File> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let opened =
@@ -146,10 +146,13 @@ pub(super) fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Re
 }
 
 fn strange() -> std::io::Error {
-    std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")
+    std::io::Error::new(
+        std::io::ErrorKind::InvalidInput,
+        "the path is not a regular file",
+    )
 }
 
-/// Whether an error shows that the name does not belong to a regular file.
+/// Returns whether an error shows that the name does not belong to a regular file.
 pub(super) fn foreign(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidInput
         || error.raw_os_error() == Some(Errno::ELOOP as i32)

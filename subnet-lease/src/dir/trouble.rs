@@ -1,4 +1,4 @@
-//! Errors of the directory. Classifies the system's errors about its files by errno.
+//! Errors of the directory. This module classifies the system's errors about the directory's files by errno.
 
 use super::worker::{Silence, TIMEOUT};
 use crate::config::ConfigError;
@@ -14,9 +14,9 @@ use types::{Coded, Detail};
 /// Error of the system about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FileFault {
-    /// The file is a symbolic link.
+    /// File that is a symbolic link.
     Link,
-    /// The file is not a regular file.
+    /// File that is not a regular file.
     NotRegular,
     /// Another error.
     System {
@@ -63,8 +63,8 @@ impl FileFault {
 impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Link => f.write_str("it is a symbolic link"),
-            Self::NotRegular => f.write_str("it is not a regular file"),
+            Self::Link => f.write_str("the path is a symbolic link"),
+            Self::NotRegular => f.write_str("the path is not a regular file"),
             Self::System { words, .. } => f.write_str(words),
         }
     }
@@ -83,7 +83,7 @@ impl Coded for LeaseFile {
 impl fmt::Display for LeaseFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| {
-            write!(f, "its file cannot be read: {}", self.0)
+            write!(f, "cannot read the file of the lease: {}", self.0)
         })
     }
 }
@@ -91,7 +91,7 @@ impl fmt::Display for LeaseFile {
 /// Operation on a file, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Creating the directory of the leases.
+    /// Creation of the directory of the leases.
     Make,
     /// Opening the lock.
     Open,
@@ -106,7 +106,7 @@ pub(super) enum Act {
 impl Act {
     fn as_str(self) -> &'static str {
         match self {
-            Act::Make => "make the directory",
+            Act::Make => "create the directory",
             Act::Open => "open",
             Act::Touch => "touch",
             Act::Write => "write",
@@ -118,41 +118,41 @@ impl Act {
 /// Reason why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The directory of the store does not exist.
+    /// Missing directory of the store.
     Missing(PathBuf),
-    /// The system refused to open the directory.
+    /// Refusal of the system to open the directory.
     Closed(PathBuf, FileFault),
-    /// Another directory has its path.
+    /// Another directory at the path of the store's directory.
     Replaced(PathBuf),
-    /// A directory without a configuration has its path.
+    /// Directory without a configuration at the path of the store's directory.
     Unmounted(PathBuf),
-    /// The directory's configuration is not a regular file.
+    /// Directory whose configuration is not a regular file.
     ConfigNotRegular(PathBuf),
-    /// The directory's configuration is gone.
+    /// Directory whose configuration is gone.
     ConfigGone(PathBuf),
-    /// flanneld cannot determine whether the directory has a configuration.
+    /// Failed check whether the directory has a configuration.
     ConfigUnknown(PathBuf, FileFault),
-    /// The directory's metadata is unreadable.
+    /// Unreadable metadata of the directory.
     Unreadable(PathBuf, FileFault),
-    /// The system refused to open the directory of the leases.
+    /// Refusal of the system to open the directory of the leases.
     SubnetsClosed(PathBuf, FileFault),
-    /// The system refused to list the directory of the leases.
+    /// Refusal of the system to list the directory of the leases.
     SubnetsUnlisted(PathBuf, FileFault),
     /// The file system hangs.
     Hangs(PathBuf),
-    /// The thread for file access is unusable.
+    /// Unusable thread for file access.
     NoThread(Silence),
-    /// The network configuration is missing.
+    /// Missing network configuration.
     NoConfig(PathBuf),
-    /// The network configuration is unreadable.
+    /// Unreadable network configuration.
     ConfigUnread(PathBuf, FileFault),
-    /// The network configuration is unusable.
+    /// Unusable network configuration.
     Config(PathBuf, ConfigError),
-    /// Another process holds the lock.
+    /// Lock that another process holds.
     Locked(PathBuf, Duration),
-    /// Another node wrote a lease with the address of this node since this node listed the leases.
+    /// Lease with this node's address that another node wrote after this node listed the leases.
     Overtaken,
-    /// An operation on one file failed.
+    /// Failed operation on one file.
     File(Act, PathBuf, FileFault),
 }
 
@@ -170,7 +170,7 @@ impl Trouble {
         }
     }
 
-    /// Whether the contents of the directory are unknown. If not, only this operation failed.
+    /// Returns whether the contents of the directory are unknown. If the function returns false, only this operation failed.
     pub(super) fn is_unavailable(&self) -> bool {
         !matches!(
             self,
@@ -269,14 +269,14 @@ impl fmt::Display for Trouble {
                 f,
                 root,
                 format_args!(
-                    "is not the directory found at the start: put that one back, or restart flanneld to use this one"
+                    "is not the directory that flanneld found at its start: restore the former directory, or restart flanneld to use this directory"
                 ),
             ),
             Self::Unmounted(root) => of_root(
                 f,
                 root,
                 format_args!(
-                    "is away, and a directory without a config is in its place: mount it, or move it back"
+                    "is missing, and a directory without a config is in its place: mount the missing directory, or move it back"
                 ),
             ),
             Self::ConfigNotRegular(root) => of_root(
@@ -285,7 +285,7 @@ impl fmt::Display for Trouble {
                 format_args!("has a config that is not a regular file: put the file back"),
             ),
             Self::ConfigGone(root) => {
-                of_root(f, root, format_args!("no longer has a config: put it back"))
+                of_root(f, root, format_args!("no longer has a config: put the config back"))
             }
             Self::ConfigUnknown(root, fault) => {
                 of_root(f, root, format_args!("cannot be read: config: {fault}"))
@@ -295,7 +295,7 @@ impl fmt::Display for Trouble {
             }
             Self::SubnetsClosed(path, fault) => {
                 let path = path.display();
-                write!(f, "the directory {path} cannot be opened: {fault}")
+                write!(f, "cannot open the directory {path}: {fault}")
             }
             Self::SubnetsUnlisted(path, fault) => {
                 write!(f, "cannot read the directory {}: {fault}", path.display())
@@ -303,7 +303,7 @@ impl fmt::Display for Trouble {
             Self::Hangs(root) => of_root(
                 f,
                 root,
-                format_args!("does not answer within {TIMEOUT:?}: its file system hangs"),
+                format_args!("does not respond within {TIMEOUT:?}: its file system hangs"),
             ),
             Self::NoThread(silence) => silence.fmt(f),
             Self::NoConfig(path) => {
@@ -322,7 +322,7 @@ impl fmt::Display for Trouble {
             Self::Locked(path, patience) => {
                 write!(
                     f,
-                    "another process has held the lock {} for {patience:?}; `fuser {0}` names it",
+                    "another process has held the lock {} for {patience:?}; find the process with `fuser {0}`",
                     path.display()
                 )
             }

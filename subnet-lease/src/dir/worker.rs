@@ -1,4 +1,4 @@
-//! A single thread for all file system access: if the file system hangs, it blocks only this thread.
+//! A single thread for all file system access: a hanging file system blocks only this thread.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -17,7 +17,7 @@ pub(super) enum Silence {
     Late,
     /// The thread ended.
     Stopped,
-    /// The system refused to start the thread. Contains the system's error.
+    /// Refusal of the system to start the thread. Contains the system's error.
     NotStarted(String),
 }
 
@@ -25,11 +25,11 @@ impl fmt::Display for Silence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Silence::Late => f.write_str("no answer"),
-            Silence::Stopped => f.write_str("the thread of the directory's files ended"),
+            Silence::Stopped => f.write_str("the thread that accesses the directory ended"),
             Silence::NotStarted(error) => {
                 write!(
                     f,
-                    "the thread of the directory's files cannot be started: {error}; raise the limits (ulimit -u; TasksMax)"
+                    "cannot start the thread that accesses the directory: {error}; raise the limits (ulimit -u; TasksMax)"
                 )
             }
         }

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// A request fails if etcd does not reply within this time.
+/// Maximum time until etcd replies, after which a request fails.
 const DEADLINE: Duration = Duration::from_secs(5);
 const LIST_DEADLINE: Duration = Duration::from_secs(20);
-/// Minimum remaining time of a lease that is reused.
+/// Minimum remaining time of a lease that flanneld reuses.
 const ENOUGH: Duration = Duration::from_secs(60);
 /// Number of keys per page. The client halves the number while a page is too large.
 const PAGE: i64 = 5_000;
@@ -47,7 +47,7 @@ impl EtcdRegistry {
         }
     }
 
-    /// Returns the full key of a lease. For an empty `key`, returns the prefix of all leases.
+    /// Returns the full key of a lease. For an empty `key`, the function returns the prefix of all leases.
     pub fn key(&self, key: &str) -> String {
         format!("{}/subnets/{key}", self.connections.options().prefix)
     }
@@ -241,8 +241,8 @@ impl EtcdRegistry {
         Ok(Answer::LastSeen(ago))
     }
 
-    /// Returns whether flanneld may have created a lease and whether enough time is left. A lease with another time to live would expire between two
-    /// renewals.
+    /// Returns whether flanneld may have created a lease and whether the lease has enough time left. A lease
+    /// with another time to live would expire between two renewals.
     async fn inherit(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         let response = self.time_to_live(lease, None).await?;
         let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());

@@ -3,18 +3,20 @@
 /// Verdict on an endpoint that reported its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// The daemon may use the endpoint.
+    /// Endpoint that the daemon may use.
     Right,
-    /// Every endpoint reports the cluster of this endpoint, so etcd was rebuilt. The daemon may use the endpoint. Contains the former cluster id.
+    /// Endpoint whose cluster every endpoint reports, which shows that etcd was rebuilt. Endpoint that the
+    /// daemon may use. The variant contains the former cluster id.
     Moved(u64),
-    /// The endpoint belongs to another cluster than the cluster in use, whose id this variant contains. The daemon must not use the endpoint.
+    /// Endpoint of another cluster than the cluster in use, whose id this variant contains. The daemon must not use the endpoint.
     Foreign(u64),
 }
 
 /// The cluster in use, and the endpoints that have reported another cluster since the cluster in use last replied.
 ///
-/// The first reply selects the cluster. From then on, another cluster replaces it only if *every* endpoint has reported that same cluster since the
-/// cluster in use last replied. An endpoint that does not reply has no vote, however often the other endpoints reply.
+/// The first reply selects the cluster. Later, another cluster replaces the cluster in use only if *every*
+/// endpoint has reported this other cluster since the cluster in use last replied. An endpoint that does not
+/// reply has no vote, however often the other endpoints reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Recognition {
     known: Option<u64>,
@@ -86,8 +88,9 @@ mod tests {
     }
 
     proptest! {
-        /// Checks the rule against the whole history: another cluster is used exactly when every endpoint's last report names it. Only reports since the right
-        /// cluster's last reply apply.
+        /// Checks the rule against the whole history: the client moves to another cluster exactly when every
+        /// endpoint's last report names it. The rule considers only reports since the right cluster's last
+        /// reply.
         #[test]
         fn move_to_another_cluster_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
             let mut seen = Recognition::new(endpoints);

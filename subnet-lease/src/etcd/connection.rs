@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 pub struct Connection {
     /// The client that uses the connection.
     pub client: Client,
-    /// URL of its endpoint, as configured.
+    /// URL of the connection's endpoint, as configured.
     pub endpoint: String,
-    /// Serial number, so that a failure on an older connection is not attributed to this one.
+    /// Serial number, which distinguishes a failure on an older connection from a failure on this connection.
     pub number: u64,
     /// Cancels every wait on this connection when replies can no longer reach this host.
     pub cut: CancellationToken,
@@ -38,7 +38,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Waits for a reply as long as the connection can deliver one.
+    /// Waits for a reply as long as the connection can deliver a reply.
     ///
     /// # Errors
     /// Returns an error if this host no longer has the connection's local address.
@@ -61,7 +61,7 @@ impl Connection {
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
-    /// The connection in use, for callers that cannot wait for a new one, and a signal that this host's addresses changed.
+    /// The connection in use, for callers that cannot wait for a new connection, and a signal that this host's addresses changed.
     in_use: Lock<Option<Connection>>,
     moves: watch::Sender<u64>,
     /// Number of renewals. If the setup of a connection overlaps with a renewal, the connection is outdated.
@@ -190,7 +190,7 @@ impl Connections {
         }
     }
 
-    /// Sets this host's current addresses. Drops a connection from any other address at once, even during its setup.
+    /// Sets this host's current addresses. The function drops a connection from any other address at once, even during the setup of the connection.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self
             .in_use
@@ -205,7 +205,7 @@ impl Connections {
             tracing::info!(
                 url = %connection.endpoint,
                 address = %local,
-                "replacing the connection to etcd: this host no longer has its local address"
+                "replacing the connection to etcd: this host no longer has the connection's local address"
             );
             connection.cut.cancel();
             connection.outdated.cancel();
@@ -272,7 +272,7 @@ impl Connections {
             .collect()
     }
 
-    /// Connects to an endpoint. First requests the endpoint's cluster id, then logs in if etcd requires a user.
+    /// Connects to an endpoint. The function first requests the endpoint's cluster id, and then logs in if etcd requires a user.
     async fn connect(
         &self,
         at: usize,
@@ -337,7 +337,7 @@ impl Connections {
         Ok((client, dialed.local))
     }
 
-    /// Logs in as the configured user. If authentication is disabled in etcd, uses the client without a log-in.
+    /// Logs in as the configured user. If authentication is disabled in etcd, the function uses the client without a log-in.
     async fn log_in(
         &self,
         dialed: &Dialed,
@@ -362,7 +362,8 @@ impl Connections {
         }
     }
 
-    /// Reads the cluster id from a key that every role may read. The client does so if etcd, or a proxy in front of etcd, does not report its status.
+    /// Reads the cluster id from a key that every role may read. The client reads this key if etcd, or a
+    /// proxy in front of etcd, does not report its status.
     async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointTrouble> {
         let key = format!("{}/config", self.options.prefix);
         match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {
@@ -393,7 +394,8 @@ impl Connections {
     }
 }
 
-/// Whether this host no longer has an address. Loopback addresses stay, and the reported addresses do not include link-local addresses.
+/// Returns whether this host no longer has an address. The function returns false for loopback addresses and for
+/// link-local addresses, which the reported addresses do not include.
 fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
     let link_local = match local {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -409,7 +411,7 @@ fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), E
             tracing::warn!(
                 from = %format_args!("{before:x}"),
                 to = %format_args!("{cluster:x}"),
-                "every endpoint now belongs to a new etcd cluster, which is used from now on"
+                "every endpoint now belongs to a new etcd cluster; using the new cluster from now on"
             );
             Ok(())
         }
@@ -422,7 +424,7 @@ async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, Endp
     made.map_err(|error| Refusal::from(&error).into())
 }
 
-/// Returns why a connection ended before it delivered a reply.
+/// Returns the reason why a connection ended before it delivered a reply.
 async fn why_no_answer(
     refusal: Refusal,
     dialed: &Dialed,

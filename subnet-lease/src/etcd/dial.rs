@@ -1,7 +1,7 @@
 //! Dials an endpoint and returns a channel over one connection that never reconnects on its own.
 //!
-//! Knowledge of a server (its cluster, whether it requires a user) is valid for one connection only. A channel that reconnects silently could
-//! write to a server that has not been checked.
+//! Knowledge of a server (its cluster, whether it requires a user) is valid for one connection only. A
+//! channel that reconnects silently could write to a server that flanneld has not checked.
 
 use super::tls::Tls;
 use super::tls_trouble::TlsTrouble;
@@ -30,7 +30,8 @@ pub(super) const CONNECT: Duration = Duration::from_secs(3);
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// Beginning of an HTTP/2 connection, with an empty list of settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// Layout of an HTTP/2 frame: three bytes of length, then the type. The first frame of a server has the type SETTINGS.
+/// Length in bytes of the header of an HTTP/2 frame, which begins with three bytes of length and the type.
+/// The first frame of a server has the type SETTINGS.
 const FRAME: usize = 9;
 const TYPE: usize = 3;
 const SETTINGS: u8 = 4;
@@ -90,7 +91,7 @@ pub(super) struct Dialed {
 }
 
 impl Dialed {
-    /// Returns the TLS error that the server sent after the handshake, which is when servers refuse certificates.
+    /// Returns the TLS error that the server sent after the handshake, when servers refuse certificates.
     pub(super) fn complaint(&self) -> Option<rustls::Error> {
         self.noted
             .lock()
@@ -104,7 +105,7 @@ type Noted = Arc<Mutex<Option<rustls::Error>>>;
 /// Connects to an endpoint.
 ///
 /// # Errors
-/// Returns an error with the cause if the connection fails. If TLS fails, the error names the side that refuses and its reason.
+/// Returns an error with the cause if the connection fails. If TLS fails, the error names the side that refuses TLS, and the reason.
 pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointTrouble> {
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();
@@ -197,7 +198,7 @@ async fn shake_hands(
         .await
 }
 
-/// Returns why a handshake failed. If the error has no TLS cause, checks whether the endpoint speaks plain HTTP/2.
+/// Returns the reason why a handshake failed. If the error has no TLS cause, the function checks whether the endpoint speaks plain HTTP/2.
 async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsTrouble {
     match spoken(error) {
         Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
@@ -213,7 +214,7 @@ fn spoken(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Whether the server replies to HTTP/2 without TLS.
+/// Returns whether the server replies to HTTP/2 without TLS.
 async fn speaks_plain(target: &Target) -> bool {
     let asked = async {
         let (mut stream, _) = reach(target).await.ok()?;
@@ -225,7 +226,7 @@ async fn speaks_plain(target: &Target) -> bool {
     timeout(CONNECT, asked).await.ok().flatten() == Some(true)
 }
 
-/// Whether the server replies to a TLS handshake, including by refusing it.
+/// Returns whether the server replies to a TLS handshake; a refusal is also a reply.
 pub(super) async fn speaks_tls(target: &Target) -> bool {
     let Target::Host(uri, _) = target else {
         return false;
@@ -292,7 +293,7 @@ impl Service<Uri> for Once {
 struct Listening<S> {
     stream: S,
     noted: Noted,
-    /// Error of the last write, kept while the server's last data is read.
+    /// Error of the last write, kept while the client reads the server's last data.
     failed: Option<io::Error>,
     /// Whether reading has ended, so that no more data can arrive.
     ended: bool,

@@ -9,36 +9,36 @@ use types::problem::StoreCause;
 /// Cause of a failed call, from the gRPC status and etcd's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The connection failed, so etcd did not reply.
+    /// Failed connection, and therefore no reply from etcd.
     Unreachable(ConnectFailure),
-    /// The server cannot serve requests: it is overloaded or stopping.
+    /// Server that cannot serve requests because it is overloaded or stopping.
     Unavailable,
-    /// The server's cluster has no leader, e.g. because it lost its quorum.
+    /// Cluster without a leader, e.g. after the loss of its quorum.
     NoLeader,
-    /// The server got no reply from the other members in time.
+    /// Server that got no reply from the other members in time.
     TimedOut,
-    /// The user name or the password is invalid.
+    /// Invalid user name or password.
     Credentials,
-    /// The server requires a user, but the options name no user.
+    /// Request without a user name to a server that requires a user.
     NoUser,
-    /// The log-in has expired; the next request logs in again.
+    /// Expired log-in; the next request logs in again.
     StaleLogIn,
-    /// The server has authentication switched off.
+    /// Server on which authentication is disabled.
     NoAuthentication,
     /// The user lacks the permission.
     Permission,
-    /// The database has reached its space quota and refuses writes.
+    /// Database that has reached its space quota and refuses writes.
     NoSpace,
-    /// The request or the reply is too large.
+    /// Request or reply that is too large.
     TooLarge,
-    /// The store refuses for another reason, with this gRPC code.
+    /// Refusal by the store for another reason, with this gRPC code.
     Refused(i32),
-    /// The client refuses to send the request.
+    /// Request that the client refuses to send.
     Client,
 }
 
 impl FailureKind {
-    /// Whether the request may succeed with another log-in or without a log-in.
+    /// Returns whether the request may succeed with another log-in or without a log-in.
     pub(crate) fn of_log_in(self) -> bool {
         matches!(
             self,
@@ -46,7 +46,7 @@ impl FailureKind {
         )
     }
 
-    /// Whether the server cannot serve requests for now.
+    /// Returns whether the server cannot serve requests for now.
     pub(crate) fn is_unavailable(self) -> bool {
         matches!(
             self,
@@ -54,7 +54,7 @@ impl FailureKind {
         )
     }
 
-    /// Returns the stable code, which logs and the doctor read instead of the text.
+    /// Returns the stable code, which logs and the doctor use instead of the text.
     pub fn code(self) -> &'static str {
         match self {
             FailureKind::Unreachable(_) => "etcd-unreachable",
@@ -93,7 +93,7 @@ impl FailureKind {
     }
 }
 
-/// A call that etcd refused or that the connection failed.
+/// A call that etcd refused or that failed because of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Cause, which determines retries and remedies.
@@ -177,7 +177,7 @@ fn of_words(text: &str) -> Option<FailureKind> {
         .find_map(|(words, kind)| text.contains(words).then_some(kind))
 }
 
-/// Whether etcd itself replied, and would also reply to the next request on this connection.
+/// Returns whether etcd itself replied, and would also reply to the next request on this connection.
 pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     match kind(error) {
         // A log-in belongs to its connection. Another log-in needs another connection.
@@ -201,12 +201,13 @@ pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     }
 }
 
-/// Whether a renewal failed because the lease does not exist. etcd's client reports this only as text.
+/// Returns whether a renewal failed because the lease does not exist. etcd's client reports this cause only as text.
 pub(super) fn is_no_lease(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text.contains("not found"))
 }
 
-/// Returns an error in etcd's text, without the text of the layers between. An error that did not come from etcd is returned with its causes.
+/// Returns an error in etcd's text, without the text of the intermediate layers. For an error that did not come
+/// from etcd, the function returns the error's text with its causes.
 fn words(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) if status.message().starts_with("etcdserver: ") => {

@@ -9,11 +9,11 @@ pub struct EtcdOptions {
     pub endpoints: Vec<String>,
     /// Root of all keys, without a trailing slash.
     pub prefix: String,
-    /// File of CA certificates; `None`: the system's certificates are used.
+    /// File of CA certificates; `None` for the system's certificates.
     pub ca: Option<PathBuf>,
-    /// PEM files of the client certificate and its key; `None`: no client certificate is sent.
+    /// PEM files of the client certificate and its key; `None` for no client certificate.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Name and password of an etcd user; `None`: requests are sent without a log-in.
+    /// Name and password of an etcd user; `None` for requests without a log-in.
     pub user: Option<(String, String)>,
 }
 

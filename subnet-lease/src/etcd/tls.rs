@@ -17,7 +17,7 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// The TLS configuration of one connection, with the data to explain a failure.
 pub(super) struct Tls {
-    /// TLS settings of a connection, as used by rustls.
+    /// TLS settings of a connection, in the form that rustls uses.
     pub config: Arc<ClientConfig>,
     seen: Seen,
     ca: Option<PathBuf>,
@@ -191,7 +191,7 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsTrouble> {
     Ok(roots)
 }
 
-/// Reads the certificates of a PEM bundle. Fails if the bundle contains no certificate.
+/// Reads the certificates of a PEM bundle. The function fails if the bundle contains no certificate.
 async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'static>>, TlsTrouble> {
     let bundle = file(path).await?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bundle).collect();
@@ -208,7 +208,7 @@ async fn file(path: &Path) -> Result<Vec<u8>, TlsTrouble> {
         .map_err(|error| TlsTrouble::Unread(path.to_owned(), error.to_string()))
 }
 
-/// Returns why this node refuses etcd's certificate.
+/// Returns the reason why this node refuses etcd's certificate.
 fn server_certificate(
     error: &CertificateError,
     seen: Option<&CertificateDer<'_>>,
@@ -228,7 +228,7 @@ fn server_certificate(
     }
 }
 
-/// Returns why etcd refuses this node's certificate or aborts the handshake, from its alert.
+/// Returns the reason why etcd refuses this node's certificate or aborts the handshake, derived from etcd's alert.
 fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -> TlsTrouble {
     use AlertDescription as Alert;
     let why = match alert {

@@ -32,33 +32,33 @@ impl FileOf {
     }
 }
 
-/// Reason why etcd refuses this node's certificate.
+/// Reason why Refusal of this node's certificate by etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The certificate has expired.
     Expired,
     /// The certificate was revoked.
     Revoked,
-    /// The issuing authority is unknown to etcd.
+    /// Issuing authority that is unknown to etcd.
     Authority,
-    /// etcd refuses the certificate for another reason.
+    /// Another reason for which etcd refuses the certificate.
     Invalid,
 }
 
 /// Reason why etcd aborts a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortCause {
-    /// This node and etcd have no TLS parameters in common.
+    /// Lack of TLS parameters that this node and etcd have in common.
     Parameters,
-    /// This node and etcd have no TLS version in common.
+    /// Lack of a TLS version that this node and etcd have in common.
     Version,
-    /// etcd does not serve the requested name.
+    /// Requested name that etcd does not serve.
     Name,
-    /// etcd does not speak HTTP/2.
+    /// etcd server that does not speak HTTP/2.
     Http2,
-    /// An error occurred inside etcd.
+    /// Error that occurred inside etcd.
     Internal,
-    /// etcd aborts for another reason.
+    /// Another reason for which etcd aborts the handshake.
     Other,
 }
 
@@ -67,24 +67,24 @@ pub enum AbortCause {
 pub enum TlsTrouble {
     /// A file is unreadable. Contains the system's error.
     Unread(PathBuf, String),
-    /// A file is not in PEM form.
+    /// File that is not in PEM form.
     NotPem(FileOf, PathBuf),
-    /// A file contains no certificate.
+    /// File that contains no certificate.
     NoCertificate(FileOf, PathBuf),
-    /// A file contains no key.
+    /// File that contains no key.
     NoKey(PathBuf),
-    /// A file contains no usable authority.
+    /// File that contains no usable authority.
     NoAuthority(PathBuf),
-    /// The system has no authorities.
+    /// Lack of certificate authorities on this system.
     NoSystemAuthorities,
-    /// The key belongs to another certificate.
+    /// Key that belongs to another certificate.
     OtherKey {
         /// File of the private key.
         key: PathBuf,
         /// File of the certificate.
         certificate: PathBuf,
     },
-    /// This node's certificate and key are unusable.
+    /// Unusable certificate and key of this node.
     Identity {
         /// File of the private key.
         key: PathBuf,
@@ -93,26 +93,26 @@ pub enum TlsTrouble {
         /// Text of rustls' error.
         fault: String,
     },
-    /// The trusted authorities are unusable. Contains rustls' error.
+    /// Unusable trusted authorities. Contains rustls' error.
     Authorities(String),
-    /// The setup of TLS failed. Contains rustls' error.
+    /// Failed setup of TLS. Contains rustls' error.
     Setup(String),
-    /// This node refuses etcd's certificate.
+    /// Refusal of etcd's certificate by this node.
     ServerCertificate {
-        /// Subject, issuer and validity of the refused certificate; `None` if etcd sent none.
+        /// Subject, issuer and validity of the refused certificate; `None` if etcd sent no certificate.
         seen: Option<String>,
         /// Reason for the refusal.
         why: Certificate,
-        /// This node's time, used to check the validity.
+        /// This node's time, which the check of the validity uses.
         clock: String,
-        /// File of the trusted authorities; `None`: the authorities of the system.
+        /// File of the trusted authorities; `None` for the authorities of the system.
         ca: Option<PathBuf>,
         /// The names in the certificate.
         names: Vec<String>,
         /// Text of rustls' error.
         words: String,
     },
-    /// etcd refuses this node's certificate.
+    /// Refusal of this node's certificate by etcd.
     ClientCertificate {
         /// File of this node's certificate.
         path: PathBuf,
@@ -121,18 +121,18 @@ pub enum TlsTrouble {
         /// Reason for the refusal.
         why: Refusal,
     },
-    /// etcd requires a client certificate and this node has none.
+    /// Lack of the client certificate that etcd requires.
     NoClientCertificate,
-    /// etcd closes the connection without a reason. This node has a certificate.
+    /// Connection that etcd closes without a reason. This node has a certificate.
     MostLikelyRefused {
         /// File of this node's certificate.
         path: PathBuf,
         /// Subject, issuer and validity of this node's certificate.
         own: String,
     },
-    /// etcd closes the connection without a reason. This node has no certificate.
+    /// Connection that etcd closes without a reason. This node has no certificate.
     MostLikelyNoClient,
-    /// etcd aborts the handshake, with this alert.
+    /// Abort of the handshake by etcd, with this alert.
     Aborted {
         /// Reason for the abort.
         cause: AbortCause,
@@ -143,9 +143,9 @@ pub enum TlsTrouble {
     Handshake(String),
     /// TLS failed for another reason. Contains rustls' error.
     Failed(String),
-    /// etcd does not speak TLS.
+    /// etcd server that does not speak TLS.
     ServerIsPlain,
-    /// etcd speaks TLS, but this node does not.
+    /// etcd server that speaks TLS, although this node does not.
     ServerWantsTls,
 }
 
@@ -214,12 +214,12 @@ impl fmt::Display for TlsTrouble {
             Self::Unread(path, error) => write!(f, "cannot read the TLS file {}: {error}", path.display()),
             Self::NotPem(of, path) => write!(f, "the {} {} is not in PEM form ({})", of.what(), path.display(), of.flag()),
             Self::NoCertificate(of, path) => {
-                write!(f, "the file {} holds no certificate; {} names a {} in PEM form", path.display(), of.flag(), of.what())
+                write!(f, "the file {} holds no certificate; correct {}, which must name a {} in PEM form", path.display(), of.flag(), of.what())
             }
-            Self::NoKey(path) => write!(f, "the file {} holds no private key in PEM form; --etcd-keyfile names it", path.display()),
-            Self::NoAuthority(path) => write!(f, "no certificate in {} can be used as an authority (--etcd-cafile)", path.display()),
+            Self::NoKey(path) => write!(f, "the file {} holds no private key in PEM form; correct --etcd-keyfile", path.display()),
+            Self::NoAuthority(path) => write!(f, "no certificate in {} is usable as an authority; correct --etcd-cafile", path.display()),
             Self::NoSystemAuthorities => {
-                f.write_str("this system has no certificate authorities: name etcd's with --etcd-cafile, or install ca-certificates")
+                f.write_str("this system has no certificate authorities: name etcd's authority with --etcd-cafile, or install ca-certificates")
             }
             Self::OtherKey { key, certificate } => write!(
                 f,
@@ -228,10 +228,10 @@ impl fmt::Display for TlsTrouble {
                 certificate.display()
             ),
             Self::Identity { key, certificate, fault } => {
-                write!(f, "the client certificate {} with the key {} cannot be used: {fault}", certificate.display(), key.display())
+                write!(f, "cannot use the client certificate {} with the key {}: {fault}", certificate.display(), key.display())
             }
-            Self::Authorities(error) => write!(f, "the certificate authorities cannot be used: {error}"),
-            Self::Setup(error) => write!(f, "TLS cannot be set up: {error}"),
+            Self::Authorities(error) => write!(f, "cannot use the certificate authorities: {error}"),
+            Self::Setup(error) => write!(f, "cannot set up TLS: {error}"),
             Self::ServerCertificate { seen, .. } => {
                 f.write_str("this node refuses etcd's certificate")?;
                 if let Some(seen) = seen {
@@ -242,15 +242,15 @@ impl fmt::Display for TlsTrouble {
             }
             Self::ClientCertificate { path, own, why } => {
                 let why = match why {
-                    Refusal::Expired => "it has expired: renew it",
-                    Refusal::Revoked => "it was revoked: renew it",
-                    Refusal::Authority => "etcd does not know its authority (etcd's --trusted-ca-file): use a certificate of that authority",
+                    Refusal::Expired => "the certificate has expired: renew it",
+                    Refusal::Revoked => "the certificate was revoked: renew it",
+                    Refusal::Authority => "etcd does not know the certificate's authority: use a certificate of an authority in etcd's --trusted-ca-file",
                     Refusal::Invalid => "use a valid client certificate, signed by an authority in etcd's --trusted-ca-file",
                 };
                 write!(f, "etcd refuses this node's certificate {} ({own}): {why}", path.display())
             }
             Self::NoClientCertificate => {
-                f.write_str("etcd wants a client certificate and this node has none: give --etcd-certfile and --etcd-keyfile")
+                f.write_str("etcd requires a client certificate and this node has none: set --etcd-certfile and --etcd-keyfile")
             }
             Self::MostLikelyRefused { path, own } => write!(
                 f,
@@ -258,15 +258,15 @@ impl fmt::Display for TlsTrouble {
                 path.display()
             ),
             Self::MostLikelyNoClient => f.write_str(
-                "etcd closes the connection after the TLS handshake; most likely it wants a client certificate: give --etcd-certfile and \
+                "etcd closes the connection after the TLS handshake; most likely it requires a client certificate: set --etcd-certfile and \
                  --etcd-keyfile",
             ),
             Self::Aborted { cause, alert } => {
                 let what = match cause {
                     AbortCause::Parameters => "the two sides have no TLS parameters (cipher suite, signature, key exchange) in common",
                     AbortCause::Version => "the two sides have no TLS version in common",
-                    AbortCause::Name => "it serves no such name",
-                    AbortCause::Http2 => "it does not speak HTTP/2",
+                    AbortCause::Name => "etcd does not serve this name",
+                    AbortCause::Http2 => "etcd does not speak HTTP/2",
                     AbortCause::Internal => "an error inside etcd",
                     AbortCause::Other => "for another reason",
                 };
@@ -275,10 +275,10 @@ impl fmt::Display for TlsTrouble {
             Self::Handshake(error) => write!(f, "the TLS handshake failed: {error}"),
             Self::Failed(error) => write!(f, "TLS to etcd failed: {error}"),
             Self::ServerIsPlain => {
-                f.write_str("etcd does not speak TLS there: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
+                f.write_str("etcd does not speak TLS at this endpoint: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
             }
             Self::ServerWantsTls => {
-                f.write_str("etcd speaks TLS there: write https:// in --etcd-endpoints, and name its authority with --etcd-cafile")
+                f.write_str("etcd speaks TLS at this endpoint: write https:// in --etcd-endpoints, and name etcd's authority with --etcd-cafile")
             }
         }
         })
@@ -286,7 +286,7 @@ impl fmt::Display for TlsTrouble {
 }
 
 impl TlsTrouble {
-    /// Writes why etcd's certificate is invalid, and the remedy.
+    /// Writes the reason why etcd's certificate is invalid, and the remedy.
     fn remedy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::ServerCertificate {
             why,
@@ -300,22 +300,22 @@ impl TlsTrouble {
             return Ok(());
         };
         match why {
-            Certificate::Expired => write!(f, "it has expired (this node's clock: {clock}): renew it on etcd's side, or set the clock"),
-            Certificate::NotYetValid => write!(f, "it is not valid yet (this node's clock: {clock}): set the clock"),
+            Certificate::Expired => write!(f, "the certificate has expired (this node's clock: {clock}): renew it on etcd's side, or set the clock"),
+            Certificate::NotYetValid => write!(f, "the certificate is not valid yet (this node's clock: {clock}): set the clock"),
             Certificate::Authority => {
                 match ca {
                     Some(ca) => write!(f, "an authority in {}", ca.display())?,
                     None => f.write_str("the authorities of this system")?,
                 }
-                f.write_str(" did not sign it: name the one that did with --etcd-cafile")
+                f.write_str(" did not sign the certificate: set the authority that signed it with --etcd-cafile")
             }
             Certificate::Name => {
                 let names = if names.is_empty() { "another name".to_owned() } else { names.join(", ") };
-                write!(f, "it is issued for {names}: use one of those names in --etcd-endpoints, or reissue the certificate for this one")
+                write!(f, "the certificate is issued for {names}: use one of those names in --etcd-endpoints, or reissue the certificate for the endpoint's name")
             }
-            Certificate::Revoked => f.write_str("it was revoked: renew it on etcd's side"),
-            Certificate::Purpose => f.write_str("it may not be used by servers (extended key usage serverAuth): reissue it on etcd's side"),
-            Certificate::Encoding => f.write_str("it cannot be read: reissue it on etcd's side"),
+            Certificate::Revoked => f.write_str("the certificate was revoked: renew it on etcd's side"),
+            Certificate::Purpose => f.write_str("the certificate does not permit use by servers (extended key usage serverAuth): reissue it on etcd's side"),
+            Certificate::Encoding => f.write_str("the certificate is unreadable: reissue it on etcd's side"),
             Certificate::Other => f.write_str(words),
         }
     }

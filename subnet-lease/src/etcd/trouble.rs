@@ -28,7 +28,7 @@ pub enum Lack {
     Nothing,
     /// A permission on the keys below this prefix.
     Right {
-        /// The user; `None`: the user of the client certificate.
+        /// The user; `None` for the user of the client certificate.
         user: Option<String>,
         /// Prefix of all keys, e.g. `/coreos.com/network`.
         prefix: String,
@@ -42,23 +42,23 @@ pub enum Lack {
 /// Reason why one endpoint is unusable or did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointTrouble {
-    /// This host's addresses changed during the request.
+    /// Change of this host's addresses during the request.
     Readdressed,
-    /// The endpoint did not reply in time.
+    /// Endpoint that did not reply in time.
     NoAnswer(Asked, Duration),
-    /// The connection was not established in time.
+    /// Connection that was not established in time.
     NoConnection(Duration),
     /// The connection failed. Contains the error's text.
     Unreachable(ConnectFailure, String),
-    /// The endpoint is not an address. Contains the parser's error.
+    /// Endpoint that is not an address. Contains the parser's error.
     NoAddress(String),
     /// TLS failed.
     Tls(TlsTrouble),
     /// A call failed.
     Call(Refusal),
-    /// The log-in of this user failed.
+    /// Failed log-in of this user.
     LogIn(String, Refusal),
-    /// The endpoint refused a request on a key.
+    /// Refusal of a request on a key by the endpoint.
     Key {
         /// Full key of the refused request.
         key: String,
@@ -67,7 +67,7 @@ pub enum EndpointTrouble {
         /// Missing permission, log-in or space that explains the refusal.
         lack: Lack,
     },
-    /// The endpoint belongs to another cluster than the cluster in use.
+    /// Endpoint that belongs to another cluster than the cluster in use.
     ForeignCluster {
         /// Cluster ID that the endpoint reports.
         cluster: u64,
@@ -142,14 +142,14 @@ impl Coded for EndpointTrouble {
 impl fmt::Display for EndpointTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            Self::Readdressed => f.write_str("this host's addresses changed meanwhile"),
-            Self::NoAnswer(Asked::Anything, within) => write!(f, "no answer within {within:?}"),
+            Self::Readdressed => f.write_str("this host's addresses changed during the request"),
+            Self::NoAnswer(Asked::Anything, within) => write!(f, "no response within {within:?}"),
             Self::NoAnswer(Asked::Handshake, within) => {
-                write!(f, "no answer to the TLS handshake within {within:?}")
+                write!(f, "no response to the TLS handshake within {within:?}")
             }
             Self::NoAnswer(Asked::LogIn(user), within) => write!(
                 f,
-                "no answer to the log-in as user {user} within {within:?}"
+                "no response to the log-in as user {user} within {within:?}"
             ),
             Self::NoConnection(within) => write!(f, "no connection within {within:?}"),
             Self::Unreachable(_, words) => f.write_str(words),
@@ -171,17 +171,16 @@ impl fmt::Display for EndpointTrouble {
                         )
                     }
                     Lack::LogIn => f.write_str(
-                        " (this etcd wants a user: --etcd-username and --etcd-password)",
+                        " (this etcd requires a user: set --etcd-username and --etcd-password)",
                     ),
                     Lack::Space => {
-                        f.write_str(" (etcd's NOSPACE alarm: compact, defragment and disarm it)")
+                        f.write_str(" (etcd's NOSPACE alarm: compact and defragment etcd, and disarm the alarm)")
                     }
                 }
             }
             Self::ForeignCluster { cluster, known } => write!(
                 f,
-                "it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints; if etcd was \
-                 rebuilt and an endpoint never answers, restart flanneld"
+                "the endpoint belongs to another etcd cluster ({cluster:x}) than the cluster in use ({known:x}), so flanneld does not use it: correct --etcd-endpoints; if etcd was rebuilt and an endpoint never responds, restart flanneld"
             ),
         })
     }
@@ -215,33 +214,33 @@ impl Lasting for EndpointTrouble {
 /// Reason why etcd did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EtcdTrouble {
-    /// All endpoints are unusable. Contains each endpoint with its error, in the configured order.
+    /// All endpoints are unusable. The variant contains each endpoint with its error, in the configured order.
     Endpoints(Vec<(String, EndpointTrouble)>),
-    /// An endpoint turned out to belong to another cluster.
+    /// Endpoint that belongs to another cluster.
     Foreign(String, EndpointTrouble),
-    /// An endpoint refused the request.
+    /// Endpoint that refused the request.
     Refused(String, EndpointTrouble),
-    /// This host lost the local address of the connection to an endpoint.
+    /// Loss of the local address of the connection to an endpoint.
     Cut(String),
-    /// An endpoint did not reply in time.
+    /// Endpoint that did not reply in time.
     NoAnswer(String, Duration),
-    /// An endpoint did not report the state of a lease.
+    /// Endpoint that did not report the state of a lease.
     LeaseState(String, Refusal),
     /// A watch ended.
     WatchClosed,
-    /// A watch was not opened in time.
+    /// Watch that etcd did not open in time.
     WatchNotOpened(Duration),
-    /// A watch delivers no message, not even the requested progress notification.
+    /// Watch that delivers no message, not even the requested progress notification.
     WatchSilent,
-    /// A request during the setup of a watch got no reply.
+    /// Request without a reply during the setup of a watch.
     WatchUnanswered,
     /// A watch failed.
     Watch(Refusal),
     /// etcd cancelled a watch.
     WatchCancelled(Refusal),
-    /// The network configuration is missing below this prefix.
+    /// Missing network configuration below this prefix.
     NoConfig(String),
-    /// The network configuration below this prefix is unusable.
+    /// Unusable network configuration below this prefix.
     Config(String, ConfigError),
 }
 
@@ -249,7 +248,7 @@ pub enum EtcdTrouble {
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl EtcdTrouble {
-    /// Whether the error contains a refusal of a matching kind.
+    /// Returns whether the error contains a refusal of a matching kind.
     pub fn has(&self, wanted: impl Fn(FailureKind) -> bool) -> bool {
         match self {
             Self::Endpoints(all) => all
@@ -350,11 +349,11 @@ impl fmt::Display for EtcdTrouble {
             Self::Cut(endpoint) => {
                 write!(
                     f,
-                    "the connection to etcd at {endpoint} was closed: this host no longer has its local address"
+                    "the connection to etcd at {endpoint} was closed: this host no longer has the connection's local address"
                 )
             }
             Self::NoAnswer(endpoint, within) => {
-                write!(f, "etcd at {endpoint} did not answer within {within:?}")
+                write!(f, "etcd at {endpoint} did not respond within {within:?}")
             }
             Self::LeaseState(endpoint, refusal) => write!(
                 f,
@@ -366,7 +365,7 @@ impl fmt::Display for EtcdTrouble {
                 write!(f, "etcd did not open the watch within {within:?}")
             }
             Self::WatchSilent => f.write_str("the watch is silent"),
-            Self::WatchUnanswered => f.write_str("no answer"),
+            Self::WatchUnanswered => f.write_str("no response"),
             Self::Watch(refusal) => f.write_str(&refusal.words),
             Self::WatchCancelled(refusal) => {
                 write!(f, "etcd cancelled the watch: {}", refusal.words)

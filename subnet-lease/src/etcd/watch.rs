@@ -47,18 +47,18 @@ impl Change {
 pub enum Broken {
     /// The stream broke. The caller must connect and resume.
     Stream(EtcdTrouble),
-    /// The client is replacing the connection, without an error.
+    /// Replacement of the connection by the client, without an error.
     Renewed,
-    /// The last seen event has vanished from the store's history, or etcd has compacted it. The caller must read all keys again.
+    /// Last seen event, which has vanished from the store's history or which etcd has compacted. The caller must read all keys again.
     History(History),
 }
 
 /// Difference between the store's history and the history that the watch has seen so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum History {
-    /// This revision now has a different event.
+    /// Different event at this revision.
     Event(i64),
-    /// The history is compacted up to this revision.
+    /// Compaction of the history up to this revision.
     Compacted(i64),
     /// The store was restored.
     Restored {
@@ -67,38 +67,34 @@ pub enum History {
         /// Newest revision seen before the restore, which is greater than `now`.
         seen: i64,
     },
-    /// The store does not have this revision. Contains etcd's text.
+    /// Revision that the store does not have. Contains etcd's text.
     NotThere(i64, String),
-    /// This key has a different value at this revision.
+    /// Different value of this key at this revision.
     Key(String, i64),
 }
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            History::Event(revision) => write!(
-                f,
-                "the event of revision {revision} is no longer what it was"
-            ),
+            History::Event(revision) => write!(f, "the event of revision {revision} has changed"),
             History::Compacted(revision) => {
                 write!(f, "etcd compacted its history up to revision {revision}")
             }
             History::Restored { now, seen } => write!(
                 f,
-                "etcd is at revision {now}, before {seen} that was seen already: it was restored"
+                "etcd is at revision {now}, but flanneld has already seen revision {seen}: etcd was restored"
             ),
             History::NotThere(revision, words) => {
                 write!(f, "etcd does not have revision {revision}: {words}")
             }
-            History::Key(key, revision) => write!(
-                f,
-                "the key {key} of revision {revision} is no longer what it was"
-            ),
+            History::Key(key, revision) => {
+                write!(f, "the key {key} of revision {revision} has changed")
+            }
         }
     }
 }
 
-/// Start of a watch: the newest state seen of the store.
+/// Start of a watch: the newest known state of the store.
 #[derive(Clone, Debug)]
 pub enum Anchor {
     /// A list with the most recently written key.
@@ -119,7 +115,7 @@ pub struct Watch<'a> {
     connection: Box<Connection>,
     /// The event that must come first. In a store with another history, a different event comes first.
     expected: Option<Change>,
-    /// Events up to this revision are already known.
+    /// Revision up to which the watch already knows the events.
     known: i64,
     asked: bool,
 }
@@ -128,7 +124,7 @@ impl<'a> Watch<'a> {
     /// Opens a watch from `anchor` and checks that the store's history still contains it.
     ///
     /// # Errors
-    /// Returns [`Broken`] if the watch cannot be opened or the history differs.
+    /// Returns [`Broken`] if the client cannot open the watch or if the history differs.
     pub async fn open(
         registry: &'a EtcdRegistry,
         key: &str,
@@ -200,7 +196,7 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
-    /// Returns the next changes. An empty list is a sign of life.
+    /// Returns the next changes. An empty list shows that the stream still works.
     ///
     /// # Errors
     /// Returns [`Broken`] if the watch ended.
@@ -290,8 +286,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Checks that this store had the newest entry of our list at the list's revision. The current value does not prove this, because the key's owner may
-    /// have written it into a restored store.
+    /// Checks that this store had the newest entry of the list at the list's revision. The current value does
+    /// not prove a common history, because the key's owner may have written this value into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");
         let connection = self

@@ -1,4 +1,4 @@
-//! Tests that all nodes agree on the holder of each subnet, about themselves and about other nodes, in whatever order they saw the Nodes.
+//! Tests that all nodes agree on the holder of each subnet, for themselves and others, regardless of the order in which they see the Nodes.
 
 use super::annotations::Prefix;
 use super::assigned::Assigned;

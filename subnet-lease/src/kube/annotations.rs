@@ -18,13 +18,13 @@ pub(crate) const BACKEND_V6_DATA: &str = "backend-v6-data";
 pub(crate) const PUBLIC_IP: &str = "public-ip";
 /// Annotation with the IPv6 address at which peers reach the node.
 pub(crate) const PUBLIC_IPV6: &str = "public-ipv6";
-/// Annotation with the operator's choice of the IPv4 address and its interface. Takes precedence over the flags.
+/// Annotation with the operator's choice of the IPv4 address and its interface. The annotation takes precedence over the flags.
 pub(crate) const NODE_PUBLIC_IP: &str = "node-public-ip";
-/// Annotation with the operator's choice of the IPv6 address and its interface. Takes precedence over the flags.
+/// Annotation with the operator's choice of the IPv6 address and its interface. The annotation takes precedence over the flags.
 pub(crate) const NODE_PUBLIC_IPV6: &str = "node-public-ipv6";
-/// Annotation with the IPv4 address to publish instead of the node's own, e.g. if NAT translates the node's address.
+/// Annotation with the IPv4 address to publish instead of the node's own address, e.g. if NAT translates the own address.
 pub(crate) const OVERWRITE: &str = "public-ip-overwrite";
-/// Annotation with the IPv6 address to publish instead of the node's own.
+/// Annotation with the IPv6 address to publish instead of the node's own address.
 pub(crate) const OVERWRITE_V6: &str = "public-ipv6-overwrite";
 
 /// The annotations that the daemon writes.
@@ -40,9 +40,10 @@ const WRITTEN: [&str; 6] = [
 /// Value that Go flannel writes for a backend without data.
 const NO_DATA: &str = "null";
 
-/// First member of the backend data that this program writes. The member distinguishes flannel-rs' nodes from Go flannel's, which do not reply to
-/// probes. Go flannel ignores this member, and writes data without it when it takes over the Node. The value of the member must be a number, because
-/// Go flannel finds the MAC of its own Node at the only `:"` in the data.
+/// First member of the backend data that this program writes. The member distinguishes flannel-rs' nodes from
+/// Go flannel's nodes, which do not reply to probes. Go flannel ignores this member, and writes data without
+/// this member when Go flannel takes over the Node. The value of the member must be a number, because Go
+/// flannel finds the MAC of its own Node at the only `:"` in the data.
 const MARK: &str = r#""FlannelRs":1"#;
 
 /// Common prefix of the names of flannel's annotations: a domain, a slash, and optionally a word with a hyphen.
@@ -92,7 +93,7 @@ impl Prefix {
 /// The annotations of a Node under flannel's prefix, by their short names.
 pub type Annotations = BTreeMap<String, String>;
 
-/// Whether flannel runs on the Node: `kube-subnet-manager` is `true`.
+/// Returns whether flannel runs on the Node: `kube-subnet-manager` is `true`.
 pub fn managed(annotations: &Annotations) -> bool {
     annotations
         .get(MANAGED)
@@ -124,8 +125,8 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     })
 }
 
-/// Whether Go flannel or an operator wrote a Node's annotations: a part of the backend's data lacks this program's mark. Go flannel leaves the
-/// data of a family that it does not serve unchanged.
+/// Returns whether Go flannel or an operator wrote a Node's annotations: a part of the backend's data lacks this program's mark. Go
+/// flannel leaves the data of a family that it does not serve unchanged.
 pub fn by_go(annotations: &Annotations) -> bool {
     let mut data = [BACKEND_DATA, BACKEND_V6_DATA]
         .into_iter()

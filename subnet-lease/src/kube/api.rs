@@ -1,4 +1,4 @@
-//! Sends requests to the Kubernetes API, over one connection stack at a time. After a failure, rebuilds the stack from its files.
+//! Sends requests to the Kubernetes API, over one connection stack at a time. After a failure, the client rebuilds the stack from the stack's files.
 
 use super::failure::{Failure, Step};
 use super::options::KubeOptions;
@@ -83,7 +83,7 @@ struct ConnectionState {
     connection: Option<Connection>,
     /// Index of the server in use among the configured servers.
     at: usize,
-    /// Number of connections so far. With this number, requests that fail together change the server only once.
+    /// Number of connections so far. This number ensures that requests that fail together change the server only once.
     generation: u64,
 }
 
@@ -128,12 +128,12 @@ impl Api {
         let server = shown(&config.cluster_url);
         if config.accept_invalid_certs {
             tracing::warn!(
-                "the kubeconfig sets insecure-skip-tls-verify: the identity of {server} is not verified"
+                "the kubeconfig sets insecure-skip-tls-verify: flannel does not verify the identity of {server}"
             );
         }
         if config.cluster_url.scheme_str() == Some("http") {
             tracing::warn!(
-                "{server} is plain HTTP: the connection is neither encrypted nor authenticated; use https:// unless a local proxy answers there"
+                "{server} is plain HTTP: the connection is neither encrypted nor authenticated; use https:// unless a local proxy listens there"
             );
         }
         if let Some(variable) = ["HTTPS_PROXY", "https_proxy"]
@@ -141,13 +141,13 @@ impl Api {
             .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
         {
             tracing::warn!(
-                "the proxy of {variable} is not used: flannel connects to {server} directly"
+                "flannel does not use the proxy of {variable} and connects to {server} directly"
             );
         }
         Ok(())
     }
 
-    /// Sends a request and returns the response before its body is read.
+    /// Sends a request and returns the response before it reads the response's body.
     ///
     /// # Errors
     /// Returns an error if the server does not respond or refuses the request.
@@ -280,7 +280,7 @@ impl Api {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the connection in use, or a new one.
+    /// Returns the connection in use, or a new connection.
     async fn connection(&self) -> Result<Connection, Failure> {
         let at = {
             let state = self.state();
@@ -321,13 +321,13 @@ impl Api {
         Ok((stack, server, token.map(Arc::new)))
     }
 
-    /// Returns the index of the server that follows this one.
+    /// Returns the index of the server that follows the server at index `at`.
     fn after(&self, at: usize) -> usize {
         (at + 1) % self.options.urls.len().max(1)
     }
 
-    /// Drops the connection, so that the next request goes to the next server and reads the files again. Has no effect if another request already
-    /// dropped the connection.
+    /// Drops the connection, so that the next request goes to the next server and reads the files again. The
+    /// function has no effect if another request already dropped the connection.
     pub(super) fn give_up(&self, generation: u64) {
         let mut state = self.state();
         if state.generation == generation && state.connection.is_some() {
@@ -388,7 +388,7 @@ fn mistake(path: &Path, why: Mistake) -> KubeTrouble {
     KubeTrouble::Kubeconfig(path.to_owned(), why)
 }
 
-/// Whether the current context's cluster has a proxy.
+/// Returns whether the current context's cluster has a proxy.
 fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
     let context = kubeconfig
         .contexts
@@ -408,7 +408,7 @@ fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
     })
 }
 
-/// Returns a parser's message without quoted text of the file. Such text occurs in the first line as values, and in the following lines verbatim.
+/// Returns a parser's message without quoted text of the file. Quoted text occurs in the first line as values, and in the following lines verbatim.
 fn without_values(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text.lines().next().unwrap_or_default();
@@ -436,7 +436,7 @@ fn in_cluster() -> Result<Config, KubeTrouble> {
     Config::incluster_env().map_err(|error| KubeTrouble::Account(ACCOUNT, with_causes(&error)))
 }
 
-/// Returns the configuration for another address, with the pod's service account if there is one. Never sends a token without TLS.
+/// Returns the configuration for another address, with the pod's service account if the account exists. The client never sends a token without TLS.
 fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     let mut config = Config::new(url.clone());
     let (token, authority) = (
@@ -483,7 +483,7 @@ fn build(config: &Config) -> Result<Stack, kube::Error> {
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
 }
 
-/// Removes user and password from an address. Kubernetes uses neither, and the layers below log the whole address.
+/// Removes the user and the password from an address. Kubernetes uses neither user nor password, and the layers below log the whole address.
 fn without_user(url: http::Uri) -> http::Uri {
     let host = url
         .authority()

@@ -8,7 +8,7 @@ use crate::table;
 use std::path::Path;
 use types::Subnets;
 
-/// Subnets of a Node's podCIDRs that the network has and no older Node holds.
+/// Subnets of a Node's podCIDRs whose families the network has and that no older Node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Assigned {
     /// The podCIDRs of the families that the network has.
@@ -16,7 +16,7 @@ pub(super) struct Assigned {
 }
 
 impl Assigned {
-    /// Reads a Node. The daemon must not publish its attributes before this succeeds.
+    /// Reads a Node. The daemon must not publish its attributes before this function succeeds.
     ///
     /// # Errors
     /// Returns an error if the podCIDRs are missing or unusable, with the remedy.

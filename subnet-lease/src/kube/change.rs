@@ -8,7 +8,7 @@ use crate::json::Object;
 /// An event of a watch of Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// A Node was created or changed.
+    /// Creation or change of a Node.
     Put(Box<Node>),
     /// A Node was deleted.
     Gone {
@@ -17,14 +17,14 @@ pub(super) enum Change {
         /// Version of the deletion.
         version: u64,
     },
-    /// The watch has seen all changes up to a version.
+    /// Bookmark of the version up to which the watch has seen all changes.
     Bookmark {
         /// Version up to which the watch has seen all changes.
         version: String,
         /// Whether this bookmark ends the complete list at the beginning of the watch.
         complete: bool,
     },
-    /// The server ended the watch with this status.
+    /// End of the watch by the server, with this status.
     Error {
         /// The HTTP status.
         code: u16,

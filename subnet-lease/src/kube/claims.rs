@@ -9,7 +9,8 @@ use std::net::IpAddr;
 /// The addresses of one Node, and whether they are trustworthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// Whether the kubelet reports. If not, the Node may be a machine that is gone, or an object that an operator created manually.
+    /// Whether the kubelet reports. If the kubelet does not report, the Node may be a machine that is gone,
+    /// or an object that an operator created manually.
     alive: bool,
     /// Boot id of the Node's machine.
     boot: Option<String>,
@@ -17,7 +18,7 @@ pub(super) struct Claims {
     served: bool,
     /// Addresses that the Node publishes to flannel's nodes.
     published: Vec<IpAddr>,
-    /// The Node's InternalIPs. Empty if peers reach the Node at another address, behind a NAT.
+    /// The Node's InternalIPs. The list is empty if peers reach the Node at another address, behind a NAT.
     reported: Vec<IpAddr>,
 }
 
@@ -38,7 +39,8 @@ impl Claims {
         }
     }
 
-    /// Adds the Node's claims to the claims of other Nodes. Skips a Node with the boot id `boot`, which is the same machine under another name.
+    /// Adds the Node's claims to the claims of other Nodes. The function skips a Node with the boot id
+    /// `boot`, which is the same machine under another name.
     pub(super) fn add(&self, name: &str, boot: Option<&str>, to: &mut BTreeMap<IpAddr, Claimant>) {
         if !self.alive || boot.is_some() && self.boot.as_deref() == boot {
             return;
@@ -78,7 +80,7 @@ pub(super) fn published(annotations: &Annotations) -> Vec<IpAddr> {
     v4.into_iter().chain(v6).collect()
 }
 
-/// Whether an operator chose the address at which peers reach the Node.
+/// Returns whether an operator chose the address at which peers reach the Node.
 pub(super) fn is_overwritten(annotations: &Annotations) -> bool {
     annotations::v4(annotations, annotations::OVERWRITE).is_ok_and(|ip| ip.is_some())
         || annotations::v6(annotations, annotations::OVERWRITE_V6).is_ok_and(|ip| ip.is_some())

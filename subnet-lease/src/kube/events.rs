@@ -1,4 +1,4 @@
-//! The Events that flanneld posts on its Node, and the limits on posting them.
+//! The Events that flanneld posts on its Node, and the limits on these posts.
 
 use super::pod_cidr::PodCidrTrouble;
 use super::trouble::KubeTrouble;
@@ -12,9 +12,9 @@ use types::{Problem, Subnets};
 /// The `reason` of an Event, in the style of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EventReason {
-    /// The podCIDR is missing, outside the network, or belongs to another Node.
+    /// podCIDR that is missing, lies outside the network, or belongs to another Node.
     PodCidr,
-    /// The node got another podCIDR.
+    /// Change of the node's podCIDR.
     PodCidrChanged,
     /// No interface reaches the other nodes.
     Interface,
@@ -34,9 +34,9 @@ impl EventReason {
 /// Content of an Event. The `Display` of the content is the Event's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeEvent {
-    /// The node has no subnet, for this reason.
+    /// Lack of a subnet for the node, for this reason.
     PodCidr(PodCidrTrouble),
-    /// The node has another subnet. Pods with addresses of the old subnet cannot reach other pods.
+    /// Change of the node's subnets. Pods with addresses of the old subnet cannot reach other pods.
     PodCidrChanged {
         /// Name of the node.
         node: String,
@@ -47,14 +47,14 @@ pub(super) enum NodeEvent {
         /// Bridges from which flanneld removed the old gateway address.
         released: Vec<String>,
     },
-    /// An annotation about the node's addresses is mistyped.
+    /// Mistyped annotation about the node's addresses.
     Typo(KubeTrouble),
-    /// The daemon has no interface, or may have chosen an unsuitable one, for this reason.
+    /// Lack of an interface, or choice of a possibly unsuitable interface, for this reason.
     Interface(Problem),
 }
 
 impl NodeEvent {
-    /// Returns the `reason` of the Event. Repetitions are limited per reason.
+    /// Returns the `reason` of the Event. The daemon limits repetitions per reason.
     pub(super) fn reason(&self) -> EventReason {
         match self {
             NodeEvent::PodCidr(_) => EventReason::PodCidr,
@@ -79,7 +79,7 @@ impl fmt::Display for NodeEvent {
             } => {
                 write!(
                     f,
-                    "this Node's podCIDR is {now} now and was {before}: its pods with addresses of the old one reach no other pod until they are restarted \
+                    "this Node's podCIDR changed from {before} to {now}: its pods with old addresses reach no other pod until you restart them \
                      (kubectl delete pods --all-namespaces --field-selector spec.nodeName={node})"
                 )?;
                 match released.as_slice() {
@@ -87,7 +87,7 @@ impl fmt::Display for NodeEvent {
                     bridges => {
                         write!(
                             f,
-                            ". flanneld removed the old gateway address from {}; the next pod brings the new one",
+                            ". flanneld removed the old gateway address from {}; the next pod adds the new address",
                             bridges.join(", ")
                         )
                     }
@@ -101,13 +101,13 @@ impl fmt::Display for NodeEvent {
 #[derive(Debug, Default)]
 pub(super) struct PostedEvents {
     events: Vec<NodeEvent>,
-    /// When the last Event of each reason was posted.
+    /// Time at which the daemon posted the last Event of each reason.
     last: BTreeMap<EventReason, Instant>,
 }
 
 impl PostedEvents {
-    /// Records an Event and returns whether to post it. Returns false if the Event was posted before, or if an Event with the same reason was posted
-    /// less than a minute ago.
+    /// Records an Event and returns whether to post it. The function returns false if the daemon posted the
+    /// Event before, or posted an Event with the same reason less than a minute ago.
     pub(super) fn take(&mut self, event: &NodeEvent, now: Instant) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
         /// Maximum number of remembered Events. With more Events, the daemon posts some of them again.
@@ -128,8 +128,8 @@ impl PostedEvents {
         true
     }
 
-    /// Forgets an Event after a failed post, so that the daemon posts the Event later. The limit of one per minute still applies, because the server
-    /// may be overloaded.
+    /// Forgets an Event after a failed post, so that the daemon posts the Event later. The limit of one Event
+    /// per minute still applies, because the server may be overloaded.
     pub(super) fn retract(&mut self, event: &NodeEvent) {
         self.events.retain(|posted| posted != event);
     }

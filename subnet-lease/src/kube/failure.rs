@@ -10,16 +10,16 @@ use std::time::Duration;
 pub(super) enum Step {
     /// Keep the connection.
     Stay,
-    /// Use another server, if the options name several.
+    /// Change to another server, if the options name several servers.
     NextServer,
-    /// Connect again to the next server, with the credentials read again.
+    /// New connection to the next server, with the credentials read again.
     Anew,
 }
 
 /// A failed request: no response, an unusable response, or a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// The server's status; `None` if there was no response.
+    /// The server's status; `None` if the server sent no response.
     pub status: Option<StatusCode>,
     /// The reason.
     pub trouble: KubeTrouble,
@@ -101,7 +101,7 @@ impl Failure {
         }
     }
 
-    /// Returns how to treat the connection after the failure. `reads` is whether the request only reads.
+    /// Returns the treatment of the connection after the failure. `reads` indicates whether the request only reads.
     pub(super) fn step(&self, reads: bool) -> Step {
         match self.status {
             None | Some(StatusCode::UNAUTHORIZED) => Step::Anew,
@@ -113,13 +113,13 @@ impl Failure {
         }
     }
 
-    /// Whether the server no longer has the requested version, or does not have it yet.
+    /// Returns whether the server no longer has the requested version, or does not have it yet.
     pub(super) fn is_gone(&self) -> bool {
         self.status == Some(StatusCode::GONE)
             || matches!(&self.trouble, KubeTrouble::Refused { refusal, .. } if refusal.is_too_new)
     }
 
-    /// Whether the server does not support this kind of request.
+    /// Returns whether the server does not support this kind of request.
     pub(super) fn is_unknown_request(&self) -> bool {
         matches!(
             self.status,
@@ -132,12 +132,12 @@ impl Failure {
         )
     }
 
-    /// Whether the server is overloaded.
+    /// Returns whether the server is overloaded.
     pub(super) fn is_busy(&self) -> bool {
         self.status == Some(StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// Whether the response was too large.
+    /// Returns whether the response was too large.
     pub(super) fn is_too_large(&self) -> bool {
         self.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
     }

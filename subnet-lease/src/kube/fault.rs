@@ -9,11 +9,11 @@ use types::problem::text;
 /// Error for a text that is not a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeError {
-    /// The text is not a JSON object.
+    /// Text that is not a JSON object.
     Json(JsonFault),
-    /// The Node has no metadata.
+    /// Node without metadata.
     NoMetadata,
-    /// The Node has no name.
+    /// Node without a name.
     NoName,
 }
 
@@ -40,16 +40,16 @@ impl fmt::Display for NodeError {
 /// Error for podCIDRs that are not subnets of a node. The texts are the beginnings of the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodCidrError {
-    /// One podCIDR is not a network.
+    /// podCIDR that is not a network.
     NoNetwork(String),
-    /// Several podCIDRs are of one family.
+    /// Several podCIDRs of one family.
     OneFamily(String),
 }
 
 impl fmt::Display for PodCidrError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoNetwork(value) => write!(f, "its podCIDR {value} is not a network"),
+            Self::NoNetwork(value) => write!(f, "the podCIDR {value} is not a network"),
             Self::OneFamily(values) => write!(
                 f,
                 "pod cidrs should be IPv4/IPv6 only or dualstack: {values}"
@@ -72,13 +72,13 @@ pub enum Wanted {
 /// Reason why flanneld does not use a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeFault {
-    /// The Node's podCIDRs are not subnets.
+    /// podCIDRs that are not subnets.
     PodCidr(PodCidrError),
-    /// This annotation does not have the expected type.
+    /// Annotation whose value does not have the expected type.
     Annotation(&'static str, Wanted),
-    /// The Node's podCIDR is not inside the network.
+    /// podCIDR that is not inside the network.
     Outside(Subnets),
-    /// The Node's podCIDR overlaps the podCIDR of an older Node. Contains the older Node's name.
+    /// podCIDR that overlaps the podCIDR of an older Node. The variant contains the older Node's name.
     Overlaps(Subnets, String),
 }
 
@@ -103,12 +103,12 @@ impl fmt::Display for NodeFault {
                     Wanted::V6 => "an IPv6 address",
                     Wanted::Json => "JSON",
                 };
-                write!(f, "its annotation {name} is not {wanted}")
+                write!(f, "the annotation {name} is not {wanted}")
             }
-            Self::Outside(subnets) => write!(f, "its podCIDR {subnets} is not inside the network"),
+            Self::Outside(subnets) => write!(f, "the podCIDR {subnets} is not inside the network"),
             Self::Overlaps(subnets, holder) => write!(
                 f,
-                "its podCIDR {subnets} overlaps that of the older Node {holder}"
+                "the podCIDR {subnets} overlaps the podCIDR of the older Node {holder}"
             ),
         })
     }
@@ -117,9 +117,9 @@ impl fmt::Display for NodeFault {
 /// Error for a prefix that cannot begin the name of an annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrefixError {
-    /// The prefix contains several slashes.
+    /// Prefix that contains several slashes.
     Slashes,
-    /// The prefix has another form. Contains the given text.
+    /// Prefix that does not have the expected form. Contains the given text.
     Form(String),
 }
 
@@ -146,25 +146,25 @@ impl std::error::Error for PrefixError {}
 /// Reason why a response does not come from the Kubernetes API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nonsense {
-    /// The text is not JSON.
+    /// Text that is not JSON.
     Json(JsonFault),
-    /// An event has no type.
+    /// Event without a type.
     NoType,
-    /// An event has no object.
+    /// Event without an object.
     NoObject,
-    /// A bookmark has no metadata.
+    /// Bookmark without metadata.
     BookmarkWithoutMetadata,
-    /// A bookmark has no version.
+    /// Bookmark without a version.
     BookmarkWithoutVersion,
-    /// An event has this type, which the API does not define.
+    /// Event of this type, which the API does not define.
     EventType(String),
-    /// A list has no metadata.
+    /// List without metadata.
     ListWithoutMetadata,
-    /// A list has no version.
+    /// List without a version.
     ListWithoutVersion,
-    /// The member `items` of a list is not a list.
+    /// Member `items` whose value is not a list.
     Items(MemberError),
-    /// The library cannot build the request for this server. Contains the library's error.
+    /// Request that the library cannot build for this server. Contains the library's error.
     Request(String),
 }
 

@@ -23,13 +23,13 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 /// Maximum time without a line of a streamed list. A server that does not support streamed lists never marks their end; the follower then lists pages
 /// instead.
 const STREAM: Duration = Duration::from_secs(3);
-/// Time limit for the first line of a streamed list. A busy server needs more time.
+/// Time limit for the first line of a streamed list. A busy server needs more time for the first line than for later lines.
 const FIRST: Duration = Duration::from_secs(10);
-/// Maximum silence of a watch, after which the follower opens it again. A watch receives a bookmark each minute.
+/// Maximum silence of a watch, after which the follower opens the watch again. A watch receives a bookmark each minute.
 const QUIET: Duration = Duration::from_secs(100);
 /// Number of Nodes per page. The follower holds a whole page in memory.
 const PAGE: usize = 100;
-/// Time before the end of a watch's time limit. A watch that ends earlier than this ended early.
+/// Minimum time between an early end of a watch and the watch's time limit. A watch ended early if more than this time remained before its limit.
 const EARLY: Duration = Duration::from_secs(10);
 /// Time without access to the Nodes after which the health report contains the fault.
 const AWAY: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ pub(super) trait Sink: Send {
     fn put(&mut self, node: Node);
     /// Handles a deleted Node.
     fn gone(&mut self, name: &str, version: u64);
-    /// Handles an interruption, during which changes may be missed, for this reason.
+    /// Handles an interruption for this reason; the sink may miss changes during the interruption.
     fn interrupted(&mut self, why: &Reason);
     /// Handles the end of an interruption.
     fn resumed(&mut self);
@@ -52,11 +52,11 @@ pub(super) trait Sink: Send {
 
 /// Reason why a watch ended.
 enum Ended {
-    /// The watch reached its time limit of some minutes.
+    /// End of the watch at its time limit of some minutes.
     Normally,
-    /// The server does not know the version. The follower lists all Nodes again.
+    /// Version that the server does not know. The follower lists all Nodes again.
     Unknown(KubeTrouble),
-    /// The server ended the watch cleanly before its time limit, e.g. because the server stops or a proxy closed the connection.
+    /// Clean end of the watch before its time limit, e.g. because the server stops or a proxy closed the connection.
     Early(Failure),
     /// The watch broke.
     Broken(Failure),
@@ -65,7 +65,7 @@ enum Ended {
 /// Lists Nodes, then watches from the list's version.
 pub(super) struct Follower<'a, S> {
     api: &'a Api,
-    /// Name of the only Node to follow; `None`: all Nodes.
+    /// Name of the only Node to follow; `None` for all Nodes.
     only: Option<&'a str>,
     stagger: &'a RequestStagger,
     sink: S,
@@ -81,7 +81,7 @@ pub(super) struct Follower<'a, S> {
 }
 
 impl<'a, S: Sink> Follower<'a, S> {
-    /// Creates a follower of all Nodes, or of only one.
+    /// Creates a follower of all Nodes, or of only one Node.
     pub(super) fn new(
         api: &'a Api,
         only: Option<&'a str>,
@@ -101,7 +101,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Lists and watches until the task is aborted. Retries failures with growing pauses.
+    /// Lists and watches until the task is aborted. The follower retries failures with growing pauses.
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         let mut failing: Option<Instant> = None;
@@ -160,7 +160,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             }
             // A single lost response is not worth a log line. Only the follower of all Nodes logs, because both followers see the same failures.
             if failures > 1 && self.only.is_none() && self.log.news(Some(&why)) {
-                tracing::warn!(code = %why.problem.code, error = %why, "the watch on Nodes is interrupted, the last known state stays in force");
+                tracing::warn!(code = %why.problem.code, error = %why, "the watch on Nodes is interrupted; the last known state stays in force");
             }
             self.sink.interrupted(&why);
             tokio::time::sleep(pause).await;
@@ -227,8 +227,8 @@ impl<'a, S: Sink> Follower<'a, S> {
         self.stands();
     }
 
-    /// Watches from a version on. A server that was restored from a backup does not know the version, but does not report this. The follower detects
-    /// it by a comparison of the newest Node.
+    /// Watches Nodes from a version on. A server that was restored from a backup does not know the version, but
+    /// does not report an error. The follower detects such a server by a comparison of the newest Node.
     async fn resume(&mut self, version: &str) -> Ended {
         let mut lines = match self
             .open(&format!(
@@ -269,7 +269,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                 SPREAD.saturating_sub(opened.elapsed())
             };
             if unsettled.is_zero() && self.log.news(None) {
-                tracing::info!("resolved: Nodes are being watched again");
+                tracing::info!("resolved: the watch on Nodes works again");
             }
             match self
                 .change(
@@ -299,7 +299,8 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Returns the next change; `None` if none arrived for a while. Returns [`Ended`] at the end of a watch or after an error from the server.
+    /// Returns the next change; `None` if no change arrives for a while. The function returns [`Ended`] at the end
+    /// of a watch or after an error from the server.
     async fn change(
         &mut self,
         lines: &mut Lines,
@@ -354,8 +355,8 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     async fn open(&mut self, query: &str) -> Result<Lines, Failure> {
-        /// Minimum time limit of a watch in seconds. Without a limit, servers end watches after 30 to 60 minutes. A shorter time keeps the watches
-        /// from gathering on one server.
+        /// Minimum time limit of a watch in seconds. Without a limit, servers end watches after 30 to 60
+        /// minutes. A shorter limit prevents the watches from accumulating on one server.
         const LEAST: u64 = 300;
         let seconds = LEAST + rand::random_range(0..LEAST);
         let (kind, what) = self.words();
@@ -370,7 +371,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             .map(Lines::of)
     }
 
-    /// Reads one Node by a list, because old manifests do not grant the permission `get`.
+    /// Reads one Node with a list request, because old manifests do not grant the permission `get`.
     async fn one(&self, name: &str) -> Result<Option<Node>, Failure> {
         let path = format!(
             "/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}",

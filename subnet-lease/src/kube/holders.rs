@@ -1,13 +1,15 @@
 //! Determines which Node holds which subnet among the Nodes that claim it, as pure functions.
 //!
-//! Each node computes this about itself and about the other nodes. All nodes get the same result, in whatever order they saw the Nodes.
+//! Each node computes the holders for itself and for the other nodes. All nodes get the same result, regardless
+//! of the order in which they see the Nodes.
 
 use crate::admission::UsedSubnets;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use types::Subnets;
 
-/// A Node with its podCIDRs. Nodes are sorted by age. Among Nodes that were created in the same second, the first by name is older.
+/// A Node with its podCIDRs. Claims sort by the age of their Nodes. Among Nodes that were created in the same
+/// second, the first Node by name is older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim<'a> {
     /// Time of the Node's creation, in whole seconds since 1970.

@@ -21,7 +21,7 @@ pub(super) struct Lines {
 pub(super) enum Line {
     /// A line.
     Text(String),
-    /// No data arrived within the time.
+    /// Lack of data within the time.
     Quiet,
     /// The response has ended.
     End,
@@ -37,7 +37,7 @@ impl Lines {
         }
     }
 
-    /// Returns the next line. Waits at most `patience` for each part of the line.
+    /// Returns the next line. The reader waits at most `patience` for each part of the line.
     ///
     /// # Errors
     /// Returns an error if the connection broke, or if a line is too long.

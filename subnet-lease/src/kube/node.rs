@@ -22,7 +22,7 @@ pub struct Node {
     /// podCIDRs of the Node; `None` before the controller manager assigns them.
     ///
     /// # Errors
-    /// Contains an error if the podCIDRs are not subnets, or if there are too many.
+    /// The result is an error if the podCIDRs are not subnets, or if the Node has too many podCIDRs.
     pub subnets: Result<Option<Subnets>, PodCidrError>,
     /// Annotations under flannel's prefix, by their short names.
     pub annotations: Annotations,
@@ -50,10 +50,10 @@ pub struct Report {
 }
 
 impl Node {
-    /// Parses a Node. Treats a malformed part as absent, because one malformed Node must not hide the other Nodes.
+    /// Parses a Node. The parser treats a malformed part as absent, because one malformed Node must not hide the other Nodes.
     ///
     /// # Errors
-    /// Returns an error if the text is not a JSON object, or if it has no metadata or no name.
+    /// Returns an error if the text is not a JSON object, or if the Node has no metadata or no name.
     pub fn read(text: &str, prefix: &Prefix) -> Result<Self, NodeError> {
         let node = Object::parse(text)
             .map_err(|error| NodeError::Json(crate::json::JsonFault::unquoted(&error)))?;

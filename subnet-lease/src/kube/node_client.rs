@@ -69,8 +69,8 @@ impl NodeClient {
         Ok(nodes.into_iter().map(listed).collect())
     }
 
-    /// Reads the network configuration from the file that a daemon's pod mounts. If the file does not exist, reads the ConfigMap, in whichever
-    /// namespace it is.
+    /// Reads the network configuration from the file that a daemon's pod mounts. If the file does not exist,
+    /// the function reads the ConfigMap in any namespace.
     ///
     /// # Errors
     /// Returns an error if the configuration is missing or unusable.
@@ -138,7 +138,7 @@ impl NodeClient {
         }
     }
 
-    /// Removes flannel's mark from a Node. One minute later, its peers treat its lease as ended.
+    /// Removes flannel's mark from a Node. One minute later, the peers treat the Node's lease as ended.
     ///
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.

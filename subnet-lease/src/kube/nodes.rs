@@ -1,7 +1,7 @@
 //! The known Nodes, and the leases derived from them. Pure.
 //!
-//! A Node is not a key: two Nodes may have the same podCIDR. Nodes are therefore stored by name. Among the Nodes that claim a subnet, the oldest Node
-//! holds it.
+//! A Node is not a key: two Nodes may have the same podCIDR. This set therefore stores Nodes by name. Among
+//! the Nodes that claim a subnet, the oldest Node holds it.
 
 use super::annotations;
 use super::claims::Claims;
@@ -26,25 +26,25 @@ struct Known {
     uid: String,
     version: u64,
     created: i64,
-    /// All podCIDRs of the Node. The network, which may change, determines which of them are in use.
+    /// All podCIDRs of the Node. The network, which may change, determines which podCIDRs are in use.
     subnets: Option<Subnets>,
     /// Addresses that the Node claims.
     claims: Claims,
     lease: Published,
-    /// Readiness and cordon of the Node. A change affects no lease.
+    /// Readiness and cordon of the Node. A change of this report affects no lease.
     report: Option<Report>,
 }
 
 /// State of the lease that a Node publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Published {
-    /// Flannel does not run on the Node, or the Node has no podCIDR.
+    /// Lack of a lease, because flannel does not run on the Node or the Node has no podCIDR.
     Nothing,
-    /// The Node is unreadable, for this reason. The Node's last readable lease, if any, stays in force.
+    /// Node that is unreadable for this reason. The Node's last readable lease, if any, stays in force.
     Unreadable(NodeFault, Option<Arc<Lease>>),
     /// A lease with all podCIDRs of the Node.
     Lease(Arc<Lease>),
-    /// The mark disappeared at this time. The lease stays in force for `WITHDRAWAL`.
+    /// Lease whose mark disappeared at this time. The lease stays in force for `WITHDRAWAL`.
     Withdrawn(Arc<Lease>, Duration),
 }
 
@@ -79,12 +79,12 @@ impl Nodes {
         }
     }
 
-    /// Sets the networks. Returns whether they differ from before, which may change all leases.
+    /// Sets the networks. The function returns whether the networks changed, because such a change may affect all leases.
     pub fn serve(&mut self, networks: Subnets) -> bool {
         self.networks.replace(networks) != Some(networks)
     }
 
-    /// Replaces all Nodes with a complete list. Returns whether a relevant part changed.
+    /// Replaces all Nodes with a complete list. The function returns whether a relevant part of a Node changed.
     pub fn replace(&mut self, nodes: Vec<Node>, now: Duration) -> bool {
         let names: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let before = self.known.len();
@@ -95,7 +95,7 @@ impl Nodes {
             .fold(gone, |changed, node| self.put(node, now) || changed)
     }
 
-    /// Adds or updates a Node. Returns whether a relevant part changed. Heartbeats are not relevant.
+    /// Adds or updates a Node. The function returns whether a relevant part of a Node changed. Heartbeats are not relevant.
     pub fn put(&mut self, node: Node, now: Duration) -> bool {
         let before = self.known.get(&node.name);
         let name = node.name.clone();
@@ -105,7 +105,7 @@ impl Nodes {
         changed
     }
 
-    /// Removes a Node. Returns whether it was known.
+    /// Removes a Node. The function returns whether the Node was known.
     pub fn remove(&mut self, name: &str) -> bool {
         self.known.remove(name).is_some()
     }
@@ -137,7 +137,7 @@ impl Nodes {
         self.known.len()
     }
 
-    /// Whether the set contains no Node.
+    /// Returns whether the set contains no Node.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
@@ -187,12 +187,12 @@ impl Nodes {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Returns readiness and cordon of the Node that holds these subnets.
+    /// Returns the readiness and the cordon of the Node that holds these subnets.
     pub(crate) fn report(&self, subnets: &Subnets) -> Option<Report> {
         self.known.get(self.holder(subnets)?)?.report
     }
 
-    /// Returns the claims of all Nodes. Ignores a podCIDR that is not inside the network.
+    /// Returns the claims of all Nodes. The function ignores a podCIDR that is not inside the network.
     fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
         self.known.iter().filter_map(|(name, known)| {
             let subnets = self
@@ -413,7 +413,7 @@ impl Leases {
             .collect()
     }
 
-    /// Returns the events that turn the leases `before` into these leases.
+    /// Returns the events that change the leases `before` to these leases.
     pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
         let gone = before
             .readable
@@ -444,7 +444,8 @@ impl Leases {
             .collect()
     }
 
-    /// Returns subnets of unreadable Nodes that another Node held before. The lease of that other Node is not the last good value of these Nodes.
+    /// Returns subnets of unreadable Nodes that another Node held before. The lease of the previous holder is
+    /// not the last good value of the unreadable Nodes.
     fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
         let inherited = |(subnets, name): &(&Subnets, &String)| {
             before
@@ -472,7 +473,7 @@ impl Leases {
     }
 }
 
-/// Returns the lease reduced to these subnets. Shares an unchanged lease, so that a comparison is cheap.
+/// Returns the lease reduced to these subnets. The function shares an unchanged lease, so that a comparison is cheap.
 fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     if lease.subnets == subnets {
         lease.clone()

@@ -11,7 +11,8 @@ use types::Coded;
 /// Options of the Kubernetes manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
-    /// Addresses of API servers, in the order of attempts. If empty, the manager uses the addresses of the kubeconfig or of the pod's environment.
+    /// Addresses of API servers, in the order of attempts. If the list is empty, the manager uses the
+    /// addresses of the kubeconfig or of the pod's environment.
     pub urls: Vec<Uri>,
     /// Path of a kubeconfig; `None` selects the pod's service account.
     pub kubeconfig: Option<PathBuf>,
@@ -75,19 +76,19 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
 /// Reason why a text is not the address of an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlError {
-    /// The scheme is neither http nor https.
+    /// Scheme that is neither http nor https.
     Scheme,
     /// The text contains a user.
     User,
-    /// The text contains a query or a fragment.
+    /// Text that contains a query or a fragment.
     Query,
-    /// The text contains an IPv6 address without brackets.
+    /// Text that contains an IPv6 address without brackets.
     Brackets,
-    /// The text contains no host.
+    /// Text that contains no host.
     NoHost,
-    /// The port is not a port number.
+    /// Port that is not a port number.
     Port,
-    /// The host contains an invalid character.
+    /// Host that contains an invalid character.
     Host,
 }
 
@@ -101,13 +102,13 @@ impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| {
             f.write_str(match self {
-                Self::Scheme => "it begins neither with https:// nor with http://",
-                Self::User => "it contains a user; Kubernetes takes credentials from a kubeconfig (--kubeconfig-file)",
-                Self::Query => "it contains a query or a fragment",
+                Self::Scheme => "the address begins neither with https:// nor with http://",
+                Self::User => "the address contains a user; remove the user, and put the credentials into a kubeconfig (--kubeconfig-file)",
+                Self::Query => "the address contains a query or a fragment",
                 Self::Brackets => "an IPv6 address needs brackets, as in https://[fd00::1]:6443",
                 Self::NoHost => "it names no host",
-                Self::Port => "its port is not a number up to 65535",
-                Self::Host => "its host contains a character that a host cannot contain",
+                Self::Port => "the port is not a number up to 65535",
+                Self::Host => "the host contains a character that is invalid in a host name",
             })
         })
     }

@@ -17,7 +17,7 @@ pub(crate) const CONDITION_EVERY: Duration = Duration::from_secs(60);
 pub struct Wanted<'a> {
     /// Attributes that this node publishes.
     pub attrs: &'a LeaseAttrs,
-    /// Whether the kernel is in sync with the leases, except for failures of single peers. Kubernetes may schedule pods only if this is true.
+    /// Whether the kernel is in sync with the leases, except for failures of single peers. Kubernetes may schedule pods only if this value is true.
     pub programmed: bool,
     /// Whether this daemon should clear the condition NetworkUnavailable.
     pub clear_condition: bool,
@@ -28,7 +28,7 @@ pub struct Wanted<'a> {
 pub(crate) struct Due {
     /// Annotations to set, or to remove.
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Whether to set the condition NetworkUnavailable to False. The daemon never sets it to True.
+    /// Whether to set the condition NetworkUnavailable to False. The daemon never sets the condition to True.
     pub condition: bool,
 }
 
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Applies ten thousand patches of two writers. Ours are based on a view of the Node that is some versions old.
+    /// Applies ten thousand patches of two writers. Our patches are based on a view of the Node that is some versions old.
     #[test]
     fn two_writers_lose_nothing_of_each_other() {
         let mut node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u", "labels": { "a": "b" } }, "spec": { "podCIDR": "10.244.1.0/24" } });

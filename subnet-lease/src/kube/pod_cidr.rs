@@ -1,4 +1,4 @@
-//! Faults of this node's podCIDR, before the node has a lease and while it holds one.
+//! Faults of this node's podCIDR, before the node has a lease and while the node holds a lease.
 
 use super::fault::PodCidrError;
 use crate::reason::Lasting;
@@ -10,21 +10,21 @@ use types::{Coded, Detail};
 /// Reason why the podCIDR of this node's Node is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodCidrTrouble {
-    /// The Node has no podCIDR yet.
+    /// Node that has no podCIDR yet.
     Missing {
         /// Name of the Node.
         node: String,
         /// Networks of the configuration.
         networks: Subnets,
     },
-    /// The podCIDR is not a subnet.
+    /// podCIDR that is not a subnet.
     Unusable {
         /// Name of the Node.
         node: String,
         /// Reason why the podCIDR is unusable.
         why: PodCidrError,
     },
-    /// The podCIDR is of another family than the network.
+    /// podCIDR of another family than the network.
     Family {
         /// Name of the Node.
         node: String,
@@ -35,7 +35,7 @@ pub enum PodCidrTrouble {
         /// File of the network configuration.
         net_conf: PathBuf,
     },
-    /// The podCIDR is not inside the network.
+    /// podCIDR that is not inside the network.
     Outside {
         /// Name of the Node.
         node: String,
@@ -46,7 +46,7 @@ pub enum PodCidrTrouble {
         /// File of the network configuration.
         net_conf: PathBuf,
     },
-    /// The podCIDR overlaps the podCIDR of an older Node.
+    /// podCIDR that overlaps the podCIDR of an older Node.
     Overlaps {
         /// Name of the Node.
         node: String,
@@ -96,7 +96,7 @@ impl fmt::Display for PodCidrTrouble {
                 networks = list(networks),
             ),
             Self::Unusable { node, why } => {
-                write!(f, "the podCIDRs of node \"{node}\" cannot be used: {why}")
+                write!(f, "cannot use the podCIDRs of node \"{node}\": {why}")
             }
             Self::Family {
                 node,
@@ -118,7 +118,7 @@ impl fmt::Display for PodCidrTrouble {
                 f,
                 "node \"{node}\" has podCIDR {subnets}, which is not inside the Network {networks} of {}. Set Network in the ConfigMap \
                  kube-flannel-cfg to the cluster's pod network (kube-controller-manager's --cluster-cidr; 10.42.0.0/16 in k3s): kubectl -n \
-                 kube-flannel edit configmap kube-flannel-cfg. The change is seen within two minutes, without a restart",
+                 kube-flannel edit configmap kube-flannel-cfg. flanneld reads the change within two minutes, without a restart",
                 net_conf.display()
             ),
             Self::Overlaps {
@@ -127,8 +127,7 @@ impl fmt::Display for PodCidrTrouble {
                 other,
             } => write!(
                 f,
-                "node \"{node}\" has podCIDR {subnets}, which overlaps that of the older Node {other}: a podCIDR never changes, so delete one of \
-                 the two Nodes (kubectl delete node {node}) and restart its kubelet, which registers it again"
+                "node \"{node}\" has podCIDR {subnets}, which overlaps the podCIDR of the older Node {other}: a podCIDR never changes, so delete one of the two Nodes (kubectl delete node {node}) and restart its kubelet, which registers the Node again"
             ),
         })
     }
@@ -139,7 +138,7 @@ impl Lasting for PodCidrTrouble {}
 /// Reason why this node lost its subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// The Node was deleted, and another Node has its podCIDR.
+    /// Deletion of the Node, whose podCIDR another Node has.
     Deleted {
         /// Name of the Node.
         node: String,
@@ -148,7 +147,7 @@ pub(super) enum Moved {
         /// Name of the other Node.
         other: String,
     },
-    /// The Node was created again, and another Node has its former podCIDR.
+    /// Recreation of the Node, whose former podCIDR another Node has.
     Recreated {
         /// Name of the Node.
         node: String,
@@ -157,14 +156,14 @@ pub(super) enum Moved {
         /// Name of the other Node.
         other: String,
     },
-    /// The Node has another podCIDR.
+    /// Change of the Node's podCIDR.
     Subnet {
         /// The podCIDR that the Node has.
         now: Subnets,
         /// The podCIDR of the lease that the node held.
         before: Subnets,
     },
-    /// The Node's podCIDR is unusable.
+    /// Unusable podCIDR of the Node.
     PodCidr(PodCidrTrouble),
 }
 
@@ -210,7 +209,7 @@ impl fmt::Display for Moved {
                 )
             }
             Self::Subnet { now, before } => {
-                write!(f, "this node's podCIDR is {now} now and was {before}")
+                write!(f, "this node's podCIDR changed from {before} to {now}")
             }
             Self::PodCidr(trouble) => trouble.fmt(f),
         })

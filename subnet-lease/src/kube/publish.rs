@@ -38,7 +38,7 @@ impl Publisher {
         Self { api, out }
     }
 
-    /// Publishes the annotations that differ.
+    /// Publishes the annotations that differ from the Node's current annotations.
     ///
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.
@@ -111,7 +111,7 @@ pub(super) struct Holding<'a> {
     pub(crate) own_out: &'a watch::Sender<OwnState>,
     /// All Nodes.
     pub all: &'a All,
-    /// Whether this daemon lists all Nodes. If not, it does not know the other Nodes.
+    /// Whether this daemon lists all Nodes. A daemon that does not list all Nodes does not know the other Nodes.
     pub lists: bool,
     /// The network configuration.
     pub config: &'a NetworkConfig,
@@ -136,7 +136,7 @@ struct Written {
 }
 
 impl Written {
-    /// Makes the writes that are due. If the rate limit postpones a write, returns the time of the next check.
+    /// Performs the writes that are due. If the rate limit postpones a write, the function returns the time of the next check.
     async fn publish(
         &mut self,
         publisher: &mut Publisher,
@@ -175,7 +175,7 @@ impl Written {
                 tracing::warn!(
                     node = node.name,
                     key = names.join(", "),
-                    "another writer changed this Node's annotations, restoring them"
+                    "another writer changed this Node's annotations; restoring them"
                 );
                 self.annotations.wrote(now);
             }
@@ -199,7 +199,7 @@ impl Written {
         self.condition.wrote(now);
         tracing::info!(
             node = node.name,
-            "the Node's condition NetworkUnavailable is False, pods can be scheduled"
+            "the Node's condition NetworkUnavailable is False, so Kubernetes can schedule pods"
         );
         Ok(None)
     }
@@ -219,7 +219,7 @@ impl fmt::Display for AddressUnpublished {
         types::problem::text(f, self, |f| {
             write!(
                 f,
-                "the other nodes do not know yet that this one is at {}",
+                "the other nodes do not know yet that this node's address is {}",
                 self.0
             )
         })
@@ -228,16 +228,16 @@ impl fmt::Display for AddressUnpublished {
 
 /// Verdict on the current Node.
 enum Verdict {
-    /// The lease still belongs to this node.
+    /// Lease that still belongs to this node.
     Ours,
-    /// The daemon cannot publish its attributes, for this reason.
+    /// Reason why the daemon cannot publish its attributes.
     Wait(Reason),
     /// The lease ended.
     Over(Moved),
 }
 
 impl Holding<'_> {
-    /// Holds the lease. Returns when the subnets no longer belong to this node.
+    /// Holds the lease. The function returns when the subnets no longer belong to this node.
     pub(super) async fn run(self, mut node: NodeState, state: watch::Sender<Held>) -> Lost {
         let mut own = self.own.clone();
         let mut all = self.all.changes();
@@ -334,7 +334,7 @@ impl Holding<'_> {
             .filter(|_| self.lists)
     }
 
-    /// Makes the writes that are due. Returns the problem, if any, and the time of the next check.
+    /// Performs the writes that are due. The function returns the problem, if any, and the time of the next check.
     async fn write(
         &self,
         publisher: &mut Publisher,

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// State of features whose permissions old manifests do not grant. Without a permission, the node skips the feature, and logs this once.
+/// State of features whose permissions old manifests do not grant. Without a permission, the node skips the feature, and logs the refusal once.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     events: AtomicBool,
@@ -42,7 +42,7 @@ impl Extras {
         }
     }
 
-    /// Posts an Event on a Node, for operators who check Events first. Returns whether the server accepted the Event.
+    /// Posts an Event on a Node, for operators who check Events first. The function returns whether the server accepted the Event.
     pub(super) async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
         if self
             .refused
@@ -170,7 +170,7 @@ fn endpoints(text: &str) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Sets and removes annotations of a Node. Returns the Node after the change.
+/// Sets and removes annotations of a Node. The function returns the Node after the change.
 ///
 /// # Errors
 /// Returns an error if the API server does not respond or refuses the request.
@@ -192,7 +192,7 @@ pub(super) async fn annotate(
     .await
 }
 
-/// Clears the condition NetworkUnavailable of a Node. Returns the Node after the change.
+/// Clears the condition NetworkUnavailable of a Node. The function returns the Node after the change.
 ///
 /// # Errors
 /// Returns an error if the API server does not respond or refuses the request.

@@ -18,7 +18,7 @@ pub(super) const SPREAD: Duration = Duration::from_secs(12);
 const TURNS_A_SECOND: u32 = 45;
 /// Number of turns. In larger clusters, several nodes share a turn.
 const TURNS: u32 = 12 * TURNS_A_SECOND;
-/// Time after its boot during which a host may be one of many hosts that were switched on together.
+/// Time after the boot of a host during which the host may have booted together with many other hosts.
 const BOOTED: Duration = Duration::from_secs(300);
 
 /// Time for which a node requests lists in pages after the server did not stream a list. Without streaming, the server reads each page from etcd.
@@ -28,7 +28,7 @@ const PAGES: Duration = Duration::from_secs(3600);
 #[derive(Debug, Default)]
 pub(super) struct RequestStagger {
     nodes: AtomicUsize,
-    /// Index of this node's subnet among the network's subnets, from 0. Unset until the daemon knows its Node.
+    /// Index of this node's subnet among the network's subnets, from 0. The value is unset until the daemon knows its Node.
     place: OnceLock<u128>,
     /// Time at which the server last failed to stream a list.
     pages: Mutex<Option<Instant>>,
@@ -40,7 +40,8 @@ impl RequestStagger {
         self.nodes.store(nodes, Relaxed);
     }
 
-    /// Records this node's place. Until the Nodes are counted, estimates their number from the place, because podCIDRs are assigned in order.
+    /// Records this node's place. Until the daemon has counted the Nodes, the function estimates their number
+    /// from the place, because Kubernetes assigns podCIDRs in order.
     pub(super) fn guess(&self, own: &Node, networks: &Subnets) {
         let place = place(own, networks);
         if let Some(place) = place {
@@ -64,7 +65,7 @@ impl RequestStagger {
         *self.since() = None;
     }
 
-    /// Whether the node requests lists in pages.
+    /// Returns whether the node requests lists in pages.
     pub(super) fn pages(&self) -> bool {
         self.since().is_some_and(|since| since.elapsed() < PAGES)
     }
@@ -106,7 +107,7 @@ pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64)
     Duration::from_secs(1) * place / TURNS_A_SECOND
 }
 
-/// Returns the index of a Node's subnet among the network's subnets of that size, from 0.
+/// Returns the index of a Node's subnet among the network's subnets of the same size, from 0.
 fn place(own: &Node, networks: &Subnets) -> Option<u128> {
     let subnet = trimmed(&own.subnets.clone().ok().flatten()?, networks)?
         .nets()

@@ -1,4 +1,4 @@
-//! State of this node's Node and of all Nodes. The followers write it, and the manager reads it.
+//! State of this node's Node and of all Nodes. The followers write the state, and the manager reads the state.
 
 use super::follow::Sink;
 use super::node::Node;
@@ -12,10 +12,10 @@ use tokio::sync::watch;
 /// State of this node's Node.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Own {
-    /// The daemon has not read the Node yet.
+    /// Node that the daemon has not read yet.
     #[default]
     Unknown,
-    /// The Node does not exist.
+    /// Node that does not exist.
     Absent,
     /// The Node, in its last known state.
     Present(Arc<Node>),
@@ -95,9 +95,9 @@ pub(super) struct All {
 
 struct Inner {
     nodes: Nodes,
-    /// Whether a complete list was read.
+    /// Whether the follower has read a complete list.
     listed: bool,
-    /// Number of complete lists read.
+    /// Number of complete lists that the follower has read.
     lists: u64,
     trouble: Option<Reason>,
 }
@@ -105,9 +105,9 @@ struct Inner {
 /// State of the watch of all Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// Whether a complete list was read.
+    /// Whether the follower has read a complete list.
     pub listed: bool,
-    /// Number of complete lists read. If this number grows, the follower may have missed changes in between.
+    /// Number of complete lists that the follower has read. If this number grows, the follower may have missed changes between two lists.
     pub lists: u64,
     /// Reason why the watch is interrupted; `None` while the watch works.
     pub trouble: Option<Reason>,
@@ -148,7 +148,7 @@ impl All {
         });
     }
 
-    /// Passes the Nodes to `read` and returns its result.
+    /// Passes the Nodes to `read` and returns the result of `read`.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Nodes) -> T) -> T {
         read(&self.inner().nodes)
     }

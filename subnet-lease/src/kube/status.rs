@@ -1,5 +1,6 @@
-//! Classifies refusals of an API server by the HTTP status and by the reasons in its Status object. Parses the text of a refusal in only two cases:
-//! for a missing permission, which a Status contains nowhere else, and for a version that is too new on old servers.
+//! Classifies refusals of an API server by the HTTP status and by the reasons in its Status object. This
+//! module parses the text of a refusal in only two cases. The first case is a missing permission, which a
+//! Status contains nowhere else. The second case is a version that is too new, on old servers.
 
 use crate::json::{Object, excerpt_within};
 use http::StatusCode;

@@ -43,15 +43,15 @@ pub enum Stray {
 pub enum TokenFault {
     /// The file is unreadable. Contains the system's error.
     Unread(String),
-    /// The text is not UTF-8.
+    /// Text that is not UTF-8.
     NotUtf8,
     /// The text is empty.
     Empty,
-    /// The text has several lines.
+    /// Text that has several lines.
     SeveralLines,
-    /// The text contains a character of this kind at this position (from 1).
+    /// Character of this kind at this position (from 1) of the text.
     Stray(Stray, usize),
-    /// The text is not valid in a header. Contains the library's error.
+    /// Text that is not valid in a header. Contains the library's error.
     Header(String),
 }
 
@@ -68,16 +68,16 @@ impl fmt::Display for TokenFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unread(error) => write!(f, "cannot be read: {error}"),
-            Self::NotUtf8 => f.write_str("is not text in UTF-8: write only the token into it"),
+            Self::NotUtf8 => f.write_str("is not text in UTF-8: write only the token, without other text"),
             Self::Empty => f.write_str("is empty"),
-            Self::SeveralLines => f.write_str("has several lines, and line 1 is followed by other text: write only the token into it"),
+            Self::SeveralLines => f.write_str("has several lines, and line 1 is followed by other text: write only the token, without other text"),
             Self::Stray(stray, position) => {
                 let stray = match stray {
                     Stray::Control => "a control character",
                     Stray::Space => "a space",
                     Stray::NotAscii => "a character outside ASCII",
                 };
-                write!(f, "has {stray} at position {position}: write only the token into it")
+                write!(f, "has {stray} at position {position}: write only the token, without other characters")
             }
             Self::Header(error) => f.write_str(error),
         }

@@ -22,11 +22,11 @@ use types::{Coded, Detail};
 pub enum Silence {
     /// The connection failed. Contains the error's text.
     ConnectFailure(ConnectFailure, String),
-    /// The server did not begin its response in time.
+    /// Response that the server did not begin in time.
     NoAnswer(Duration),
-    /// The server did not finish its response in time.
+    /// Response that the server did not finish in time.
     Unfinished(Duration),
-    /// The server ended a watch early.
+    /// Early end of a watch by the server.
     EndedEarly,
 }
 
@@ -51,29 +51,29 @@ impl fmt::Display for Silence {
             Self::ConnectFailure(failure, words) => {
                 let remedy = match failure {
                     ConnectFailure::Certificate(Certificate::Authority) => {
-                        "its certificate is signed by an authority that this node does not know; check the CA of the kubeconfig or service account"
+                        "the server's certificate is signed by an authority that this node does not know; check the CA of the kubeconfig or service account"
                     }
                     ConnectFailure::Certificate(Certificate::Name) => {
-                        "its certificate is for another name; use a name or an address that it contains"
+                        "the server's certificate is for another name; use a name or an address that the certificate contains"
                     }
                     ConnectFailure::Certificate(Certificate::Expired)
                     | ConnectFailure::OwnExpired => {
-                        "its certificate has expired, or this host's clock is wrong"
+                        "the server's certificate has expired, or this host's clock is wrong; renew the certificate or set the clock"
                     }
                     ConnectFailure::Certificate(Certificate::NotYetValid) => {
-                        "its certificate is not valid yet: is this host's clock right?"
+                        "the server's certificate is not valid yet; check this host's clock"
                     }
                     ConnectFailure::Plain => {
-                        "it does not speak TLS; write http:// for a plain port"
+                        "the server does not speak TLS; write http:// for a plain port"
                     }
                     _ => return f.write_str(&status::words(words)),
                 };
                 write!(f, "{}: {remedy}", excerpt(words))
             }
-            Self::NoAnswer(within) => write!(f, "no answer within {within:?}"),
-            Self::Unfinished(within) => write!(f, "the answer did not end within {within:?}"),
+            Self::NoAnswer(within) => write!(f, "no response within {within:?}"),
+            Self::Unfinished(within) => write!(f, "the response did not end within {within:?}"),
             Self::EndedEarly => {
-                f.write_str("it ended the watch early, as a server does that stops")
+                f.write_str("the server ended the watch early, as a server that stops does")
             }
         }
     }
@@ -82,11 +82,11 @@ impl fmt::Display for Silence {
 /// Mistake in a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// The cluster has a proxy.
+    /// Cluster that has a proxy.
     Proxy,
     /// The kubeconfig is unreadable. Contains the parser's error.
     Unread(String),
-    /// The client cannot send the token.
+    /// Token that the client cannot send.
     Token(TokenError),
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for Mistake {
 pub enum NetConfFault {
     /// The file is unreadable. Contains the system's error.
     System(String),
-    /// The file has more bytes than this.
+    /// File with more than this number of bytes.
     TooLong(usize),
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for NetConfFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(words) => f.write_str(words),
-            Self::TooLong(limit) => write!(f, "it has more than {limit} bytes"),
+            Self::TooLong(limit) => write!(f, "the file has more than {limit} bytes"),
         }
     }
 }
@@ -124,7 +124,7 @@ impl fmt::Display for NetConfFault {
 /// Problem with the Kubernetes API, or with an object that flannel needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeTrouble {
-    /// A server did not respond.
+    /// Server that did not respond.
     Unreachable {
         /// URL of the server.
         server: String,
@@ -133,7 +133,7 @@ pub enum KubeTrouble {
         /// The reason.
         why: Silence,
     },
-    /// A server refused a request.
+    /// Request that a server refused.
     Refused {
         /// URL of the server.
         server: String,
@@ -144,7 +144,7 @@ pub enum KubeTrouble {
         /// Parsed `Status` object of the response.
         refusal: Box<ApiRefusal>,
     },
-    /// A response is too large.
+    /// Response that is too large.
     TooLarge {
         /// URL of the server.
         server: String,
@@ -153,7 +153,7 @@ pub enum KubeTrouble {
         /// Maximum size in bytes.
         limit: usize,
     },
-    /// A response does not come from the Kubernetes API.
+    /// Response that does not come from the Kubernetes API.
     Nonsense {
         /// URL of the server.
         server: String,
@@ -162,30 +162,30 @@ pub enum KubeTrouble {
         /// The reason.
         why: Nonsense,
     },
-    /// The client cannot send the token to a server.
+    /// Token that the client cannot send to a server.
     Token(String, TokenError),
-    /// The client cannot set up a connection to a server. Contains the library's error.
+    /// Failed setup of a connection to a server. Contains the library's error.
     Connection(String, String),
     /// A mistake in the kubeconfig.
     Kubeconfig(PathBuf, Mistake),
     /// A mistake in the token of the service account.
     AccountToken(TokenError),
-    /// The client found neither a kubeconfig nor a service account.
+    /// Lack of both a kubeconfig and a service account.
     NoPod,
-    /// The service account in this directory is unreadable. Contains the library's error.
+    /// Unreadable service account in this directory. Contains the library's error.
     Account(&'static str, String),
-    /// The CA certificate of the service account is unreadable. Contains the library's error.
+    /// Unreadable CA certificate of the service account. Contains the library's error.
     Authority(PathBuf, String),
-    /// No Node to serve was configured.
+    /// Lack of a configured Node to serve.
     Nobody,
-    /// The pod of this daemon has no Node.
+    /// Lack of a Node for this daemon's pod.
     PodWithoutNode {
         /// Namespace of the pod.
         namespace: String,
         /// Name of the pod.
         name: String,
     },
-    /// The daemon cannot read its own pod from the API server.
+    /// Failed read of the daemon's own pod from the API server.
     Pod {
         /// Namespace of the pod.
         namespace: String,
@@ -194,19 +194,19 @@ pub enum KubeTrouble {
         /// The reason.
         why: Box<KubeTrouble>,
     },
-    /// No Node has this name. Contains the name of a similar Node, if one exists.
+    /// Lack of a Node with this name. The variant contains the name of a similar Node, if such a Node exists.
     NoNode(String, Option<String>),
-    /// This node's Node was deleted.
+    /// Deletion of this node's Node.
     NodeDeleted(String, Subnets),
-    /// The API server has not responded yet.
+    /// API server that has not responded yet.
     NotAnswered,
-    /// The API server has not listed all Nodes yet.
+    /// API server that has not listed all Nodes yet.
     NotListed,
     /// A task has ended.
     Stopped(Stopped),
     /// The podCIDR is unusable.
     PodCidr(PodCidrTrouble),
-    /// An operator mistyped the value of an annotation.
+    /// Annotation whose value an operator mistyped.
     Typo {
         /// Name of the Node.
         node: String,
@@ -221,28 +221,28 @@ pub enum KubeTrouble {
     NetConf(PathBuf, NetConfFault),
     /// The network configuration is unusable.
     Config(PathBuf, ConfigError),
-    /// The API server does not continue from its last state, e.g. after a restore from a backup.
+    /// API server that does not continue from its last state, e.g. after a restore from a backup.
     Discontinuity {
         /// URL of the server.
         server: String,
         /// Name of the Node that shows the discontinuity.
         node: String,
-        /// Whether the Node is gone. If not, its version is older than before.
+        /// Whether the Node is gone. If the Node is not gone, its version is older than before.
         gone: bool,
     },
-    /// A file that a tool needs is unreadable. Contains the system's error.
+    /// Unreadable file that a tool needs. Contains the system's error.
     File(PathBuf, String),
-    /// The network configuration at this place is unusable.
+    /// Unusable network configuration at this place.
     ConfigAt(String, ConfigError),
-    /// A ConfigMap with a network configuration is missing.
+    /// Missing ConfigMap with a network configuration.
     NoConfigMap,
-    /// Several ConfigMaps have different configurations.
+    /// Several ConfigMaps with different configurations.
     ConfigMapsDiffer(Vec<String>),
     /// A response is malformed. Contains the parser's error.
     Answer(String),
-    /// A listed lease does not name its Node.
+    /// Listed lease that does not name its Node.
     NoNodeNamed(String),
-    /// Kubernetes does not support reserved subnets.
+    /// Reservation of a subnet, which Kubernetes does not support.
     NothingReserved,
 }
 
@@ -259,7 +259,7 @@ impl From<PodCidrTrouble> for KubeTrouble {
 }
 
 impl KubeTrouble {
-    /// Whether the daemon exits instead of retrying.
+    /// Returns whether the daemon exits instead of retrying.
     pub fn is_final(&self) -> bool {
         matches!(
             self,
@@ -360,7 +360,7 @@ impl Coded for KubeTrouble {
 fn remedy_of_refusal(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
-            "; the token or the certificate is not accepted: has it expired, is this host's clock right, was the service account deleted?"
+            "; the API server does not accept the token or the certificate: check the expiry of the token or certificate, this host's clock, and whether the service account still exists"
         }
         StatusCode::FORBIDDEN => {
             "; apply the ClusterRole and the ClusterRoleBinding of conf/kube-flannel.yml"
@@ -374,19 +374,19 @@ impl fmt::Display for KubeTrouble {
         types::problem::text(f, self, |f| {
             match self {
             Self::Unreachable { server, what, why } => {
-                write!(f, "the Kubernetes API at {server} did not answer a request to {what}: {why}")
+                write!(f, "the Kubernetes API at {server} did not respond to a request to {what}: {why}")
             }
             Self::Refused { server, what, status, refusal } => {
                 let (number, remedy) = (status.as_u16(), remedy_of_refusal(*status));
                 write!(f, "the Kubernetes API at {server} refused a request to {what} ({number}): {}{remedy}", refusal.words)
             }
             Self::TooLarge { server, what, limit } => {
-                write!(f, "the answer of the Kubernetes API at {server} to a request to {what} has more than {limit} bytes")
+                write!(f, "the response of the Kubernetes API at {server} to a request to {what} has more than {limit} bytes")
             }
             Self::Nonsense { server, what, why } => write!(
                 f,
-                "the answer of {server} to a request to {what} is not the Kubernetes API's: {why}; does --kube-api-url, or the kubeconfig, name an API \
-                 server?"
+                "the response of {server} to a request to {what} is not from the Kubernetes API: {why}; check that --kube-api-url or the \
+                 kubeconfig names an API server"
             ),
             Self::Token(server, why) => write!(f, "cannot log in to the Kubernetes API at {server}: {why}"),
             Self::Connection(server, fault) => write!(f, "cannot connect to the Kubernetes API at {server}: {fault}"),
@@ -404,17 +404,17 @@ impl fmt::Display for KubeTrouble {
                 write!(f, "error retrieving pod spec for '{namespace}/{name}': {why}; or set NODE_NAME")
             }
             Self::NoNode(name, Some(other)) => {
-                write!(f, "there is no Node {name}, but one named {other}: set NODE_NAME to it (in the pod, from spec.nodeName)")
+                write!(f, "the Node {name} does not exist, but the Node {other} does: set NODE_NAME to {other} (in the pod, from spec.nodeName)")
             }
             Self::NoNode(name, None) => {
-                write!(f, "there is no Node {name}: waiting for its kubelet to register it (the name comes from NODE_NAME or the pod's spec.nodeName)")
+                write!(f, "the Node {name} does not exist: waiting for its kubelet to register it (the name comes from NODE_NAME or the pod's spec.nodeName)")
             }
             Self::NodeDeleted(name, subnets) => write!(
                 f,
                 "the Node {name} was deleted: this node keeps its subnet {subnets} until another Node gets it. Restart the kubelet, which registers \
                  the Node again, or take the machine out of the cluster"
             ),
-            Self::NotAnswered => f.write_str("the Kubernetes API has not answered yet"),
+            Self::NotAnswered => f.write_str("the Kubernetes API has not responded yet"),
             Self::NotListed => f.write_str("the Kubernetes API has not listed all Nodes yet"),
             Self::Stopped(stopped) => stopped.fmt(f),
             Self::PodCidr(trouble) => trouble.fmt(f),
@@ -431,20 +431,20 @@ impl fmt::Display for KubeTrouble {
             ),
             Self::Config(path, error) => write!(f, "error parsing subnet config: {}: {error}", path.display()),
             Self::Discontinuity { server, node, gone } => {
-                let why = if *gone { "is gone" } else { "is an older one than before" };
+                let why = if *gone { "is gone" } else { "is older than before" };
                 write!(f, "the Kubernetes API at {server} does not continue where it stopped (the Node {node} {why}): listing all Nodes")
             }
             Self::File(path, fault) => write!(f, "cannot read {}: {fault}", path.display()),
             Self::ConfigAt(place, error) => write!(f, "{place}: {error}"),
             Self::NoConfigMap => {
-                f.write_str("there is no ConfigMap kube-flannel-cfg with a net-conf.json; name a copy of the file with --net-config-path")
+                f.write_str("no ConfigMap kube-flannel-cfg contains a net-conf.json; name a copy of the file with --net-config-path")
             }
             Self::ConfigMapsDiffer(names) => {
-                write!(f, "{} differ; delete those that no daemon uses, or name a copy of the file with --net-config-path", names.join(" and "))
+                write!(f, "{} differ; delete the ConfigMaps that no daemon uses, or name a copy of the file with --net-config-path", names.join(" and "))
             }
             Self::Answer(fault) => f.write_str(fault),
             Self::NoNodeNamed(key) => write!(f, "{key} names no Node"),
-            Self::NothingReserved => f.write_str("on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved"),
+            Self::NothingReserved => f.write_str("on Kubernetes, a node's subnet is its Node's podCIDR: flannelctl cannot reserve a subnet"),
         }
         })
     }
@@ -486,7 +486,7 @@ mod tests {
         );
         assert!(
             unknown.starts_with(
-                "invalid peer certificate: UnknownIssuer: its certificate is signed by"
+                "invalid peer certificate: UnknownIssuer: the server's certificate is signed by"
             ),
             "{unknown}"
         );

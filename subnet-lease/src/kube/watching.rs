@@ -1,4 +1,4 @@
-//! Turns the known Nodes into a stream of lease events.
+//! Converts the known Nodes into a stream of lease events.
 
 use super::nodes::Leases;
 use super::state::All;
@@ -93,8 +93,8 @@ impl<'a> Watching<'a> {
         }
     }
 
-    /// Records and logs the Nodes that flanneld does not use. The status API lists all of them. The log does not, because a cluster can have
-    /// thousands.
+    /// Records and logs the Nodes that flanneld does not use. The status API lists all unused Nodes. The log does
+    /// not list all unused Nodes, because a cluster can have thousands of unused Nodes.
     fn note(&self, leases: &Leases) {
         const LINES: usize = 20;
         let news = leases
@@ -103,12 +103,12 @@ impl<'a> Watching<'a> {
             .filter(|(name, why)| self.counters.unreadable(name, (*why).clone().into()));
         let news: Vec<_> = news.collect();
         for (name, why) in news.iter().take(LINES) {
-            tracing::warn!(node = %name, error = %why, "a Node is not used");
+            tracing::warn!(node = %name, error = %why, "flanneld does not use a Node");
         }
         if news.len() > LINES {
             tracing::warn!(
                 count = news.len() - LINES,
-                "more Nodes are not used; /status lists all of them"
+                "flanneld does not use further Nodes; /status lists all of them"
             );
         }
         self.counters

@@ -30,7 +30,7 @@ const POOL_LOOK: Duration = Duration::from_millis(1500);
 /// Delay before the node reads the store's state again after an unsuccessful attempt.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
-/// Returns the attributes that this node last published, if a key belongs to this node. Refuses in the same cases as [`acquire`].
+/// Returns the attributes that this node last published, if a key belongs to this node. The function fails in the same cases as [`acquire`].
 pub async fn stored(
     io: Io,
     claim: Claim,
@@ -142,7 +142,7 @@ pub async fn acquire(
     }
 }
 
-/// Writes our attributes to a key that is ours.
+/// Writes this node's attributes to a key that belongs to this node.
 async fn keep(
     io: &Io,
     claim: &Claim,
@@ -181,7 +181,7 @@ async fn keep(
     })
 }
 
-/// Moves this node's lease to a key with one address family more or less.
+/// Moves this node's lease to a key with one more or one fewer address family.
 async fn reshape(
     io: &Io,
     claim: &Claim,
@@ -236,9 +236,10 @@ async fn reshape(
     })
 }
 
-/// Returns the etcd lease for this node's key. If a former instance of this node was granted the current etcd lease, reuses it, because otherwise
-/// every start would leave a lease behind. Otherwise grants a new lease, and also returns this lease as granted. A reservation always gets a new
-/// lease, which distinguishes a running instance from an operator's copy.
+/// Returns the etcd lease for this node's key. The function reuses the current etcd lease if a former
+/// instance of this node got this lease, because leases would accumulate with every start. If no former
+/// instance got the lease, the function requests a new lease and also returns the new lease as granted. A
+/// reservation always gets a new lease, which distinguishes a running instance from an operator's copy.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;
@@ -250,8 +251,9 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     (granted, Some(granted))
 }
 
-/// Returns the time of the last renewal of the lease. A new lease is treated as renewed. This function renews an inherited lease only after the key
-/// belongs to this node, because a recent renewal is the sign of a live holder. If the renewal fails, the next renewal is due at once.
+/// Returns the time of the last renewal of the lease. The function treats a new lease as renewed. This function renews an inherited
+/// lease only after the key belongs to this node, because a recent renewal is the sign of a live holder. If the renewal fails, the
+/// next renewal is due at once.
 async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();
@@ -270,7 +272,7 @@ async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Du
 
 enum Allocation {
     Got(Box<Tenure>),
-    /// A reply got lost, or other nodes took every candidate meanwhile. The caller reads the store again.
+    /// Loss of a reply, or use of every candidate by other nodes in the meantime. The caller reads the store again.
     Unsure,
     Exhausted,
 }
@@ -348,8 +350,8 @@ async fn allocate(
     Allocation::Unsure
 }
 
-/// Runs a transaction and returns the new revision; `None` if the transaction did not succeed. If the store refused the transaction, revokes the etcd
-/// lease that was granted for the transaction.
+/// Runs a transaction and returns the new revision; `None` if the transaction did not succeed. If the store
+/// refuses the transaction, the function revokes the etcd lease that etcd granted for the transaction.
 async fn commit(
     io: &Io,
     compare: Vec<Compare>,

@@ -29,7 +29,7 @@ pub(super) async fn list(io: &Io) -> View {
     }
 }
 
-/// Requests a lease until the store grants one.
+/// Requests a lease from the store until the store grants the lease.
 pub(super) async fn grant(io: &Io) -> i64 {
     let mut attempt = 0;
     loop {
@@ -50,7 +50,7 @@ pub(super) async fn revoke(io: &Io, lease: i64) {
     }
 }
 
-/// Runs a transaction. Returns whether the transaction succeeded, the revision, and, if the transaction failed, the current entry.
+/// Runs a transaction. The function returns whether the transaction succeeded, the revision, and, if the transaction failed, the current entry.
 pub(super) async fn txn(
     io: &Io,
     compare: Vec<Compare>,
@@ -88,7 +88,7 @@ pub(super) async fn last_seen_of(io: &Io, item: &Item) -> Option<Duration> {
     }
 }
 
-/// Whether the holder of a key gave a sign of life within that time.
+/// Returns whether the holder of a key gave a sign of life within a given time.
 pub(super) async fn seen_within(io: &Io, item: &Item, within: Duration) -> bool {
     last_seen_of(io, item).await.is_some_and(|ago| ago < within)
 }

@@ -1,4 +1,4 @@
-//! Runs straight-line async code as a state machine, without runtime, I/O or clock.
+//! Runs straight-line async code as a state machine, without a runtime, I/O or a clock.
 //!
 //! The code in the coroutine can await only two things: the reply to one request ([`Io::ask`]), and the next notice or point in time
 //! ([`Io::wait`]). [`Coroutine::step`] runs the code until it needs a reply or a notice, and returns this need.
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub enum Step<T> {
     /// A reply to this request.
     Ask(Request),
-    /// A notice, or this point in time; `None`: only a notice.
+    /// A notice or this point in time; `None` for only a notice.
     Wait(Option<Duration>),
     /// The result: the coroutine has returned.
     Done(T),
@@ -58,7 +58,7 @@ impl Io {
         self.mailbox().now
     }
 
-    /// Sends one request and waits for its reply. Keeps notices that arrive meanwhile.
+    /// Sends one request and waits for its reply. The mailbox keeps notices that arrive meanwhile.
     ///
     /// # Errors
     /// Returns an error if the store did not reply. The store may still have executed the request.
@@ -71,7 +71,7 @@ impl Io {
         .await
     }
 
-    /// Waits for the next notice. Returns `None` at the time `until`.
+    /// Waits for the next notice. The function returns `None` at the time `until`.
     pub async fn wait(&self, until: Option<Duration>) -> Option<Notice> {
         std::future::poll_fn(|_| {
             let mut mailbox = self.mailbox();
@@ -139,7 +139,7 @@ impl<T> Coroutine<T> {
         }
     }
 
-    /// Continues at that time until the code needs the next input.
+    /// Continues the code at this time until the code needs the next input.
     pub fn step(&mut self, now: Duration) -> Step<T> {
         {
             let mut mailbox = self.io.mailbox();

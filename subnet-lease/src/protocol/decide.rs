@@ -9,24 +9,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Dual, Subnets};
 
-/// Time after its last sign of life during which a holder is alive. Holders renew every 60 s.
+/// Time after the last sign of life during which other nodes treat a holder as alive. Holders renew their leases every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// Time since the last sign of life from each holder, by key; `None` if there was none or the time is unknown.
+/// Time since the last sign of life from each holder, by key; `None` if the holder gave no sign or the time is unknown.
 pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
 /// Decision about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The caller must ask for the last sign of life from the holder of this key, then decide again.
+    /// Request for the last sign of life from the holder of this key, before a new decision.
     AskLastSeen(String),
-    /// This key belongs to this node, which must write its attributes to the key.
+    /// Key that belongs to this node, which must write its attributes to the key.
     Keep(Keep),
-    /// This node's key gains or loses a family. The node must move the lease from this key to these subnets.
+    /// Addition or removal of a family in this node's key. The node must move the lease from this key to these subnets.
     Reshape(String, Subnets),
-    /// No key belongs to this node, which must allocate a new subnet. The node tries these subnets first.
+    /// Allocation of a new subnet, because no key belongs to this node. The node tries these subnets first.
     Allocate(Vec<Subnets>),
-    /// Another node holds the lease that this node would keep.
+    /// Refusal, because another node holds the lease that this node would keep.
     Refuse(Box<LeaseProblem>),
 }
 
@@ -37,11 +37,12 @@ pub struct Keep {
     pub key: String,
     /// Whether the key's data (MAC, keys) also belongs to this node. The data does not belong to this node after a takeover from a node that is gone.
     pub ours: bool,
-    /// Whether another instance had to defend the key. If so, this instance waits to see whether the other instance is alive.
+    /// Whether another instance had to defend the key. If another instance defended the key, this instance
+    /// waits for a sign of life from the other instance.
     pub contested: bool,
 }
 
-/// Returns the decision about this node's lease, or the fact that the decision still needs.
+/// Returns the decision about this node's lease, or the missing fact that the decision needs.
 pub fn decide(
     claim: &Claim,
     config: &NetworkConfig,
@@ -152,8 +153,8 @@ fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
     }
 }
 
-/// Returns the best of several items. Prefers the lease in subnet.env, then a reservation, then a lease with this node's address, then the oldest
-/// lease.
+/// Returns the best of several items. The function prefers the lease in subnet.env, then a reservation, then
+/// a lease with this node's address, then the oldest lease.
 fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
     items.min_by_key(|item| {
         (
@@ -165,7 +166,7 @@ fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a 
     })
 }
 
-/// Whether this host shows signs of having held the lease: subnet.env, a device with its MAC, its key.
+/// Returns whether this host shows signs of having held the lease: subnet.env, a device with the lease's MAC, or the lease's key.
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
         let data = item
@@ -181,13 +182,14 @@ pub fn evidence(claim: &Claim, item: &Item) -> bool {
         || identified(claim, item)
 }
 
-/// Whether a lease contains the MAC or key by which the backend identifies this host.
+/// Returns whether a lease contains the MAC or key by which the backend identifies this host.
 fn identified(claim: &Claim, item: &Item) -> bool {
     let both = item.attrs.as_ref().zip(claim.host.queries.as_ref());
     both.is_some_and(|(attrs, host)| host.is_own(attrs))
 }
 
-/// Whether subnet.env contains these subnets. One family is sufficient, because the configuration may have added or dropped the other family since.
+/// Returns whether subnet.env contains these subnets. One family is sufficient, because the configuration may have
+/// added or dropped the other family in the meantime.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
     let Some(previous) = &claim.host.previous else {
         return false;
@@ -205,7 +207,7 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
         .find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
-/// Whether a holder gave a sign of life recently; `None` if this is not known yet.
+/// Returns whether a holder gave a sign of life recently; `None` if the time of the sign is not known yet.
 pub(crate) fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
     last_seen
         .get(&item.entry.key)
@@ -242,8 +244,8 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     Decision::Allocate(wishes(claim, config, view))
 }
 
-/// Returns these subnets with a family added or dropped, keeping the IPv4 subnet. Returns `None` if the families do not differ, or no such subnets
-/// fit.
+/// Returns these subnets with a family added or dropped, but with the same IPv4 subnet. The function returns `None`
+/// if the families do not differ, or if no such subnets fit.
 fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
     if have.same_families(&config.pools) {
         return None;

@@ -1,4 +1,4 @@
-//! Drives a protocol coroutine: sends its requests to the store, and passes replies, notices and the time to it.
+//! Drives a protocol coroutine: sends its requests to the store, and passes replies, notices and the time to the coroutine.
 
 use super::coroutine::{Coroutine, Step};
 use super::registry::{Answer, Notice, Request, Unanswered};
@@ -16,7 +16,7 @@ pub trait Registry: Send + Sync {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered>;
 }
 
-/// Passes every change of the wanted attributes to the coroutine. Never returns.
+/// Passes every change of the desired attributes to the coroutine. Never returns.
 pub(crate) async fn forward(
     mut wanted: watch::Receiver<LeaseAttrs>,
     notices: &mpsc::UnboundedSender<Notice>,

@@ -42,13 +42,13 @@ impl Following {
     }
 
     #[cfg(feature = "dir")]
-    /// Whether the last attempt to follow the store failed.
+    /// Returns whether the last attempt to follow the store failed.
     pub(crate) fn is_failing(&self) -> bool {
         self.failing
     }
 
-    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. Adds these keys after it has read the list,
-    /// because reading the list resets the counts.
+    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. The
+    /// function adds these keys after it has read the list, because reading the list resets the counts.
     pub(crate) fn listed(
         &mut self,
         listing: Listing,
@@ -84,7 +84,7 @@ impl Following {
             .extend(wire::parse_key(key).map(LeaseEvent::Delete));
     }
 
-    /// Handles a failure to follow the store, after which the list becomes stale. Logs `why` if it is given and new.
+    /// Handles a failure to follow the store, after which the list becomes stale. The function logs `why` if `why` is present and new.
     pub(crate) fn interrupted(&mut self, why: Option<&Reason>) {
         self.failing = true;
         if self.listed && !std::mem::replace(&mut self.interrupted, true) {
@@ -96,7 +96,7 @@ impl Following {
         if let Some(why) = why
             && self.log.news(Some(why))
         {
-            tracing::warn!(code = %why.problem.code, error = %why, "the watch of the leases is interrupted, keeping the last state");
+            tracing::warn!(code = %why.problem.code, error = %why, "the watch of the leases is interrupted; keeping the last state");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Holds a lease: renews the lease, proves its ownership, defends it or gives it up. Each possible change of the key has a rule.
+//! Holds a lease: renews the lease, proves the ownership, and defends or gives up the lease. Each possible change of the key has a rule.
 
 mod publish;
 mod restore;
@@ -23,7 +23,8 @@ use types::backoff::Backoff;
 /// Interval at which the node renews the lease.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Interval at which the node proves that the key is its own. A renewal does not prove this: it succeeds even if another node has the key.
+/// Interval at which the node proves that the key belongs to the node. A renewal does not prove the ownership: the
+/// renewal succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);
 
 /// Interval at which the node restores a key that another instance keeps overwriting.
@@ -35,7 +36,7 @@ const CORRECTION: Backoff = Backoff::new(Duration::from_secs(1), DEFENCE);
 /// Delay between two attempts to publish changed attributes.
 const PUBLICATION: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// Delay between two attempts to renew or to prove.
+/// Delay between two attempts to renew the lease or to prove its ownership.
 const NO_ANSWER: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 
 /// Maximum number of remembered writes without a reply.
@@ -57,10 +58,10 @@ struct Holder {
     proof: Duration,
     renewal_failures: u32,
     defence: Defence,
-    /// Attributes that the daemon wants to publish. The tenure contains the attributes that the store is known to hold.
+    /// Attributes that the daemon intends to publish. The tenure contains the attributes that the store last confirmed.
     wanted: LeaseAttrs,
     publication: Publication,
-    /// Writes without a reply. If the store's value equals such a write, the value is ours.
+    /// Writes without a reply. If the store's value equals such a write, the value belongs to this node.
     unsure: Vec<LeaseAttrs>,
 }
 
@@ -73,14 +74,14 @@ struct Defence {
     corrections: u32,
     /// End of the time in which the node is not ready, because another writer overwrote the key.
     distrusted_until: Duration,
-    /// End of the time in which a foreign identity in the key is tolerated, because it may disappear on its own.
+    /// End of the time in which the node tolerates a foreign identity in the key, because this identity may disappear on its own.
     grace: Duration,
 }
 
 /// The publication of changed attributes.
 #[derive(Default)]
 struct Publication {
-    /// Time since which the store lacks the attributes that the daemon wants.
+    /// Time since which the store lacks the desired attributes.
     pending_since: Option<Duration>,
     /// Time of the next attempt.
     next: Duration,
@@ -205,7 +206,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Compares the key with this node's last write. After a discontinuity, also deletes this node's leftover keys.
+    /// Compares the key with this node's last write. After a discontinuity, the function also deletes this node's leftover keys.
     async fn prove(&mut self, discontinuity: bool) -> Result<(), Lost> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();

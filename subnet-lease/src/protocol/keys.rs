@@ -34,7 +34,7 @@ pub trait KeyStore: Registry {
     /// See [`SubnetManager::network_config`].
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
-    /// See [`SubnetManager::watch`]. May begin with the recent list.
+    /// See [`SubnetManager::watch`]. The stream may begin with the recent list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent>;
 
     /// Reports all changes of one key after it was written at this revision. Never returns.
@@ -155,7 +155,8 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Runs a part of the protocol. `first` serves as its first list. Keeps the last list for the next reader.
+    /// Runs a part of the protocol. `first` serves as the first list of this part of the protocol. The
+    /// function keeps the last list for the next reader.
     async fn run<T, F>(
         &self,
         first: Option<Listing>,
@@ -339,7 +340,7 @@ impl Recent {
         *self.0.lock().await = Some((Instant::now(), listing));
     }
 
-    /// Returns the kept list once; `None` if it is too old or was already taken.
+    /// Returns the kept list once; `None` if the list is too old or was already taken.
     pub async fn take(&self) -> Option<Listing> {
         self.0
             .lock()

@@ -10,24 +10,24 @@ use types::Coded;
 /// A change of a lease's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// An operator rewrote the key without an etcd lease, which makes the key a reservation.
+    /// Rewrite of the key by an operator without an etcd lease, which makes the key a reservation.
     Reserved(String),
-    /// The key was deleted, and this node restored it.
+    /// Deletion of the key, which this node restored.
     PutBack(String),
-    /// The key expired while this machine was off, and this node restored it.
+    /// Expiry of the key while this machine was off, after which this node restored the key.
     PutBackAfterExpiry(String),
-    /// Another writer wrote an unreadable value.
+    /// Unreadable value that another writer wrote.
     Unreadable(String),
-    /// Another writer changed the address.
+    /// Change of the address by another writer.
     AddressEdited {
         /// Key of the lease.
         key: String,
         /// Address that the edit set.
         address: String,
     },
-    /// Another writer edited the key in another way.
+    /// Another kind of edit of the key by another writer.
     Edited(String),
-    /// Another instance overwrote the key, but this instance has precedence.
+    /// Overwrite of the key by another instance, although this instance has precedence.
     Contested {
         /// Key of the lease.
         key: String,
@@ -36,7 +36,7 @@ pub enum News {
         /// Public address of the other instance.
         address: String,
     },
-    /// The node publishes a new address.
+    /// Publication of a new address by the node.
     Readdressed {
         /// Key of the lease.
         key: String,
@@ -116,8 +116,7 @@ impl fmt::Display for News {
         types::problem::text(f, self, |f| match self {
             Self::Reserved(key) => write!(
                 f,
-                "the lease subnets/{key} was written without an etcd lease: it is a reservation of this node from now on, which does not expire and \
-                 which flanneld never deletes; to undo it, stop flanneld here, run `flannelctl release --force '{key}'` and start it again"
+                "the lease subnets/{key} has no etcd lease. From now on, it is a reservation of this node: it does not expire, and flanneld never deletes it. To undo the reservation, stop flanneld on this node, run `flannelctl release --force '{key}'` and start flanneld again"
             ),
             Self::PutBack(key) => write!(
                 f,
@@ -130,13 +129,12 @@ impl fmt::Display for News {
             Self::Unreadable(key) => {
                 write!(
                     f,
-                    "the lease subnets/{key} was overwritten with a value that cannot be read: flanneld restored it"
+                    "the lease subnets/{key} was overwritten with an unreadable value: flanneld restored the lease"
                 )
             }
             Self::AddressEdited { key, address } => write!(
                 f,
-                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's: flanneld restored it; for another \
-                 address start flanneld with --public-ip"
+                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's: flanneld restored it; to publish another address, start flanneld with --public-ip"
             ),
             Self::Edited(key) => {
                 write!(
@@ -150,8 +148,7 @@ impl fmt::Display for News {
                 address,
             } => write!(
                 f,
-                "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {holder} at {address}: it was put \
-                 back. Stop one of the two, or give each its own --node-id and address."
+                "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {holder} at {address}: flanneld restored it. Stop one of the two daemons, or give each daemon its own --node-id and address."
             ),
             Self::Readdressed { key, now, before } => write!(
                 f,

@@ -19,7 +19,7 @@ pub enum Holder {
     Node {
         /// Hostname in its lease.
         name: String,
-        /// Identity in its lease, stable over restarts and address changes.
+        /// Identity in the node's lease, stable over restarts and address changes.
         id: String,
     },
     /// Go flannel, or an operator.
@@ -45,7 +45,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A node with the address at which its peers reach it.
+/// A node with the address at which its peers reach the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The node.
@@ -66,7 +66,7 @@ impl Place {
 /// Reason why a node has no lease, or lost its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseProblem {
-    /// This node's address is already the address of another live node, as on Vagrant machines behind NAT.
+    /// Address of this node that another live node also uses, as on Vagrant machines behind NAT.
     AddressInUse {
         /// This node.
         own: Box<Place>,
@@ -79,7 +79,7 @@ pub enum LeaseProblem {
         /// The interface that this node chose.
         choice: Option<Box<Choice>>,
     },
-    /// A clone: another machine runs with this node's identity.
+    /// Clone of this node: another machine that runs with this node's identity.
     IdentityInUse {
         /// This node.
         own: Box<Place>,
@@ -90,7 +90,7 @@ pub enum LeaseProblem {
         /// Subnets of the other node's lease.
         subnets: Subnets,
     },
-    /// Another instance of this node keeps the contested lease alive.
+    /// Another instance of this node that keeps the contested lease alive.
     Contested {
         /// This node.
         own: Box<Place>,
@@ -99,7 +99,7 @@ pub enum LeaseProblem {
         /// The lease.
         subnets: Subnets,
     },
-    /// Another instance of this node has restored the lease, so that instance may be alive.
+    /// Another instance of this node that has restored the lease and may therefore be alive.
     MayBeContested(Subnets),
     /// A reservation outside the configured network.
     ReservedOutside {
@@ -110,7 +110,7 @@ pub enum LeaseProblem {
         /// Networks of the configuration.
         networks: Subnets,
     },
-    /// Another node has this node's key.
+    /// Another node that has this node's key.
     Taken {
         /// Key of the lease in the store.
         key: String,
@@ -119,9 +119,9 @@ pub enum LeaseProblem {
         /// Address of the other node.
         address: String,
     },
-    /// This node's key was deleted, and its subnet is no longer free.
+    /// Deletion of this node's key, whose subnet is no longer free.
     Deleted(String),
-    /// Another instance of this node holds the key with precedence.
+    /// Another instance of this node that holds the key with precedence.
     Displaced {
         /// Key of the lease in the store.
         key: String,
@@ -130,7 +130,7 @@ pub enum LeaseProblem {
         /// Address of the other instance.
         address: String,
     },
-    /// A Go flannel (or an operator) overwrote this node's key.
+    /// Overwrite of this node's key by Go flannel or an operator.
     Overwritten(String),
     /// The pool is exhausted.
     OutOfSubnets {
@@ -139,9 +139,9 @@ pub enum LeaseProblem {
         /// Underlay networks that overlap the pools.
         closed: Vec<IpNet>,
     },
-    /// Attributes of this node are not in the store yet.
+    /// Attributes of this node that are not in the store yet.
     Unpublished(Unpublished),
-    /// The store's reply does not match the request.
+    /// Reply of the store that does not match the request.
     OddAnswer(Box<Answer>),
 }
 
@@ -150,7 +150,7 @@ pub enum LeaseProblem {
 pub enum Unpublished {
     /// This node's address.
     Address {
-        /// Address that this node wants to publish.
+        /// Address that this node intends to publish.
         now: String,
         /// Address in the store.
         before: String,
@@ -214,7 +214,7 @@ impl LeaseProblem {
         }
     }
 
-    /// Creates the problem for a key that another node has. `None` if the key does not exist.
+    /// Creates the problem for a key that another node has. `item` is `None` if the key does not exist.
     pub fn taken(key: &str, item: Option<&Item>) -> Self {
         match item {
             Some(item) => Self::Taken {
@@ -315,9 +315,7 @@ fn write_address_in_use(
 ) -> fmt::Result {
     write!(
         f,
-        "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Nodes that \
-         share an address cannot be reached separately. This is usual where every machine has the same address on its NAT interface \
-         (Vagrant's 10.0.2.15): name the interface that connects the nodes. ",
+        "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Other nodes cannot distinguish nodes that share an address. This conflict is usual where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): name the interface that connects the nodes. ",
         own.public, own.node.name, own.node.id,
     )?;
     if let Some(choice) = choice {
@@ -333,8 +331,7 @@ fn write_address_in_use(
     }
     write!(
         f,
-        " If the other node is gone for good, its lease can be taken over \
-         3 minutes after its last keepalive (or after a change of etcd's leader); `flannelctl release {key}` frees it at once."
+        " If the other node never returns, its lease is available 3 minutes after the last keepalive (or after a change of etcd's leader). `flannelctl release {key}` frees the lease at once."
     )
 }
 
@@ -358,8 +355,7 @@ fn write_out_of_subnets(
     };
     write!(
         f,
-        "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits for a free one; widen Network or SubnetMax, choose a \
-         longer SubnetLen for new clusters, or free leases of nodes that are gone with `flannelctl release`.",
+        "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits for a free subnet. Widen Network or SubnetMax, choose a longer SubnetLen for new clusters, or use `flannelctl release` to free leases of nodes that are gone.",
         sizes.join(", ")
     )
 }
@@ -373,9 +369,7 @@ fn write_identity_in_use(
 ) -> fmt::Result {
     write!(
         f,
-        "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last \
-                 3 minutes; this machine is named {} and has the address {}. Cloned machines share an identity: give this one its own \
-                 /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
+        "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last 3 minutes; this machine is named {} and has the address {}. Cloned machines share an identity: give this machine its own /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
         own.node.id, own.node.name, own.public,
     )
 }
@@ -398,14 +392,13 @@ impl fmt::Display for LeaseProblem {
             } => write_identity_in_use(f, own, name, address, subnets),
             Self::Contested { own, name, subnets } => write!(
                 f,
-                "the lease {subnets} of this node (id {}, address {}) is kept alive by another running flanneld with the same identity and address, \
-                 named {name}. Stop one of the two, or give each its own --node-id and address.",
+                "the lease {subnets} of this node (id {}, address {}) is kept alive by another running flanneld with the same identity and address, named {name}. Stop one of the two daemons, or give each daemon its own --node-id and address.",
                 own.node.id, own.public,
             ),
             Self::MayBeContested(subnets) => {
                 write!(
                     f,
-                    "another instance has written the lease of {subnets} back: waiting to see whether it is still running"
+                    "another instance has restored the lease of {subnets}: flanneld waits to check whether that instance is still running"
                 )
             }
             Self::ReservedOutside {
@@ -437,8 +430,7 @@ impl fmt::Display for LeaseProblem {
                 address,
             } => write!(
                 f,
-                "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons \
-                 on one lease would overwrite each other forever, so this one stops. Give each node its own address (--iface) and identity (--node-id)."
+                "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons on one lease would overwrite each other forever, so this daemon stops. Give each node its own address (--iface) and identity (--node-id)."
             ),
             Self::Overwritten(key) => write!(
                 f,
@@ -452,11 +444,11 @@ impl fmt::Display for LeaseProblem {
             Self::Unpublished(Unpublished::Address { now, before }) => {
                 write!(
                     f,
-                    "the peers do not know yet that this node is at {now} and no longer at {before}"
+                    "the peers do not know yet that this node's address is {now} and no longer {before}"
                 )
             }
             Self::OddAnswer(answer) => {
-                write!(f, "the store answered a transaction with {answer:?}")
+                write!(f, "the store returned {answer:?} for a transaction")
             }
         })
     }

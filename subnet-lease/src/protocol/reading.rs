@@ -1,4 +1,4 @@
-//! Reads entries of the store into leases. Counts unreadable entries and logs each of them once.
+//! Reads entries of the store into leases. This module counts unreadable entries and logs each of them once.
 
 use super::registry::{Entry, Listing};
 use super::view::Item;
@@ -11,7 +11,7 @@ use std::fmt;
 use types::Subnets;
 use types::{Coded, Problem};
 
-/// Reads an entry into a lease. Counts an unreadable entry and logs it once.
+/// Reads an entry into a lease. The function counts an unreadable entry and logs the entry once.
 pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
@@ -30,7 +30,7 @@ pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Su
     }
 }
 
-/// Counts a key whose file is unreadable. Returns the subnets in the key, or `None` if the key does not belong to a lease.
+/// Counts a key whose file is unreadable. The function returns the subnets in the key, or `None` if the key does not belong to a lease.
 #[cfg(feature = "dir")]
 pub(crate) fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Option<Subnets> {
     tell(counters, key, why);
@@ -40,7 +40,7 @@ pub(crate) fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Optio
 /// Reason why an entry is not a readable lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// The key names no subnet in canonical form.
+    /// Key that names no subnet in canonical form.
     Key,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Unreadable {
 
 fn tell(counters: &Counters, key: &str, why: &Problem) {
     if counters.unreadable(key, why.clone()) {
-        tracing::warn!(code = %why.code, key = %excerpt(key), error = %why, "a lease in the store cannot be read and is skipped");
+        tracing::warn!(code = %why.code, key = %excerpt(key), error = %why, "cannot read a lease in the store; skipping the lease");
     }
 }
 

@@ -8,7 +8,7 @@ use types::Addresses;
 
 pub use crate::entry::{Entry, Listing};
 
-/// Time to live of a lease; the same as Go flannel's.
+/// Time to live of a lease, with the same value as in Go flannel.
 pub const TTL: Duration = Duration::from_secs(86_400);
 
 /// One request to the store.
@@ -25,7 +25,7 @@ pub enum Request {
         /// The store's lease that the holder keeps alive; 0 if the holder keeps no lease alive.
         lease: i64,
     },
-    /// Compares and, if all conditions hold, writes.
+    /// Checks the conditions and, if all conditions hold, executes the writes.
     Txn {
         /// Conditions, all of which must hold.
         compare: Vec<Compare>,
@@ -34,7 +34,7 @@ pub enum Request {
         /// Key that the store reads if the conditions do not hold.
         key: String,
     },
-    /// Renews a lease. In a directory, touches the file.
+    /// Renews a lease. In a directory, this request touches the file.
     KeepAlive {
         /// The key, for stores without leases.
         key: String,
@@ -56,30 +56,30 @@ pub enum Request {
 /// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compare {
-    /// The key is unchanged since the last read.
+    /// Absence of changes to the key since the last read.
     Unchanged {
         /// The key.
         key: String,
         /// The key's modification revision.
         modified: i64,
     },
-    /// The key has this value. In a restored store, another write may have the revision of this node's write.
+    /// Presence of this value in the key. In a restored store, another write may have the revision of this node's write.
     Holds {
         /// The key.
         key: String,
         /// The key's value.
         value: String,
     },
-    /// The key is attached to this lease.
+    /// Attachment of the key to this lease.
     HangsOn {
         /// The key.
         key: String,
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
-    /// No key has this prefix.
+    /// Absence of keys with this prefix.
     NoneUnder(String),
-    /// No unknown key publishes these addresses. A store whose revisions give the order of its writes does not check this condition.
+    /// Absence of unknown keys that publish these addresses. A store whose revisions give the order of its writes does not check this condition.
     NoneElseAt {
         /// Keys of the list that preceded the transaction.
         known: Arc<BTreeSet<String>>,
@@ -120,7 +120,7 @@ pub enum Answer {
     Txn {
         /// Whether the store executed the writes.
         done: bool,
-        /// The store's revision after the transaction. If the transaction wrote keys, the revision of these writes.
+        /// The store's revision after the transaction. If the transaction wrote keys, the value is the revision of these writes.
         revision: i64,
         /// The requested key, if the store did not execute the writes.
         present: Option<Entry>,
@@ -152,19 +152,20 @@ impl std::error::Error for Unanswered {}
 /// A message to the protocol that is not a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// This node or another writer wrote this node's key.
+    /// Write to this node's key by this node or by another writer.
     Written(Entry),
-    /// This node's key was deleted at this revision.
+    /// Deletion of this node's key at this revision.
     Deleted(i64),
-    /// The watch of this node's key has resumed, without a missed event.
+    /// Resumption of the watch of this node's key, without a missed event.
     Reconnected,
-    /// The watch may have missed events, or the store may have another history.
+    /// Watch that may have missed events, or store that may have another history.
     Discontinuity,
-    /// The daemon wants these attributes published.
+    /// Request of the daemon to publish these attributes.
     Publish(Box<crate::lease::LeaseAttrs>),
 }
 
-/// Returns a key as text. Escapes bytes that are not UTF-8, so that messages can contain such a key. The key of a lease never contains such bytes.
+/// Returns a key as text. The function escapes bytes that are not UTF-8, so that messages can contain such a
+/// key. The key of a lease never contains such bytes.
 #[cfg(any(feature = "dir", feature = "etcd"))]
 pub(crate) fn key_text(key: &[u8]) -> String {
     let chunks = key.utf8_chunks();

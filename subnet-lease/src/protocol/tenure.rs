@@ -21,14 +21,14 @@ pub struct Tenure {
     pub modified: i64,
     /// The store's lease to which the key is attached; 0 for a reservation.
     pub lease: i64,
-    /// The store's lease that this node keeps alive: the same lease, or for a reservation a lease without a key.
+    /// The store's lease that this node keeps alive: the key's lease, or for a reservation a lease without a key.
     pub keepalive: i64,
     /// Time of the last successful renewal, on the boot-time clock.
     pub renewed: Duration,
 }
 
 impl Tenure {
-    /// Returns the lease as the rest of the program sees it.
+    /// Returns the lease in the form that other modules use.
     pub fn lease(&self) -> Lease {
         let term = if self.lease == 0 {
             Term::Reserved

@@ -8,26 +8,26 @@ use crate::wire;
 /// Meaning of a changed key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The change is this node's own write, whose reply got lost.
+    /// This node's own write, whose reply got lost.
     OwnWrite,
-    /// An operator detached the key from its lease, which makes the key this node's reservation.
+    /// Detachment of the key from its lease by an operator, which makes the key this node's reservation.
     Reserve,
-    /// Another writer overwrote this node's key. The node restores the key at once, then rarely.
+    /// Overwrite of this node's key by another writer. The node restores the key at once, then rarely.
     WriteBack {
         /// Whether another instance of this node overwrote the key.
         contested: bool,
     },
-    /// A Go flannel (or an operator) overwrote the key with this node's address. The node restores the key rarely, and warns.
+    /// Overwrite by Go flannel or an operator, with this node's address in the value. The node restores the key rarely, and logs a warning.
     Overwritten,
-    /// Another instance of this node has precedence.
+    /// Another instance of this node that has precedence.
     Displaced,
-    /// The key belongs to another node.
+    /// Key that belongs to another node.
     Taken,
-    /// The verdict needs the time of the writer's last sign of life from the store.
+    /// Need for the time of the writer's last sign of life from the store.
     AskLastSeen,
 }
 
-/// Judges the current value of this node's key. `alive` is whether the writer gave a sign of life recently, if known.
+/// Judges the current value of this node's key. `alive` indicates whether the writer gave a sign of life recently, if known.
 pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
     let Some(attrs) = &item.attrs else {
         return Verdict::WriteBack { contested: false };

@@ -13,7 +13,7 @@ use types::{Addresses, Subnets};
 pub struct View {
     /// The revision of the list.
     pub revision: i64,
-    /// The keys of leases, readable or not.
+    /// The keys of leases, both readable and unreadable.
     pub items: Vec<Item>,
 }
 
@@ -29,7 +29,7 @@ pub struct Item {
 }
 
 impl View {
-    /// Parses a list. Keys without a subnet are omitted.
+    /// Parses a list. The view omits keys without a subnet.
     pub fn of(listing: Listing) -> Self {
         let items = listing.entries.into_iter().filter_map(Item::of).collect();
         Self {
@@ -43,8 +43,7 @@ impl View {
         self.items.iter().find(|item| item.entry.key == key)
     }
 
-    /// Returns the networks that a new lease of this node must not overlap: the subnets of all keys, the addresses of nodes, and the underlay's
-    /// networks.
+    /// Returns the networks that a new lease must not overlap: the subnets of all keys, the addresses of nodes, and the underlay's networks.
     pub fn taken(&self, claim: &Claim) -> Vec<Subnets> {
         let nodes = self
             .items
@@ -76,12 +75,12 @@ impl Item {
         })
     }
 
-    /// Returns the node that wrote the lease, if the lease contains it.
+    /// Returns the node that wrote the lease, if the lease contains the node's identity.
     pub fn node(&self) -> Option<&NodeId> {
         self.attrs.as_ref().and_then(|attrs| attrs.node.as_ref())
     }
 
-    /// Whether the lease publishes the given node's address. As in Go flannel, IPv4 decides if there is an IPv4 address.
+    /// Returns whether the lease publishes the given node's address. As in Go flannel, only the IPv4 address matters if the node has an IPv4 address.
     pub fn publishes(&self, public: &Addresses) -> bool {
         self.attrs
             .as_ref()
@@ -97,7 +96,7 @@ impl Item {
             .flatten()
     }
 
-    /// Whether the key never expires, because it is attached to no lease of the store.
+    /// Returns whether the key never expires, because it is attached to no lease of the store.
     pub fn reserved(&self) -> bool {
         self.entry.lease == 0
     }
@@ -127,7 +126,7 @@ impl Item {
     }
 }
 
-/// Whether these attributes publish that address.
+/// Returns whether these attributes publish the given address.
 pub fn publishes(attrs: &LeaseAttrs, public: &Addresses) -> bool {
     match (public.v4(), public.v6()) {
         (Some(v4), _) => attrs.public_ip == Some(*v4),

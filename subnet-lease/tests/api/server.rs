@@ -1,4 +1,4 @@
-//! An API server with one Node that replies as a test specifies, and records the requests.
+//! An API server with one Node. The server replies as a test specifies, and records the requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,7 +23,7 @@ impl Asked {
         self.path.contains("watch=1")
     }
 
-    /// Whether the request is about all Nodes.
+    /// Returns whether the request is about all Nodes.
     pub(crate) fn is_of_all(&self) -> bool {
         self.path.starts_with("/api/v1/nodes?") && !self.path.contains("fieldSelector")
     }

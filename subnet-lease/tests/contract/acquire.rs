@@ -1,4 +1,4 @@
-//! Cases of acquiring a lease: a new one, or the previous one.
+//! Cases of acquiring a lease: a new lease, or the previous lease.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -125,7 +125,7 @@ async fn subnet_of_subnet_env_is_preferred(bed: Bed) {
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
 }
 
-/// If several keys have a node's id, the order of preference is: the one in subnet.env, a reservation, one with the node's address, the oldest.
+/// Order of preference among several keys with a node's id: the key in subnet.env, a reservation, a key with the node's address, the oldest key.
 async fn one_of_several_own_leases_is_kept(bed: Bed) {
     bed.configure(CONFIG);
     let one = claim("one", 101);
@@ -153,7 +153,8 @@ async fn one_of_several_own_leases_is_kept(bed: Bed) {
     assert_eq!(kept(&one).await, "10.5.20.0-24");
 }
 
-/// In a network that contains the nodes themselves, a new lease contains no node and does not overlap their network. This also applies to a preferred subnet.
+/// In a network that contains the nodes themselves, a new lease contains no node and does not overlap their
+/// network. The rule also applies to a preferred subnet.
 async fn no_lease_holds_a_node(bed: Bed) {
     bed.configure(
         r#"{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0"}"#,

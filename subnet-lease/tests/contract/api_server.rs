@@ -1,4 +1,4 @@
-//! A real kube-apiserver on loopback with its own etcd, and a gate in front of it that cuts off one case.
+//! A real kube-apiserver on loopback with its own etcd, and a gate that cuts one case off from the server.
 
 use crate::etcd_server::{EtcdServer, Version, free_port};
 use http::{Method, Request};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 const TOKEN: &str = "token-of-admin";
 
-/// The server and its etcd end when the value is dropped.
+/// A server and its etcd, which both end when this value is dropped.
 pub(crate) struct ApiServer {
     folder: tempfile::TempDir,
     port: u16,
@@ -22,7 +22,7 @@ pub(crate) struct ApiServer {
     _etcd: EtcdServer,
 }
 
-/// Returns the path of kube-apiserver: installed, or where `make setup` puts it.
+/// Returns the path of kube-apiserver: the installed program, or the program that `make setup` installs.
 fn program() -> PathBuf {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
     let cache = std::env::var_os("XDG_CACHE_HOME")
@@ -146,7 +146,7 @@ impl ApiServer {
         }
     }
 
-    /// Writes a kubeconfig with that name for this server, reached at a port.
+    /// Writes a kubeconfig with this name for access to the server through this port.
     pub(crate) fn kubeconfig(&self, name: &str, port: u16) -> PathBuf {
         let path = self.folder.path().join(format!("{name}.kubeconfig"));
         let config = json!({
@@ -208,7 +208,7 @@ impl Hand {
     }
 }
 
-/// Forwards connections to a server while it is open.
+/// Forwards connections to a server while the gate is open.
 pub(crate) struct Gate {
     pub port: u16,
     open: Arc<watch::Sender<bool>>,
@@ -241,7 +241,7 @@ impl Gate {
         Self { port, open, task }
     }
 
-    /// Opens or closes the gate. Closing it breaks every connection, and new ones are refused.
+    /// Opens or closes the gate. A closed gate breaks every connection and refuses new connections.
     pub(crate) fn set(&self, open: bool) {
         self.open.send_replace(open);
     }

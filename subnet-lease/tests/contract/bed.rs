@@ -9,14 +9,14 @@ use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::{EtcdManager, EtcdOptions};
 use subnet_lease::manager::SubnetManager;
 
-/// A property that not every store has. All stores have a configuration, managers, and leases that can be listed and shown as text.
+/// A property that not every store has. All stores have a configuration, managers, and leases that a case can list and show as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Leases are Go flannel's keys and values, which a test can write and delete directly.
+    /// Leases in the form of Go flannel's keys and values, which a test can write and delete directly.
     Keys,
-    /// The nodes choose their subnets, and decide among themselves which key belongs to which node.
+    /// Choice of subnets by the nodes, which also decide among themselves which key belongs to which node.
     Choice,
-    /// Keys are attached to leases that expire. A key without a lease is a reservation.
+    /// Keys that are attached to expiring leases. A key without a lease is a reservation.
     Expiry,
     /// Files that a test can replace with other objects.
     Files,
@@ -24,7 +24,7 @@ pub(crate) enum Need {
     Etcd,
     /// An etcd that the case may stop, restore and lock.
     OwnEtcd,
-    /// The Nodes of a Kubernetes cluster, which assigned the subnets to them.
+    /// The Nodes of a Kubernetes cluster that has assigned a subnet to each Node.
     Nodes,
 }
 
@@ -119,7 +119,7 @@ fn shared(version: Version) -> Arc<EtcdServer> {
 }
 
 impl Kind {
-    /// Returns a store for the case with that name.
+    /// Returns a store for the case with this name.
     pub(crate) fn bed(&self, case: &str, needs: &[Need]) -> Bed {
         let of = |store| Bed {
             store,
@@ -146,7 +146,7 @@ impl Kind {
 }
 
 impl Bed {
-    /// Returns the manager of a node. On Kubernetes, creates its Node if needed.
+    /// Returns the manager of a node. On Kubernetes, this function also creates the Node if needed.
     pub(crate) async fn node(&self, name: &str) -> Arc<dyn SubnetManager> {
         let Store::Kube(cluster) = &self.store else {
             return self.manager();

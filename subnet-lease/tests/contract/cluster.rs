@@ -17,7 +17,7 @@ pub(crate) const PREFIX: &str = "flannel.alpha.coreos.com";
 pub(crate) struct Cluster {
     server: Arc<ApiServer>,
     case: String,
-    /// The network of the case is 10.number.0.0/16 instead of 10.5.0.0/16.
+    /// Second octet of the case's network: 10.number.0.0/16 instead of 10.5.0.0/16.
     number: u8,
     folder: tempfile::TempDir,
     names: Mutex<Vec<String>>,
@@ -212,7 +212,7 @@ impl Cluster {
             .map(|(_, annotations)| annotations.to_string())
     }
 
-    /// Deletes the Node with that podCIDR.
+    /// Deletes the Node with this podCIDR.
     pub(crate) fn delete(&self, key: &str) {
         let name = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None)["items"]
             .as_array()

@@ -115,7 +115,7 @@ async fn a_link_is_no_lease(bed: Bed) {
     .await;
 }
 
-/// Temporary files left by a daemon that was killed while writing.
+/// A daemon removes temporary files of another daemon that was killed during a write.
 async fn temporary_files_of_a_killed_daemon_are_removed(bed: Bed) {
     let folder = bed.folder().unwrap();
     bed.configure(CONFIG);

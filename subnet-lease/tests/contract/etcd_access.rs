@@ -19,7 +19,7 @@ cases! {
     tls_refusal_names_the_side_and_the_reason: [Etcd],
 }
 
-/// Creates a certificate authority. Returns its certificate as PEM, and the issuer that signs with its key.
+/// Creates a certificate authority. Returns the authority's certificate as PEM, and the issuer that signs with the authority's key.
 fn authority(name: &str) -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -31,7 +31,7 @@ fn authority(name: &str) -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
     (cert.pem(), rcgen::Issuer::new(params, key))
 }
 
-/// Writes a file with a modification time in the future by this many seconds, because file systems may store only whole seconds.
+/// Writes a file with a modification time `seconds` seconds in the future, because file systems may store only whole seconds.
 fn write_newer(path: &Path, text: &str, seconds: u64) {
     std::fs::write(path, text).unwrap();
     std::fs::File::open(path)
@@ -196,7 +196,7 @@ async fn passwords(bed: Bed) {
     .await;
 }
 
-/// A user is configured before etcd requires one, and remains configured when etcd no longer does.
+/// The manager has a user before etcd requires authentication, and keeps the user when etcd no longer requires authentication.
 async fn authentication_comes_and_goes(bed: Bed) {
     bed.configure(CONFIG);
     let server = bed.etcd();
@@ -313,13 +313,13 @@ impl Pki {
 #[derive(Clone, Copy)]
 enum Port {
     Tls,
-    /// The server requires a client certificate.
+    /// A server that requires a client certificate.
     Mutual,
-    /// The server's certificate has expired.
+    /// A server whose certificate has expired.
     Expired,
-    /// The server's certificate is for another address.
+    /// A server whose certificate is for another address.
     OtherAddress,
-    /// Another authority signed the server's certificate.
+    /// A server whose certificate is signed by another authority.
     OtherAuthority,
     PlainAskedForTls,
     TlsAskedForPlain,
@@ -364,7 +364,7 @@ const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
         Port::Mutual,
         "ca.pem",
         None,
-        &["etcd wants a client certificate", "--etcd-certfile"],
+        &["etcd requires a client certificate", "--etcd-certfile"],
     ),
     (
         Port::Mutual,
@@ -399,13 +399,17 @@ const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
         Port::PlainAskedForTls,
         "ca.pem",
         None,
-        &["etcd does not speak TLS there", "http://"],
+        &["etcd does not speak TLS at this endpoint", "http://"],
     ),
     (
         Port::TlsAskedForPlain,
         "ca.pem",
         None,
-        &["etcd speaks TLS there", "https://", "--etcd-cafile"],
+        &[
+            "etcd speaks TLS at this endpoint",
+            "https://",
+            "--etcd-cafile",
+        ],
     ),
     (Port::Mutual, "ca.pem", Some("node"), &["etcdctl put"]),
 ];
@@ -440,7 +444,8 @@ async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
     }
 }
 
-/// The text of a TLS failure contains which side refuses which certificate, why and until when. Repeated attempts count as one reason.
+/// The text of a TLS failure names the refusing side, the refused certificate, the certificate's expiry date
+/// and the reason. Repeated attempts fail for the same reason.
 async fn tls_refusal_names_the_side_and_the_reason(bed: Bed) {
     let plain = bed.etcd();
     let pki = Pki::new();

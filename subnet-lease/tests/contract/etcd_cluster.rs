@@ -24,7 +24,8 @@ async fn a_dead_endpoint_is_passed_over(bed: Bed) {
     acquire(&manager, &claim("one", 101)).await.unwrap();
 }
 
-/// The list of endpoints contains two clusters. While the right one is down, no node moves to the other one, and nothing is written there.
+/// If the list of endpoints contains two clusters, nodes use only the right cluster. While the right cluster
+/// is down, no node moves to the other cluster or writes to it.
 async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut foreign = EtcdServer::new(bed.etcd().version);
@@ -88,7 +89,7 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     assert_eq!(revision(&foreign), untouched);
 }
 
-/// etcd was set up anew behind every endpoint. The new cluster is then the right one.
+/// Nodes accept a new etcd cluster if etcd is set up anew behind every endpoint. The new cluster is then the right cluster.
 async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut options = bed.options();

@@ -38,7 +38,7 @@ pub(crate) fn programs(version: Version) -> PathBuf {
     }
 }
 
-/// Returns a port outside the range of ephemeral ports. A server that is stopped for a while finds it still free.
+/// Returns a port outside the range of ephemeral ports. A server that stops for a while finds the port still free.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
@@ -184,7 +184,7 @@ impl EtcdServer {
             .unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
-    /// Saves a snapshot, to be restored later.
+    /// Saves a snapshot for a later restore.
     pub(crate) fn snapshot(&self) -> PathBuf {
         let file = self.folder.path().join("snapshot.db");
         let _ = std::fs::remove_file(&file);

@@ -44,7 +44,7 @@ async fn attributes_are_republished(bed: Bed) {
     .await;
 }
 
-/// Streams on the former connection continue on the new one.
+/// Streams of the former connection continue on the new connection.
 async fn a_connection_made_anew_goes_on(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
@@ -65,7 +65,7 @@ async fn a_connection_made_anew_goes_on(bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// A query whether a peer is alive reads only the peer's lease.
+/// A query about a peer's liveness reads only the peer's lease.
 async fn holder_is_seen_by_its_keepalive(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));

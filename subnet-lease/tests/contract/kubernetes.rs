@@ -37,7 +37,7 @@ const PEER: [(&str, &str); 4] = [
     ("backend-data", r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:77"}"#),
 ];
 
-/// Changes during the outage, on this node and on others, take effect afterwards. No lease is considered gone.
+/// Changes during the outage, on this node and on others, take effect afterwards. No node considers a lease gone.
 async fn an_outage_of_the_api_is_survived(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
@@ -97,7 +97,11 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
                 .is_some_and(|why| why.to_string().contains(part))
         }
     };
-    eventually("there is no Node", has_trouble("there is no Node")).await;
+    eventually(
+        "there is no Node",
+        has_trouble("does not exist: waiting for its kubelet"),
+    )
+    .await;
     bed.cluster().create("one", &json!([]), &[]);
     eventually("there is no podCIDR", has_trouble("pod cidr not assigned")).await;
     assert_eq!(
@@ -361,7 +365,7 @@ async fn configuration_is_read_again_once_the_lease_has_ended(bed: Bed) {
         .unwrap()
         .unwrap();
     let moved = format!(
-        "this node's podCIDR is {} now and was {before}",
+        "this node's podCIDR changed from {before} to {}",
         bed.here("10.5.199.0/24")
     );
     assert!(

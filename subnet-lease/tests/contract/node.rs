@@ -74,7 +74,7 @@ pub(crate) async fn acquire(
     .expect("no lease in time")
 }
 
-/// A lease that is held until this value is dropped.
+/// A lease that the node holds until this value is dropped.
 pub(crate) struct Holding {
     pub task: tokio::task::JoinHandle<Lost>,
     pub attrs: watch::Sender<LeaseAttrs>,

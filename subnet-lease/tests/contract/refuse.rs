@@ -1,4 +1,4 @@
-//! Cases of two nodes that cannot be told apart: the second one is refused.
+//! Cases of two indistinguishable nodes: the manager refuses the second node.
 
 use crate::bed::Bed;
 use crate::case::cases;

@@ -118,7 +118,7 @@ async fn hostile_keys_change_nothing(bed: Bed) {
     );
 }
 
-/// A key with bytes that are not UTF-8 is not a lease, but it is reported until it is gone: by the watch, and by the list of a later start.
+/// A key with bytes that are not UTF-8 is not a lease. Until the key is gone, the watch and the list of a later start report the key.
 async fn keys_that_are_no_text_are_counted(bed: Bed) {
     bed.configure(CONFIG);
     let value = r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#;
@@ -234,7 +234,7 @@ async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// Before the watch is back, the newest key exists again with a higher revision. Its current value therefore proves nothing.
+/// After a restore, the newest key gets a higher revision before the watch reconnects. The current value of the newest key therefore proves nothing.
 async fn the_watch_notices_a_restored_store_that_is_ahead(mut bed: Bed) {
     let value = |last: u8| format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#);
     bed.configure(CONFIG);

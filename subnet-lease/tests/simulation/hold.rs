@@ -21,7 +21,7 @@ const FOREIGN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 222);
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Answered,
-    /// The transaction is executed, but its reply is lost.
+    /// Execution of the transaction, with loss of the reply.
     Done,
     /// The transaction is lost.
     Lost,
@@ -287,7 +287,7 @@ fn a_foreign_address_is_put_back_with_its_lease() {
     bench.run(Duration::from_secs(2));
     assert_eq!((bench.value(), bench.lease()), (good.clone(), lease));
     assert_eq!(
-        bench.warnings("cannot be read: flanneld restored it"),
+        bench.warnings("unreadable value: flanneld restored the lease"),
         1,
         "{:?}",
         bench.log
@@ -363,7 +363,7 @@ fn manual_reservation_is_logged_once() {
         assert_eq!(bench.lease(), 0);
     }
     assert_eq!(
-        bench.warnings("is a reservation of this node from now on"),
+        bench.warnings("From now on, it is a reservation of this node"),
         1,
         "{:?}",
         bench.log

@@ -38,9 +38,9 @@ pub(crate) enum Process {
 }
 
 enum Travel {
-    /// The request travels to the store.
+    /// Request that travels to the store.
     Out(Request),
-    /// The request was carried out, and the reply travels back.
+    /// Reply that travels back after the store has carried out the request.
     Back(Result<Answer, Unanswered>),
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Node {
     pub wait: Option<Duration>,
     pub stopped: Duration,
     pub cut: Duration,
-    /// The store's history and how many of its events were seen.
+    /// The store's history, and the number of the history's events that the node has seen.
     pub seen: (u32, usize),
     pub refusals: u32,
     pub exit_report: String,
@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    /// Returns the subnets that the node believes to hold.
+    /// Returns the subnets that the node believes it holds.
     pub(crate) fn held(&self) -> Option<Subnets> {
         match &self.process {
             Process::Holding(coroutine, _) => {
@@ -139,7 +139,7 @@ impl Node {
         }
     }
 
-    /// Returns when the next event happens on this node.
+    /// Returns the time of the next event on this node.
     pub(crate) fn next(&self, store: &Store) -> Option<Duration> {
         let mut times = Vec::new();
         if let Some((at, _)) = &self.travel {

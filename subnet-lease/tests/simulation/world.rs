@@ -45,11 +45,11 @@ pub(crate) struct World {
     talk: bool,
     config: NetworkConfig,
     backups: Vec<Store>,
-    /// Keys that the operator turned into reservations.
+    /// Keys that the operator has made reservations.
     reserved: Vec<(String, Ipv4Addr)>,
-    /// For each pair of nodes: since when both believe to hold overlapping subnets.
+    /// Pairs of nodes, with the time since which both nodes believe that they hold overlapping subnets.
     overlap: Vec<(usize, usize, Duration)>,
-    /// When a writer other than a node wrote to a key, and when the store was restored.
+    /// Time of the last write to each key by a writer other than a node, and time of the last restore.
     touched: BTreeMap<String, Duration>,
     restored: Option<Duration>,
     /// Longest pause between two faults, in milliseconds.
@@ -57,8 +57,8 @@ pub(crate) struct World {
     go_acts: bool,
 }
 
-/// Maximum time for which two healthy nodes may hold one subnet: the grace after a discontinuity, one minute between two write-backs, and the
-/// backoff of requests without a reply.
+/// Maximum time for which two healthy nodes may hold one subnet. The time consists of the grace after a
+/// discontinuity, one minute between two write-backs, and the backoff of requests without a reply.
 const ALLOWED: Duration = Duration::from_secs(150);
 const FAULTS_UNTIL: Duration = Duration::from_secs(3_000);
 const END: Duration = Duration::from_secs(3_000 + 1_500);
@@ -356,7 +356,7 @@ impl World {
         Some(format!("a Go flannel writes over {key}"))
     }
 
-    /// Checks that no node gains what a healthy node holds, even for a moment, unless another writer or a restore interfered.
+    /// Checks that no node gains a subnet of a healthy node, even for a moment, unless another writer or a restore interfered.
     fn check_gain(&self, at: usize, before: Option<Subnets>) -> Result<(), String> {
         let node = &self.nodes[at];
         let Some(gained) = node.held().filter(|held| Some(*held) != before) else {
@@ -422,7 +422,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks the end of the quiet time: every node that can has a lease, reservations still exist, and writing has stopped.
+    /// Checks the end of the quiet time: every node that can hold a lease holds one, reservations still exist, and writing has stopped.
     fn check_end(&self, late_writes: u64) -> Result<(), String> {
         let twins = matches!(
             self.scenario,

@@ -10,7 +10,7 @@ pub enum Access {
     Unknown,
     /// With etcdctl.
     Etcd(Etcd),
-    /// The leases are files in this directory.
+    /// Directory that contains the leases as files.
     Directory(PathBuf),
     /// With kubectl.
     Kubernetes,

@@ -1,11 +1,11 @@
-//! A value for IPv4, for IPv6, or one for each. It is never empty.
+//! A value for IPv4, for IPv6, or one value for each family. It is never empty.
 
 use crate::family::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A value for IPv4, for IPv6, or one for each.
+/// A value for IPv4, for IPv6, or one value for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dual<A, B> {
     /// Only IPv4.
@@ -23,7 +23,7 @@ pub type Subnets = Dual<Ipv4Net, Ipv6Net>;
 pub type Addresses = Dual<Ipv4Addr, Ipv6Addr>;
 
 impl<A, B> Dual<A, B> {
-    /// Joins two optional halves. Returns `None` if both are missing.
+    /// Joins two optional halves. The function returns `None` if both halves are missing.
     pub fn from_options(v4: Option<A>, v6: Option<B>) -> Option<Self> {
         match (v4, v6) {
             (Some(a), Some(b)) => Some(Dual::Both(a, b)),
@@ -49,12 +49,12 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Whether the value has a half of this family.
+    /// Returns whether the value has a half of this family.
     pub fn has(&self, family: Family) -> bool {
         family.pick(self.v4().is_some(), self.v6().is_some())
     }
 
-    /// Returns the families of its halves, IPv4 first.
+    /// Returns the families of the value's halves, IPv4 first.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<A, B> {
         let has = Family::ALL.map(|family| self.has(family));
         Family::ALL
@@ -64,7 +64,7 @@ impl<A, B> Dual<A, B> {
             .map(|(family, _)| family)
     }
 
-    /// Whether both values have the same families.
+    /// Returns whether both values have the same families.
     pub fn same_families<C, D>(&self, other: &Dual<C, D>) -> bool {
         self.v4().is_some() == other.v4().is_some() && self.v6().is_some() == other.v6().is_some()
     }
@@ -79,7 +79,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns this value's halves. Takes a half that this value lacks from the other value.
+    /// Returns this value's halves. The function takes a half that this value lacks from the other value.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -141,7 +141,7 @@ impl Subnets {
         )
     }
 
-    /// Whether a network lies inside one of the subnets.
+    /// Returns whether a network lies inside one of the subnets.
     pub fn contains(&self, net: &IpNet) -> bool {
         self.of(Family::from(net))
             .is_some_and(|own| own.contains(net))
@@ -152,7 +152,7 @@ impl Subnets {
         self.map(|net| net.network(), |net| net.network())
     }
 
-    /// Whether a subnet of one value and a subnet of the other have an address in common.
+    /// Returns whether a subnet of one value and a subnet of the other value have an address in common.
     pub fn overlaps(&self, other: &Subnets) -> bool {
         self.nets().any(|ours| {
             other
@@ -163,7 +163,7 @@ impl Subnets {
 }
 
 impl Addresses {
-    /// The unspecified addresses. A socket bound to them receives at all addresses of the host.
+    /// The unspecified addresses. A socket bound to the unspecified addresses receives packets at all addresses of the host.
     pub const UNSPECIFIED: Self = Dual::Both(Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED);
 
     /// Returns the addresses, IPv4 first.
@@ -183,7 +183,7 @@ impl Addresses {
     }
 }
 
-/// Whether two networks have an address in common.
+/// Returns whether two networks have an address in common.
 pub fn nets_overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }

@@ -14,7 +14,8 @@ pub enum Encapsulation {
     Udp {
         /// UDP port for the packets of each family.
         ports: Dual<u16, u16>,
-        /// Family of the outer packets, if one tunnel carries all families. `None` means that packets of each family travel over the same family.
+        /// Family of the outer packets, if one tunnel carries all families. `None` means that the outer
+        /// packets have the same family as the inner packets.
         outer: Option<Family>,
     },
     /// IP in IP (RFC 2003), over IPv4.
@@ -30,7 +31,7 @@ impl Encapsulation {
         }
     }
 
-    /// Whether packets travel unchanged.
+    /// Returns whether packets travel unchanged.
     pub const fn is_none(&self) -> bool {
         matches!(self, Encapsulation::None)
     }
@@ -54,7 +55,7 @@ impl Encapsulation {
         }
     }
 
-    /// Returns the UDP port, if there is exactly one.
+    /// Returns the UDP port if the encapsulation has exactly one UDP port.
     pub fn port(&self) -> Option<u16> {
         let ports = self.ports();
         ports.first().copied().filter(|_| ports.len() == 1)

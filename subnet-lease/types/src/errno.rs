@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// Error number of the operating system (errno(3)), which can be compared and stored. The number is displayed like an [`io::Error`].
+/// Error number of the operating system (errno(3)), which can be compared and stored. The number prints as the text of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Errno(pub i32);
 

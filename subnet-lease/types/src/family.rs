@@ -19,12 +19,12 @@ impl Family {
     /// Both families, IPv4 first.
     pub const ALL: [Family; 2] = [Family::V4, Family::V6];
 
-    /// Whether the family is IPv4.
+    /// Returns whether the family is IPv4.
     pub const fn is_v4(self) -> bool {
         matches!(self, Family::V4)
     }
 
-    /// Whether the family is IPv6.
+    /// Returns whether the family is IPv6.
     pub const fn is_v6(self) -> bool {
         matches!(self, Family::V6)
     }

@@ -9,7 +9,7 @@ pub const BOUNDS: [f64; 16] = [
     5.0, 10.0,
 ];
 
-/// A histogram that tasks write to.
+/// A histogram in which tasks record durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     /// One counter per bound, and one counter for longer durations.

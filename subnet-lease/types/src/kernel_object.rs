@@ -4,19 +4,19 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// An object that the daemon wants in the kernel.
+/// An object that the daemon needs in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
     /// The kind of the object.
     pub kind: ObjectKind,
     /// The object as `ip` and `bridge` print it.
     pub text: String,
-    /// The node for which the object exists; `None` if the object is this node's own.
+    /// The node for which the object exists; `None` if the object belongs to this node.
     #[serde(rename = "for")]
     pub holder: Option<Holder>,
     /// State of the object in the kernel.
     pub state: ObjectState,
-    /// The object that the kernel has instead, if it is different.
+    /// The object that the kernel has instead of the desired object, if the two objects differ.
     pub found: Option<String>,
     /// The kernel's error, and the remedy.
     pub why: Option<String>,
@@ -34,7 +34,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Returns the name of the node. Falls back to the node's subnet.
+    /// Returns the name of the node. For a node without a name, the function returns the node's subnet.
     pub fn title(&self) -> String {
         self.node
             .clone()
@@ -65,22 +65,22 @@ pub enum ObjectKind {
     Blackhole,
 }
 
-/// Whether a wanted object is in the kernel.
+/// Whether a desired object is in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObjectState {
-    /// The kernel has the object.
+    /// Object that the kernel has.
     #[serde(rename = "as-wanted")]
     InSync,
-    /// The kernel does not have the object.
+    /// Object that the kernel does not have.
     Missing,
-    /// The kernel has a different object instead.
+    /// Different object that the kernel has instead.
     Different,
-    /// The kernel refused the object.
+    /// Object that the kernel refused.
     Refused,
 }
 
-/// An object of another program, or an object of flannel that the daemon no longer wants.
+/// An object of another program, or an object of flannel that the daemon no longer needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foreign {
     /// The kind of the object.
@@ -89,9 +89,9 @@ pub struct Foreign {
     pub text: String,
     /// Description of the program that created the object.
     pub by: String,
-    /// Whether the object is a route inside this node's own subnets, like the routes to its pods.
+    /// Whether the object is a route inside this node's own subnets, like the routes to the node's pods.
     pub own_subnet: bool,
-    /// Wanted objects with which this object conflicts: subnets with their nodes, or devices. Usually empty.
+    /// Desired objects with which this object conflicts: subnets with their nodes, or devices. Usually empty.
     #[serde(rename = "in_the_way_of")]
     pub conflicts_with: Vec<String>,
 }

@@ -1,9 +1,9 @@
 //! Makes text from untrusted sources safe to print.
 //!
 //! Anyone with write access to the store chooses names, types, MACs and keys, and a terminal executes control sequences in them. A character
-//! that a terminal or a reader would not show as a separate glyph becomes a visible escape such as `\u{1b}`. This applies to control characters
-//! (C0, DEL, C1), format and bidirectional characters, line and paragraph separators, private and unassigned code points, and combining marks.
-//! All functions leave their own output unchanged, so text may pass through several of them.
+//! that a terminal or a reader would not show as a separate glyph becomes a visible escape such as `\u{1b}`. Escapes replace control
+//! characters (C0, DEL, C1), format and bidirectional characters, line and paragraph separators, private and unassigned code points, and
+//! combining marks. All functions leave their own output unchanged, so text may pass through several functions.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use serde_json::Value;
 pub const VALUE: usize = 256;
 /// Maximum number of displayed characters of a line.
 pub const LINE: usize = 8192;
-/// Space reserved for the note about truncated text.
+/// Number of characters reserved for the note about truncated text.
 const CUT: usize = 40;
 /// Resets all colours.
 const PLAIN: &str = "\u{1b}[0m";
@@ -27,7 +27,7 @@ struct Allowed {
     limit: usize,
 }
 
-/// Whether a terminal shows the character as a glyph, without any other effect.
+/// Returns whether a terminal shows the character as a glyph, without any other effect.
 pub fn is_printable(c: char) -> bool {
     // Uses the standard library's table for its version of Unicode. It excludes the classes C and Z except for the space, and combining marks.
     matches!(c, ' '..='~') || c.escape_debug().len() == 1
@@ -57,7 +57,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns a whole line in which colours stay. The caller must have passed untrusted parts through [`value`] before.
+/// Returns a whole line and keeps the colours of the line. The caller must have passed untrusted parts through [`value`] before.
 pub fn styled_line(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -69,7 +69,7 @@ pub fn styled_line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns several lines that this program wrote. Works like [`line()`], but keeps newlines and does not truncate.
+/// Returns several lines that this program wrote. The function works like [`line()`], but keeps newlines and does not truncate the text.
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -81,7 +81,7 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns several lines that this program wrote. Works like [`lines`], but keeps colours.
+/// Returns several lines that this program wrote. The function works like [`lines`], but keeps colours.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -179,7 +179,7 @@ fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the length of an escape sequence that sets colour or weight (SGR), if the text begins with one.
+/// Returns the length in bytes of an escape sequence that sets colour or weight (SGR), if the text begins with such a sequence.
 fn style_at(text: &str) -> Option<usize> {
     let inner = text.strip_prefix("\u{1b}[")?;
     let length = inner

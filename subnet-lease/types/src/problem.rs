@@ -1,7 +1,7 @@
 //! Problems as values.
 //!
 //! Each crate has enums of its possible failures. These enums implement [`Coded`]: a code that never changes, a text with the remedy, and the
-//! [`Detail`] that other components act on. A [`Problem`] is such a value in a form that can be passed to other components, programs and files.
+//! [`Detail`] that other components act on. A [`Problem`] is such a value in a form for other components, programs and files.
 //! No component recognizes a problem by its text.
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -24,13 +24,13 @@ pub trait Coded: fmt::Display {
         Detail::None
     }
 
-    /// Returns the problems of which this problem consists, if it consists of several.
+    /// Returns the problems of which this problem consists, if it consists of several problems.
     fn parts(&self) -> Vec<Problem> {
         Vec::new()
     }
 }
 
-/// Writes the text of a problem with `say`. In a mute build, writes its code instead.
+/// Writes the text of a problem with `say`. In a mute build, the function writes the problem's code instead.
 ///
 /// # Errors
 /// Returns the error of the formatter.
@@ -46,7 +46,7 @@ pub fn text<E: Coded>(
     }
 }
 
-/// A problem in a form that can be passed to other components, programs and files.
+/// A problem in a form for other components, programs and files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// Code of the problem.
@@ -72,7 +72,7 @@ impl Problem {
         }
     }
 
-    /// Creates a problem from a text only, written by an older version or another program.
+    /// Creates a problem from only a text, which an older version or another program wrote.
     pub fn in_words(text: impl Into<String>) -> Self {
         Self {
             code: Cow::Borrowed("unclassified"),
@@ -101,7 +101,7 @@ impl Problem {
             .filter(|detail| !detail.is_none())
     }
 
-    /// Whether this problem, or a problem of which it consists, has this code.
+    /// Returns whether this problem, or a problem of which it consists, has this code.
     pub fn has(&self, code: &str) -> bool {
         self.all().iter().any(|problem| problem.code == code)
     }
@@ -128,7 +128,7 @@ pub enum Detail {
     /// Only the code, without further data.
     #[default]
     None,
-    /// Another process uses a port.
+    /// Port that another process uses.
     PortTaken {
         /// Number of the port.
         number: u16,
@@ -137,7 +137,7 @@ pub enum Detail {
         /// Purpose for which this program needs the port.
         purpose: PortPurpose,
     },
-    /// A kernel module is missing.
+    /// Missing kernel module.
     ModuleMissing {
         /// Name of the module.
         name: String,
@@ -151,38 +151,38 @@ pub enum Detail {
         /// Address that did not respond, if known.
         server: Option<String>,
     },
-    /// The network configuration does not exist.
+    /// Network configuration that does not exist.
     ConfigMissing {
         /// Required location of the configuration.
         place: ConfigPlace,
         /// A valid configuration.
         example: String,
     },
-    /// The network configuration exists, but is unusable.
+    /// Network configuration that exists but is unusable.
     ConfigInvalid {
         /// Location of the configuration, if known.
         place: Option<ConfigPlace>,
     },
-    /// Another node has this node's address.
+    /// Another node that has this node's address.
     AddressInUse {
         /// The address.
         address: Option<IpAddr>,
         /// The other node, as named in its lease.
         holder: String,
     },
-    /// Another machine has this node's identity.
+    /// Another machine that has this node's identity.
     IdentityInUse {
         /// The other machine, as named in its lease.
         holder: String,
     },
-    /// All subnets of the network are leased.
+    /// Network whose subnets are all leased.
     OutOfSubnets,
-    /// Kubernetes assigned no subnet to this node.
+    /// Lack of a subnet from Kubernetes for this node.
     PodCidrMissing {
         /// Address range that the cluster's controllers need, if the configuration contains it.
         cluster_cidr: Option<String>,
     },
-    /// The API server denies a request of this node's account.
+    /// Request of this node's account that the API server denies.
     Forbidden {
         /// Account, as named by the server.
         user: String,
@@ -191,12 +191,12 @@ pub enum Detail {
         /// Resource of the request, e.g. `nodes`.
         resource: String,
     },
-    /// A required program is not installed.
+    /// Required program that is not installed.
     ProgramMissing {
         /// Name of the program.
         program: String,
     },
-    /// Another process holds the lock of iptables.
+    /// Lock of iptables that another process holds.
     RulesLocked {
         /// Path of the lock file.
         file: PathBuf,
@@ -207,7 +207,7 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Whether the detail contains no data.
+    /// Returns whether the detail contains no data.
     pub const fn is_none(&self) -> bool {
         matches!(self, Detail::None)
     }
@@ -227,35 +227,35 @@ pub enum PortPurpose {
     Tunnel,
 }
 
-/// Cause why a store is unusable. The causes are ordered by their value to an operator: of several causes, messages show the smallest.
+/// Reason why a store is unusable. The order of the causes is their value to an operator: if several causes apply, messages show the first cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreCause {
-    /// The store's disk quota is exhausted.
+    /// Exhausted disk quota of the store.
     NoSpace,
-    /// The user lacks the permission.
+    /// Permission that the user lacks.
     Role,
-    /// The store refuses the user, password, token or certificate.
+    /// Refusal of the user, password, token or certificate by the store.
     User,
-    /// A certificate is not valid yet.
+    /// Certificate that is not valid yet.
     CertificateNotYetValid,
     /// A certificate has expired.
     CertificateExpired,
-    /// The other side does not trust the authority that signed a certificate.
+    /// Authority that signed a certificate, but that the other side does not trust.
     CertificateAuthority,
-    /// The store's certificate is for another name or address.
+    /// Certificate of the store for another name or address.
     CertificateName,
-    /// TLS failed for another reason.
+    /// TLS failure for another reason.
     Tls,
-    /// The store's members have no quorum.
+    /// Lack of a quorum among the store's members.
     NoQuorum,
-    /// The resolver cannot resolve the store's name.
+    /// Name of the store that the resolver cannot resolve.
     Name,
-    /// No process listens on the port.
+    /// Port on which no process listens.
     Refused,
-    /// There is no route to the store.
+    /// Lack of a route to the store.
     NoRoute,
-    /// The store does not respond in time.
+    /// Store that does not respond in time.
     Silent,
     /// Any other cause.
     #[serde(other)]

@@ -16,9 +16,9 @@ pub struct Profile {
     pub overhead: Overhead,
     /// Encapsulation of pod packets, with the default ports.
     pub encapsulation: Encapsulation,
-    /// Encapsulation to assume if only the backend's devices are known; `None` if the devices do not determine it.
+    /// Encapsulation to assume if only the backend's devices are known; `None` if the devices do not determine the encapsulation.
     pub seen_as: Option<Encapsulation>,
-    /// Whether the backend carries packets of pods. If not, another mechanism carries them.
+    /// Whether the backend carries packets of pods. If the backend does not carry these packets, another mechanism carries the packets.
     pub carries: bool,
     /// Whether the backend encrypts and authenticates packets of pods between the nodes.
     pub encrypts: bool,
@@ -39,7 +39,7 @@ pub struct Device {
     pub name: &'static str,
     /// Whether the name ends with the VNI.
     pub is_numbered: bool,
-    /// Possible kinds of the device, as named by the kernel. The kind of the kernel's own implementation is the first.
+    /// Possible kinds of the device, as named by the kernel. The first kind is the kind of the kernel's own implementation.
     pub kinds: &'static [&'static str],
     /// Family whose packets the device carries; `None` if the device carries both families.
     pub family: Option<Family>,
@@ -69,8 +69,8 @@ impl Profile {
         self.devices.iter().find(|device| device.is_named(name))
     }
 
-    /// Returns the device for the packets of a family. If the families may share one device or have one each, the encapsulation decides. Returns
-    /// `None` if the device is unknown.
+    /// Returns the device for the packets of a family. If the families may share one device or have separate
+    /// devices, the encapsulation decides. The function returns `None` if the device is unknown.
     pub fn device_of(
         &self,
         family: Family,
@@ -112,7 +112,7 @@ impl Device {
         }
     }
 
-    /// Whether the device can have this name.
+    /// Returns whether the device can have this name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         if self.is_numbered {
             self.vni_in(name).is_some()

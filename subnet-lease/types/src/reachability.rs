@@ -3,30 +3,30 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// State of the path to a peer, for one address family. The states are ordered by severity.
+/// State of the path to a peer, for one address family. The order of the states is their severity.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// This node has not probed the peer, or cannot probe it.
+    /// Peer that this node has not probed or cannot probe.
     #[default]
     Unknown,
-    /// Packets of every size arrive, and replies come back.
+    /// Arrival of packets of every size, with replies.
     Well,
-    /// Packets of every size arrive, but replies take much longer than usual.
+    /// Arrival of packets of every size, with replies that take much longer than usual.
     Slow,
-    /// Some probes get no reply.
+    /// Lack of replies to some probes.
     LosesSome,
-    /// Small packets pass, but packets as large as the MTU of pods do not.
+    /// Loss of packets as large as the MTU of pods, although small packets arrive.
     SmallMtu,
-    /// The peer receives this node's packets over the overlay, but its replies do not arrive.
+    /// Loss of the peer's replies, although the peer receives this node's packets over the overlay.
     OneWay,
-    /// This node's packets do not arrive over the overlay, but the peer replies over the underlay.
+    /// Loss of this node's packets over the overlay, although the peer replies over the underlay.
     OverlayCut,
-    /// No reply of any kind arrives.
+    /// Lack of any reply.
     CutOff,
-    /// Another node replies at the peer's address.
+    /// Another node that replies at the peer's address.
     WrongNode,
 }
 
@@ -35,9 +35,9 @@ pub enum State {
 pub enum Impact {
     /// The effect is unknown.
     Unknown,
-    /// The state does not affect packets of pods.
+    /// No effect on packets of pods.
     None,
-    /// Some packets get lost, or all packets are slow.
+    /// Loss of some packets, or delay of all packets.
     Some,
     /// All packets get lost.
     All,
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// Whether packets of pods arrive in both directions, at least some of them.
+    /// Returns whether packets of pods arrive in both directions, at least some of them.
     pub const fn passes(self) -> bool {
         matches!(self.impact(), Impact::None | Impact::Some)
     }

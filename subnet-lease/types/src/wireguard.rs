@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// Length of all keys in bytes.
 pub const KEY: usize = 32;
 
-/// Base64 decoder that, like Go's, ignores the bits after the last byte.
+/// Base64 decoder that, like Go's decoder, ignores the bits after the last byte.
 const AS_GO: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -20,7 +20,7 @@ const AS_GO: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// Points of small order on Curve25519 (RFC 7748, 6.1). Everyone knows a shared secret that was made with such a point.
+/// Points of small order on Curve25519 (RFC 7748, 6.1). A shared secret from such a point is predictable.
 const SMALL_ORDER: [[u8; KEY]; 7] = [
     [0; KEY],
     first_byte(1),
@@ -81,7 +81,7 @@ impl PublicKey {
         decode(text).map(|bytes| Self(*bytes))
     }
 
-    /// Whether a peer can have the key. A point of small order is unusable, because its shared secret is not secret.
+    /// Returns whether a peer can have the key. A point of small order is unusable, because its shared secret is not secret.
     pub fn is_usable(&self) -> bool {
         let mut point = self.0;
         // The highest bit is ignored (RFC 7748, 5).

@@ -1,4 +1,4 @@
-//! Tests of which objects are removed and which stay, by name, kind, protocol number and evidence.
+//! Tests of the objects that the cleanup removes and keeps, by name, kind, protocol number and evidence.
 
 use super::*;
 use crate::link::LinkKind;

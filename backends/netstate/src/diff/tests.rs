@@ -28,7 +28,7 @@ fn public(n: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 168, 56, n))
 }
 
-/// A peer: its MAC, its address, and whether it is reached directly.
+/// A peer: its MAC, its address, and whether packets reach it directly over the underlay.
 type Peers = BTreeMap<u8, (u8, u8, bool)>;
 
 /// A link: VNI, MAC, MTU.
@@ -96,7 +96,7 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     state
 }
 
-/// Returns the node that packets to a peer reach through route, neighbour and FDB entry, if they reach one.
+/// Returns the node that packets to a peer reach through the route, the neighbour and the FDB entry, or `None`.
 fn reached(state: &KernelState, peer: u8) -> Option<IpAddr> {
     let Some(Value::Route(route)) = state.0.get(&Key::Route(subnet(peer), 0)) else {
         return None;
@@ -383,7 +383,7 @@ fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     state
 }
 
-/// Returns the key for which packets to a peer are encrypted. `None` if the packets cannot be sent.
+/// Returns the key for which packets to a peer are encrypted. Returns `None` if the node cannot send the packets.
 fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
     let dev = LinkName::parse("flannel-wg").unwrap();
     let Some(Value::AllowedIp(key)) = state.0.get(&Key::AllowedIp(dev, subnet(peer))) else {
@@ -398,8 +398,9 @@ fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-    /// Nodes change keys and swap subnets, and one pass is enough. A packet is never encrypted for a node that has the subnet neither before nor after the
-    /// pass. Packets are never without a recipient while one of the two nodes could receive them.
+    /// Nodes change keys and swap subnets, and one pass applies all changes. A packet is never encrypted for
+    /// a node that has the subnet neither before nor after the pass. Packets for a subnet that has a node
+    /// before and after the pass never lack a recipient.
     #[test]
     fn packets_are_sealed_for_their_node_throughout(
         own in 1u8..3,

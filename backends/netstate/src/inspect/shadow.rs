@@ -1,4 +1,4 @@
-//! Finds foreign routes that divert packets from a peer. The kernel prefers the longer prefix, then the lower metric, then the older route.
+//! Finds foreign routes that divert the packets to a peer. The kernel prefers the longer prefix, then the lower metric, then the older route.
 
 use crate::object::{Key, Value};
 use crate::route::{RouteKind, metric};
@@ -44,7 +44,7 @@ impl<'a> Shadows<'a> {
         }
     }
 
-    /// Returns the peers from which a foreign route diverts packets.
+    /// Returns the peers whose incoming packets a foreign route diverts.
     pub(super) fn cast_by(&self, seen: &Seen) -> Vec<String> {
         let Key::Route(net, metric) = &seen.key else {
             return Vec::new();

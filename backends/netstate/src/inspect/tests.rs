@@ -121,7 +121,7 @@ fn healthy() -> Sighting {
     sighting
 }
 
-/// Returns what a survey sees of our own objects.
+/// Returns our own objects as a survey reports them.
 fn surveyed(have: &KernelState) -> Vec<Seen> {
     let on_devices = have
         .0
@@ -285,7 +285,7 @@ fn a_learned_entry_in_the_place_of_ours_is_shown_there() {
     assert_eq!(found.foreign[0].text, text);
     assert_eq!(
         found.foreign[0].by,
-        "the kernel, which learned it, or an operator"
+        "the kernel, which learned the entry, or an operator"
     );
 }
 
@@ -577,7 +577,7 @@ fn many_peers_behind_one_route_are_counted() {
 }
 
 proptest! {
-    /// The inspection agrees with the diff: everything is in sync and nothing is left over exactly if the diff has no operations.
+    /// The inspection reports every object in sync and no leftover object exactly if the diff has no operations.
     #[test]
     fn inspection_agrees_with_the_diff(
         lost in proptest::collection::btree_set(0usize..8, 0..8),

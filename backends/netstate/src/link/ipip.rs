@@ -10,7 +10,7 @@ pub const KIND: &str = "ipip";
 /// packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpipSpec {
-    /// The outer source address. Without this address, `tunl0` receives the packets, an interface that the module creates in each namespace.
+    /// The outer source address. Without a local address, `tunl0` receives the packets. The module creates this interface in each network namespace.
     pub local: Option<Ipv4Addr>,
     /// The outer destination, if it is the same for all packets.
     pub remote: Option<Ipv4Addr>,
@@ -21,7 +21,7 @@ pub struct IpipSpec {
 }
 
 impl IpipSpec {
-    /// Whether both interfaces have the same local and remote addresses. The kernel allows one interface for each pair of addresses.
+    /// Returns whether both interfaces have the same local and remote addresses. The kernel allows one interface for each pair of addresses.
     pub(crate) fn has_ends_of(&self, other: &IpipSpec) -> bool {
         (self.local, self.remote) == (other.local, other.remote)
     }

@@ -1,4 +1,4 @@
-//! TUN devices. The program that opens a TUN device creates it.
+//! TUN devices. A program that opens a TUN device creates the device.
 
 use crate::fit::Fit;
 
@@ -8,7 +8,7 @@ pub const KIND: &str = "tun";
 /// The properties of a TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunSpec {
-    /// Whether flanneld's packet engine has the device open. If not, packets that enter the device are lost.
+    /// Whether flanneld's packet engine has the device open. If no packet engine has the device open, packets that enter the device are lost.
     pub held: bool,
 }
 

@@ -38,12 +38,12 @@ impl VxlanSpec {
         }
     }
 
-    /// Returns the properties that can be changed while the interface exists.
+    /// Returns the properties that the kernel can change while the interface exists.
     pub(crate) fn changeable(&self) -> (Option<IpAddr>, u32, bool) {
         (self.local, self.lower, self.learning)
     }
 
-    /// Whether both interfaces are the same tunnel endpoint. The kernel identifies an endpoint by VNI and port.
+    /// Returns whether both interfaces are the same tunnel endpoint. The kernel identifies an endpoint by VNI and port.
     pub(crate) fn is_same_tunnel(&self, other: &VxlanSpec) -> bool {
         (self.vni, self.port) == (other.vni, other.port)
     }

@@ -6,10 +6,10 @@ use crate::wireguard::Secret;
 /// The kernel's name for the kind and for its module.
 pub const KIND: &str = "wireguard";
 
-/// The properties of a WireGuard interface. flanneld can change all of them in place, without packet loss.
+/// The properties of a WireGuard interface. flanneld can change all properties in place, without packet loss.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WireguardSpec {
-    /// The private key. `None` in a found interface without a key, or if the kernel does not show the key.
+    /// The private key. The value is `None` if a found interface has no key, or if the kernel does not show the key.
     pub key: Option<Secret>,
     /// The UDP port on which the interface listens.
     pub port: u16,

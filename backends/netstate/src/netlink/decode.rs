@@ -1,4 +1,4 @@
-//! Decodes kernel messages. Pure, one function for each kind of message.
+//! Decodes kernel messages. This module is pure and has one function for each kind of message.
 
 use super::uapi::*;
 use super::wire::{self, Received, inside};
@@ -24,7 +24,7 @@ pub(super) struct SeenRoute {
     pub metric: u32,
     pub oif: u32,
     pub table: u32,
-    /// The address from which this host sends over this route.
+    /// The source address of packets that this host sends over the route.
     pub source: Option<IpAddr>,
     /// Whether the route is an ordinary route of the main table.
     pub plain: bool,
@@ -121,24 +121,25 @@ impl SeenNeighbor {
         self.state & NUD_PERMANENT != 0
     }
 
-    /// Whether a program learned the entry in place of the kernel.
+    /// Returns whether another program, not the kernel, learned the entry.
     pub(super) fn fed(&self) -> bool {
         self.flags & NTF_EXT_LEARNED != 0
     }
 
-    /// Whether the entry's resolution has not failed, and the entry does not exist on every interface (multicast, loopback).
+    /// Returns whether the entry's resolution has not failed, and the entry is neither a multicast entry nor a
+    /// loopback entry, which exist on every interface.
     pub(super) fn says_something(&self) -> bool {
         // Static FDB entries that are not permanent are also NOARP.
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0
             && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
 
-    /// Whether another host has answered for the entry's address.
+    /// Returns whether another host has answered for the entry's address.
     pub(super) fn answered(&self) -> bool {
         self.state & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE) != 0
     }
 
-    /// Whether the kernel has asked for the entry's MAC but no host has answered.
+    /// Returns whether the kernel has asked for the entry's MAC but no host has answered.
     pub(super) fn unanswered(&self) -> bool {
         self.state & (NUD_INCOMPLETE | NUD_FAILED) != 0
     }

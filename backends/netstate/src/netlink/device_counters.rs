@@ -15,20 +15,20 @@ pub struct DirectionCounters {
     pub bytes: u64,
     /// Number of packets that were lost to errors.
     pub errors: u64,
-    /// Number of packets that were dropped, for example because a queue was full.
+    /// Number of packets that the kernel dropped, for example because a queue was full.
     pub dropped: u64,
 }
 
 /// The counters of a device (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Packets that this host sends through the device. On a TUN device, these are the packets that the program reads.
+    /// Packets that this host sends through the device. On a TUN device, these are the packets that the program behind the device reads.
     pub sent: DirectionCounters,
     /// Packets that this host receives from the device.
     pub received: DirectionCounters,
 }
 
-/// Reader of counters in the network namespace in which it was opened.
+/// A reader of device counters, in the network namespace of the thread that opened the reader.
 pub struct CounterReader {
     requests: Requests,
 }

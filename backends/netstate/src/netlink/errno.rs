@@ -54,7 +54,7 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     ))
 }
 
-/// Whether the kernel refused an operation because its result already exists.
+/// Returns whether the kernel refused an operation because its result already exists.
 fn is_already_done(op: &Op, code: i32) -> bool {
     match (op, op.key()) {
         (Op::Delete(..), _) => matches!(
@@ -66,7 +66,7 @@ fn is_already_done(op: &Op, code: i32) -> bool {
     }
 }
 
-/// Whether an error is about the address of one peer. Errors of the host (a missing device, no memory) have other numbers.
+/// Returns whether an error is about the address of one peer. Errors of the host (a missing device, no memory) have other numbers.
 fn is_about_one_peer(code: i32) -> bool {
     matches!(
         code,
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Returns refused operations, each with its errno, and with the kind and a part of the text of the error.
+    /// Returns refused operations, each with its errno, the kind of the error and a part of the error's text.
     fn refusals() -> Vec<(Op, i32, FailureKind, &'static str)> {
         use FailureKind::{Conflict, Other, Unsupported};
         vec![

@@ -16,7 +16,7 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Whether the device computes transmit checksums.
+/// Returns whether the device computes transmit checksums.
 pub(super) fn tx_checksum(name: LinkName) -> io::Result<bool> {
     call(name, ETHTOOL_GTXCSUM, 0).map(|value| value != 0)
 }

@@ -11,7 +11,7 @@ pub(super) fn link_header(index: u32) -> [u8; 16] {
     bytes
 }
 
-/// struct ifinfomsg that sets a flag of a link (ifi_flags, ifi_change), or clears it.
+/// Returns a struct ifinfomsg that sets or clears a flag of a link (ifi_flags, ifi_change).
 pub(super) fn flag_header(index: u32, flag: u32, on: bool) -> [u8; 16] {
     let [a, b, c, d] = index.to_ne_bytes();
     let [e, f, g, h] = if on { flag } else { 0 }.to_ne_bytes();
@@ -44,13 +44,13 @@ pub(super) fn route_header(
     [family, len, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]
 }
 
-/// struct rtmsg of a lookup with flags
+/// Returns the struct rtmsg of a lookup with flags
 pub(super) fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
     let [a, b, c, d] = flags.to_ne_bytes();
     [family, len, 0, 0, 0, 0, 0, 0, a, b, c, d]
 }
 
-/// struct rtmsg of a lookup for a forwarded packet. Both addresses have the full prefix length.
+/// Returns the struct rtmsg of a lookup for a forwarded packet. Both addresses have the full prefix length.
 pub(super) fn forwarded_header(family: u8, len: u8) -> [u8; 12] {
     [family, len, len, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 }

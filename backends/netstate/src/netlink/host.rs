@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// The maximum number of policy routing tables that flanneld reads, and of routes that it reads from each table.
+/// The maximum number of policy routing tables that flanneld reads, and the maximum number of routes that flanneld reads from each table.
 const POLICY_TABLES: usize = 4;
 const POLICY_ROUTES: usize = 1024;
 
@@ -119,7 +119,7 @@ impl HostReader {
         Ok(routes)
     }
 
-    /// Looks up the routes of packets from this host to these addresses. The results are in the same order.
+    /// Looks up the routes of packets from this host to these addresses. The results are in the order of `targets`.
     pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, NoRoute>> {
         let query = |to: &IpAddr| {
             let (family, len) = if to.is_ipv4() {
@@ -132,7 +132,7 @@ impl HostReader {
         self.answers(targets.iter().map(query).collect()).await
     }
 
-    /// Looks up the routes of forwarded packets. The results are in the same order.
+    /// Looks up the routes of forwarded packets. The results are in the order of `targets`.
     pub async fn look_up_forwarded(
         &mut self,
         packets: &[Forwarded],
@@ -326,19 +326,20 @@ impl HostEvents {
         })
     }
 
-    /// Returns after an event, or after events were lost.
+    /// Returns after an event or after a loss of events.
     ///
     /// # Cancel safety
-    /// Nothing is lost when the future is dropped.
+    /// Dropping the future loses no event.
     pub async fn any(&mut self) {
         self.notices.until(|_| true).await;
     }
 
-    /// Returns after an event that may change an interface. These are events about the interface with this index or name, about any address, or about a route
-    /// out of the interface without a gateway. Ignores pod interfaces, which appear and disappear all the time.
+    /// Returns after an event that may change an interface. The function returns for events about the
+    /// interface with this index or name, any address, or a route without a gateway out of the interface.
+    /// This function ignores pod interfaces, which appear and disappear all the time.
     ///
     /// # Cancel safety
-    /// Nothing is lost when the future is dropped.
+    /// Dropping the future loses no event.
     pub async fn about(&mut self, index: u32, name: &str) {
         self.notices
             .until(|message| concerns(message, index, name))

@@ -26,11 +26,11 @@ pub struct Hop {
     pub net: IpNet,
     /// The gateway. `None` if the destination is on-link.
     pub via: Option<IpAddr>,
-    /// The interface; empty if the route has no interface.
+    /// The name of the interface, which is empty if the route has no interface.
     pub dev: LinkName,
     /// The index of the interface.
     pub index: u32,
-    /// The address from which this host sends.
+    /// The source address of this host's packets on the route.
     pub source: Option<IpAddr>,
     /// The route type: forward, drop or deliver.
     pub kind: RouteKind,
@@ -45,9 +45,9 @@ pub struct Hop {
 /// The result of a route lookup for a packet of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The packet leaves by this route.
+    /// Packet that leaves over this route.
     Sent(Hop),
-    /// A route drops the packet. `None` if the lookup did not find that route.
+    /// Packet that a route drops. The value is `None` if the lookup did not find the route that drops the packet.
     Dropped(Option<Hop>),
     /// No route matches (ENETUNREACH).
     NoRoute,
@@ -56,11 +56,11 @@ pub enum Fate {
 /// The state of a neighbour entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// The entry has this hardware address.
+    /// Entry with this hardware address.
     Known(Mac),
-    /// The kernel asks for the MAC, but no host answers.
+    /// Entry for whose MAC the kernel asks, although no host answers.
     Silent,
-    /// The kernel has no entry for the address.
+    /// Absence of an entry for the address.
     Absent,
 }
 
@@ -249,7 +249,7 @@ impl Lookup {
         found
     }
 
-    /// Returns the name of an interface. Empty if the interface does not exist.
+    /// Returns the name of an interface. The name is empty if the interface does not exist.
     async fn name(&mut self, index: u32) -> LinkName {
         let mut found = LinkName::default();
         if index != 0 {
@@ -264,7 +264,7 @@ impl Lookup {
     }
 }
 
-/// Whether a route drops packets, silently or with an ICMP error to the sender.
+/// Returns whether a route drops packets, silently or with an ICMP error to the sender.
 fn drops(kind: RouteKind) -> bool {
     matches!(
         kind,

@@ -1,8 +1,9 @@
 //! A port of the pods' bridge for flanneld's own probes: a veth pair, and addresses that the bridge resolves to this pair.
 //!
-//! One end is in the bridge, like the end of a pod's pair. The other end has no address, and its MAC differs from the destination of the frames that
-//! it receives ([`MAC`]). The host therefore accepts none of the frames, and a packet socket receives all of them. The bridge floods no broadcasts
-//! and multicasts to the port, so that the host does not receive such packets twice.
+//! One end of the veth pair is in the pods' bridge, like the end of a pod's veth pair. The end outside the bridge has no address. Its MAC
+//! differs from the destination MAC of the frames that it receives ([`MAC`]). The host accepts no frame that arrives at the end outside the
+//! bridge. A packet socket receives all these frames. The bridge floods no broadcasts or multicasts to the port, so that the host does not
+//! receive these packets twice.
 
 use super::decode::neighbor;
 use super::header::{flag_header, link_header, neighbor_header};
@@ -17,11 +18,11 @@ use crate::probe_port::names;
 use std::net::IpAddr;
 use types::Errno;
 
-/// The MAC of the probe addresses. Each bridge has one probe port, so all ports can share it.
+/// The MAC of the probe addresses. Each bridge has one probe port, so the probe ports of all bridges can share this MAC.
 pub const MAC: Mac = Mac([0x02, 0x66, 0x6c, 0x70, 0x6f, 0x64]);
-/// The MAC of the end in the bridge. A bridge without a configured MAC takes the lowest MAC of its ports, and this MAC is the highest possible.
+/// The MAC of the end in the bridge. A bridge without a configured MAC takes the lowest MAC of its ports, so this MAC is the highest possible MAC.
 const OUTER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x64]);
-/// The MAC of the other end.
+/// The MAC of the end that is not in the bridge.
 const INNER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x65]);
 /// The MTU of both ends in bytes, the maximum of a veth device. A bridge without a configured MTU takes the lowest MTU of its ports.
 const MTU: u32 = 65_535;
@@ -91,7 +92,7 @@ impl Ports {
         Ok(self.ends(&outer, &inner).await?.is_some())
     }
 
-    /// Returns the indices of both ends, if both exist.
+    /// Returns the interface indices of both ends of the port, if both ends exist.
     async fn ends(&mut self, outer: &str, inner: &str) -> Result<Option<(u32, u32)>, KernelError> {
         let links = self.host.links().await?;
         let index = |name: &str| {
@@ -101,7 +102,7 @@ impl Ports {
         Ok(index(outer).zip(index(inner)))
     }
 
-    /// Adds a neighbour entry that leads packets of the bridge for an address to its port.
+    /// Adds a neighbour entry that leads packets of the bridge for an address to the bridge's probe port.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the request.
@@ -123,7 +124,7 @@ impl Ports {
         self.request(deletion(bridge, address)).await
     }
 
-    /// Removes the port of a bridge and the neighbour entries that lead to it.
+    /// Removes the port of a bridge and the neighbour entries that lead to the port.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses a request. A missing port is not an error.
@@ -190,7 +191,7 @@ fn family(address: IpAddr) -> u8 {
     if address.is_ipv4() { AF_INET } else { AF_INET6 }
 }
 
-/// Returns the request that creates both ends.
+/// Returns the request that creates both ends of the port.
 fn pair(outer: &str, inner: &str) -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, outer)
@@ -209,7 +210,7 @@ fn pair(outer: &str, inner: &str) -> Message {
         })
 }
 
-/// Returns the request that keeps the kernel from assigning an IPv6 address to an interface and the interface from answering ARP.
+/// Returns the request that disables the kernel's IPv6 addresses and ARP replies on an interface.
 fn silent(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_NOARP, true)).nest(
         IFLA_AF_SPEC,

@@ -1,4 +1,5 @@
-//! Requests over a netlink socket. Dumps are complete or repeated, every request of a batch has its own acknowledgement, and all requests have deadlines.
+//! Requests over a netlink socket. This module repeats interrupted dumps. Every request of a batch has a
+//! separate acknowledgement, and all requests have deadlines.
 
 use super::uapi::*;
 use super::wire::{self, Message, Received};
@@ -11,14 +12,14 @@ use std::time::Duration;
 use tokio::time::timeout;
 use zeroize::{Zeroize, Zeroizing};
 
-/// The number of requests in one sendto. The kernel queues acknowledgements while sendmsg still runs. The kernel silently drops acknowledgements that
-/// do not fit into the receive buffer.
+/// The maximum number of requests in one sendto call. The kernel queues acknowledgements while sendmsg still
+/// runs. The kernel silently drops acknowledgements that do not fit into the receive buffer.
 pub(super) const BATCH: usize = 128;
-/// The number of lookups in one sendto. The kernel allocates a page for each answer.
+/// The maximum number of lookups in one sendto call. The kernel allocates a page for each answer.
 pub(super) const LOOKUPS: usize = 48;
 /// Time limit for an answer. An answer usually takes milliseconds, but other programs may hold the routing lock for seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// The number of attempts at an interrupted dump.
+/// The maximum number of attempts at an interrupted dump.
 const DUMP_TRIES: u32 = 8;
 const RECEIVE_BUFFER: usize = 16 << 20;
 const DATAGRAM: usize = 64 << 10;
@@ -28,9 +29,9 @@ const DATAGRAM: usize = 64 << 10;
 pub(super) enum Answer {
     /// The request succeeded.
     Done,
-    /// The kernel refused the request with this errno and message.
+    /// Refusal of the request by the kernel, with this errno and message.
     Refused(i32, String),
-    /// No answer arrived in time. Whether the request took effect is unknown.
+    /// Lack of an answer in time. The caller does not know whether the request took effect.
     Lost,
 }
 
@@ -70,7 +71,7 @@ impl Requests {
         })
     }
 
-    /// Erases the last received datagram, which held secrets.
+    /// Erases the last received datagram, because the datagram held secrets.
     pub(super) fn forget(&mut self) {
         self.buffer.zeroize();
     }
@@ -79,7 +80,7 @@ impl Requests {
     /// remains.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses, does not answer, or keeps interrupting the dump.
+    /// Returns an error if the kernel refuses the dump, does not answer, or keeps interrupting the dump.
     pub(super) async fn dump<S>(
         &mut self,
         what: Listed,
@@ -164,7 +165,7 @@ impl Requests {
         }
     }
 
-    /// Sends the messages in chunks and returns the result of each. `each` receives the messages other than acknowledgements.
+    /// Sends the messages in chunks and returns the result of each message. `each` receives the messages other than acknowledgements.
     pub(super) async fn batch(
         &mut self,
         messages: Vec<Message>,
@@ -281,10 +282,10 @@ impl Notices {
         })
     }
 
-    /// Waits for a relevant notification. Also returns after notifications were lost.
+    /// Waits for a relevant notification. This function also returns after a loss of notifications.
     ///
     /// # Cancel safety
-    /// The future receives and evaluates a datagram without a point at which it can be dropped.
+    /// The caller cannot drop the future between the receipt and the evaluation of a datagram.
     pub(super) async fn until(&mut self, concerns: impl Fn(&Received<'_>) -> bool) {
         loop {
             match receive(&self.socket, &mut self.buffer).await {
@@ -297,7 +298,7 @@ impl Notices {
         }
     }
 
-    /// Consumes all queued notifications. Returns whether one was relevant or some were lost.
+    /// Consumes all queued notifications. Returns whether a queued notification was relevant or the kernel lost notifications.
     pub(super) fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
         let mut any = false;
         loop {

@@ -15,7 +15,7 @@ pub(super) const RTM_DELNEIGH: u16 = 29;
 pub(super) const RTM_GETNEIGH: u16 = 30;
 pub(super) const RTM_NEWRULE: u16 = 32;
 pub(super) const RTM_GETRULE: u16 = 34;
-/// A deletion's message type is the addition's type plus this number.
+/// Difference between the message types of a deletion and of the corresponding addition.
 pub(super) const DELETION: u16 = 1;
 
 /// linux/rtnetlink.h: notification groups.
@@ -30,7 +30,7 @@ pub(super) const RTMGRP_IPV6_ROUTE: u32 = 0x400;
 pub(super) const NLMSG_NOOP: u16 = 1;
 pub(super) const NLMSG_ERROR: u16 = 2;
 pub(super) const NLMSG_DONE: u16 = 3;
-/// linux/netlink.h: message flags, and flags of requests that add.
+/// linux/netlink.h: message flags, and flags of requests that add objects.
 pub(super) const NLM_F_REQUEST: u16 = 1;
 pub(super) const NLM_F_ACK: u16 = 4;
 pub(super) const NLM_F_DUMP_INTR: u16 = 0x10;
@@ -132,7 +132,7 @@ pub(super) const RTA_PREFSRC: u16 = 7;
 pub(super) const RTA_MULTIPATH: u16 = 9;
 pub(super) const RTA_TABLE: u16 = 15;
 pub(super) const RTA_VIA: u16 = 18;
-/// struct rtvia: the family comes before the address.
+/// struct rtvia: offset in bytes of the address, after the family.
 pub(super) const RTVIA_ADDR: usize = 2;
 pub(super) const RT_TABLE_MAIN: u8 = 254;
 pub(super) const RTPROT_KERNEL: u8 = 2;
@@ -144,7 +144,7 @@ pub(super) const RTN_PROHIBIT: u8 = 8;
 pub(super) const RT_SCOPE_NOWHERE: u8 = 255;
 pub(super) const RTNH_F_ONLINK: u32 = 4;
 pub(super) const RTM_F_CLONED: u32 = 0x200;
-/// linux/rtnetlink.h: a lookup returns the table it used, and the matched route instead of the result.
+/// linux/rtnetlink.h: flags that make a lookup return its routing table, and the matched route instead of the result.
 pub(super) const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 pub(super) const RTM_F_FIB_MATCH: u32 = 0x2000;
 

@@ -4,7 +4,7 @@ use super::uapi::*;
 use super::wire::{self, Message};
 use crate::link::vxlan::{KIND, PORT, VxlanSpec};
 
-/// Returns the UDP port of devices that are created without a port. The module parameter `udp_port` may change this default.
+/// Returns the UDP port of vxlan devices without a configured port. The module parameter `udp_port` may change this default.
 pub fn default_port() -> u16 {
     let parameter = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
     parameter

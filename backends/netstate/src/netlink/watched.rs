@@ -71,7 +71,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Whether a learned FDB entry has replaced an entry of flannel.
+    /// Returns whether a learned FDB entry has replaced one of flannel's FDB entries.
     fn replaces(&self, seen: &SeenNeighbor) -> bool {
         let ours = self
             .links
@@ -86,7 +86,7 @@ impl Watched<'_> {
                 .is_some_and(|(known, key)| known.0.contains_key(&key))
     }
 
-    /// Whether a notification about a neighbour or an FDB entry matches the known state.
+    /// Returns whether a notification about a neighbour or an FDB entry matches the known state.
     fn is_known_neighbor(&self, seen: &SeenNeighbor, added: bool) -> bool {
         let Some((name, _)) = self.links.iter().find(|(_, index)| *index == seen.index) else {
             return false;

@@ -86,7 +86,7 @@ impl Message {
         self.pad();
     }
 
-    /// Appends bytes and erases outgrown memory. A growing vector leaves a copy of the old content behind.
+    /// Appends bytes, and erases the old buffer if the message outgrows it. A growing vector leaves a copy of the old content behind.
     fn append(&mut self, bytes: &[u8]) {
         let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
@@ -139,7 +139,7 @@ pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>
     })
 }
 
-/// Returns the attributes after a header of `skip` bytes. Each has its type without flags, and its value.
+/// Returns the attributes after a header of `skip` bytes. Each attribute consists of its type without flags and its value.
 pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -205,7 +205,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
         .map(u64::from_ne_bytes)
 }
 
-/// Returns the errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message. The message may be empty.
+/// Returns the errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message. The kernel's message may be empty.
 pub(super) fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
     // With NETLINK_CAP_ACK, only the request's header precedes the attributes. 1 is NLMSGERR_ATTR_MSG.

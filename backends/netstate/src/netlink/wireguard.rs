@@ -1,7 +1,8 @@
 //! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs (linux/wireguard.h).
 //!
-//! flanneld never replaces a whole list of allowed IPs, because the kernel would drop the peer's packets in between. An allowed IP that is set on
-//! another peer moves atomically.
+//! flanneld never replaces a whole list of allowed IPs, because the kernel would drop the peer's packets in
+//! between. When flanneld sets an allowed IP that another peer has, the kernel moves the allowed IP
+//! atomically.
 
 use super::NetlinkKernel;
 use super::errno::op_error;
@@ -20,7 +21,7 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The number of operations in one message. The length of a message is limited to 64 KiB.
+/// The maximum number of operations in one message. The length of a message is at most 64 KiB.
 const OPERATIONS: usize = 200;
 
 /// An interface as the kernel describes it.
@@ -58,11 +59,11 @@ impl Seen {
 /// Classification of a peer by how many of its allowed IPs are inside flannel's networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
-    /// The peer belongs to flannel. A peer without allowed IPs, which is a leftover, also belongs to flannel.
+    /// Peer that belongs to flannel. A peer without allowed IPs, which is a leftover, also belongs to flannel.
     All,
-    /// An operator gave more allowed IPs to a peer of flannel, or added a peer.
+    /// Peer that an operator added, or peer of flannel to which an operator gave more allowed IPs.
     Some,
-    /// The peer belongs to an operator.
+    /// Peer that belongs to an operator.
     Nothing,
 }
 
@@ -99,8 +100,8 @@ impl Generic {
             .number(WGDEVICE_A_IFINDEX, index)
     }
 
-    /// Frees a port that other interfaces of flannel use, because two interfaces cannot exchange their ports one after the other. Each interface gets
-    /// its own port afterwards.
+    /// Frees a port that other interfaces of flannel use, because two interfaces cannot exchange their ports
+    /// one after the other. After this call, each interface gets its own port.
     async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
@@ -252,7 +253,7 @@ impl NetlinkKernel {
         op_error(op, &answer)
     }
 
-    /// Starts sessions with peers that have no keepalive. Ignores failures, because the first packet also starts the session.
+    /// Starts sessions with peers that have no keepalive. This function ignores failures, because the first packet also starts the session.
     pub(super) async fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
         for (name, index) in self.wireguards.clone() {
             let Ok(generic) = self.generic().await else {
@@ -338,7 +339,7 @@ fn greeting(list: Message, key: &PublicKey) -> Message {
     })
 }
 
-/// Whether [`NetlinkKernel::apply_wireguard`] applies an operation.
+/// Returns whether [`NetlinkKernel::apply_wireguard`] applies an operation.
 pub(super) fn concerns(op: &Op) -> bool {
     matches!(op.key(), Key::WireguardPeer(..) | Key::AllowedIp(..))
 }
@@ -444,7 +445,7 @@ fn endpoint(value: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// Adds the content of one message of a dump.
+/// Adds the content of one message of a dump to the device.
 fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     for (kind, value) in wire::attrs(message.body, GENLMSG) {
         match kind {
@@ -541,7 +542,7 @@ mod tests {
         device
     }
 
-    /// Messages with keys are sent to a family that the kernel does not have, so it refuses them.
+    /// The test sends messages with keys to a family that the kernel does not have, so the kernel refuses the messages.
     #[test]
     fn keys_are_erased_from_messages_when_they_were_sent() {
         let name = LinkName::parse("flannel-wg").unwrap();

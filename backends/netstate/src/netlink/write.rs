@@ -1,4 +1,4 @@
-//! Turns operations into messages and sends them in batches.
+//! Converts operations to messages and sends the messages in batches.
 
 use super::errno::{failed, op_error};
 use super::header::{address_header, neighbor_header, route_header};
@@ -14,7 +14,8 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The number of operations that this module converts to messages at a time. This number limits memory use, not the size of the kernel's batches.
+/// The maximum number of operations that this module converts to messages at a time. This number limits
+/// memory use, not the size of the kernel's batches.
 const SLICE: usize = 8 * BATCH;
 
 type Indices = BTreeMap<LinkName, u32>;
@@ -117,7 +118,7 @@ fn device(op: &Op) -> Option<LinkName> {
     }
 }
 
-/// Builds the message for an operation. Returns the name of the interface if it is missing, or `Err(None)` if the operation needs no message.
+/// Builds the message for an operation. Returns the name of a missing interface, or `Err(None)` if the operation needs no message.
 fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
     let missing = |name: LinkName| match op {
         Op::Delete(..) => None,
@@ -216,7 +217,7 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
     )
 }
 
-/// Builds a deletion with all known properties of the route, above all its protocol number, so that no other route is deleted.
+/// Builds a deletion with all known properties of the route, above all its protocol number, so that the kernel deletes no other route.
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
     let scope = if net.addr().is_ipv4() {
         RT_SCOPE_NOWHERE

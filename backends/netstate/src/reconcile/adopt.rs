@@ -1,4 +1,4 @@
-//! Adopts routes that Go flannel left in place, or removes those that would bypass an encrypting device.
+//! Adopts routes that Go flannel left in place, or removes routes that would bypass an encrypting device.
 
 use crate::blackhole;
 use crate::encrypted::Encrypted;
@@ -10,16 +10,19 @@ use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;
 
-/// Adopts desired routes that Go flannel left. Such routes lead to exactly a leased subnet, over the underlay to that peer's address or on a flannel
-/// device. The kernel replaces them in place, so that no packets get lost.
+/// Adopts desired routes that Go flannel left. Routes that Go flannel left lead to exactly a leased subnet,
+/// over the underlay to the peer's address or on a flannel device. The kernel replaces the adopted routes in place, so that no packets get lost.
 ///
-/// A blackhole route for exactly this node's own subnet is replaced by flannel-rs' blackhole route. If the plan wants no blackhole route, the
-/// existing route stays, because it may be an operator's.
+/// flannel-rs' blackhole route replaces Go flannel's blackhole route for exactly this node's own subnet. If
+/// the plan contains no blackhole route, this function keeps the existing route, because an operator may have
+/// added it.
 ///
-/// If one desired route leads to all peers, removes routes to single peers, because such a route would divert that peer's packets.
+/// If one desired route leads to all peers, this function removes routes to single peers. A route to a single
+/// peer would divert the packets to this peer.
 ///
-/// Until the state is `settled`, also removes routes over the underlay that bypass an encrypting device and lead to a subnet of a node's length.
-/// Otherwise the next node with that subnet would get packets unencrypted.
+/// Until `settled`, this function also removes underlay routes that bypass an encrypting device and lead to a
+/// subnet with the prefix length of node subnets. Without this removal, the next node with the same subnet
+/// would get packets unencrypted.
 pub(super) fn adopt(
     have: &mut KernelState,
     want: &KernelState,

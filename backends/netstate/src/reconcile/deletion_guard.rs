@@ -1,4 +1,4 @@
-//! Delays the deletion of many objects in a first pass: the store may just have been emptied.
+//! Delays the deletion of many objects in a first pass, because an operator may just have emptied the store.
 
 use crate::encrypted::Encrypted;
 use crate::object::{KernelState, Key, Op, Value};

@@ -1,6 +1,6 @@
 //! Separates failures of single peers from failures of this node. Pure.
 //!
-//! Any node of the cluster may publish an address that this node's kernel refuses. Such an address is not a fault of this node.
+//! Any node of the cluster may publish an address that this node's kernel refuses. An address that the kernel refuses is not a fault of this node.
 
 use crate::kernel::{FailureKind, OpError};
 use crate::object::{KernelState, Key};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::Family;
 use types::kernel_object::Holder;
 
-/// A peer whose objects the kernel refuses, for a reason that concerns this peer only.
+/// A peer whose objects the kernel refuses, for a reason that concerns only this peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPeer {
     /// The peer, in one address family.
@@ -22,15 +22,16 @@ pub struct FailedPeer {
 pub struct Failures {
     /// Failures of this node's own objects, and failures with a cause on this host.
     pub node: Vec<OpError>,
-    /// Peers that failed for a reason that concerns only them.
+    /// Peers that failed for a reason that concerns only these peers.
     pub peers: Vec<FailedPeer>,
 }
 
 impl Failures {
-    /// Sorts the errors of a pass. `own` contains the objects that the node needs without any peer. `holders` contains the peers, and `owners` the
-    /// peer to which each object belongs, as in [`holders`](crate::sighting::holders).
+    /// Sorts the errors of a pass. `own` contains the objects that the node needs without any peer. `holders`
+    /// contains the peers, and `owners` contains the peer to which each object belongs, as in
+    /// [`holders`](crate::sighting::holders).
     ///
-    /// If an address family has several peers and all of them fail, the cause is on this host.
+    /// If an address family has several peers and all these peers fail, the cause is on this host.
     pub fn of(
         errors: Vec<OpError>,
         own: &KernelState,

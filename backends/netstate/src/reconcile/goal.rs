@@ -30,7 +30,7 @@ pub(super) struct Goal<P> {
     pub scope: Scope,
     pub underlay: Underlay,
     pub options: Options,
-    /// Notified when the plan has changed, for example because of a new key.
+    /// Notification that the plan has changed, for example because of a new key.
     pub replanned: Arc<Notify>,
 }
 
@@ -45,7 +45,7 @@ impl<P: Plan> Goal<P> {
         }
     }
 
-    /// Whether the data plane cannot work without this object. With two families, one family may fail.
+    /// Returns whether the data plane cannot work without this object. If the network has two families, one family may fail.
     pub(super) fn needs(&self, key: &Key) -> bool {
         match key {
             Key::Link(_) => true,
@@ -82,7 +82,7 @@ impl<P: Plan> Goal<P> {
         Failures::of(errors.to_vec(), &own, &holders, &owners)
     }
 
-    /// Ends the cleanup of the previous run: objects that later appear in its networks belong to other programs.
+    /// Ends the cleanup of the previous run: objects that later appear in the previous run's networks belong to other programs.
     pub(super) fn forget_former(&mut self, want: &KernelState) {
         self.scope.former = None;
         self.scope.links.retain(|name| want.link(*name).is_some());

@@ -16,8 +16,8 @@ pub(super) struct MacConflicts {
 }
 
 impl MacConflicts {
-    /// Records links with another MAC than the desired MAC. Returns whether another program rewrote a MAC more than three times in ten seconds, after
-    /// which the reconciler accepts that MAC.
+    /// Records links whose MAC differs from the desired MAC. Returns whether another program rewrote a MAC
+    /// more than three times in ten seconds. In this case, the reconciler accepts the rewritten MAC.
     pub(super) fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;

@@ -96,15 +96,15 @@ pub struct Snapshot {
     pub failures: u64,
     /// Number of operations that reverted a change by another program.
     pub repairs: u64,
-    /// These operations by kind of object, as [`Key::label`] names it.
+    /// The number of repairs for each kind of object, as [`Key::label`] names the kind.
     pub repairs_by_kind: BTreeMap<&'static str, u64>,
     /// Durations of the passes.
     pub pass_durations: Durations,
     /// Whether the kernel is in the desired state, apart from `failed_peers`.
     pub in_sync: bool,
-    /// Whether a full pass holds two states of the kernel, the desired and the actual one. With thousands of peers, these states use much memory.
+    /// Whether a full pass holds both the desired and the actual kernel state in memory. With thousands of peers, the two states use much memory.
     pub comparing: bool,
-    /// The current problem, whose parts are the first refusals. `None` while the kernel is in sync.
+    /// The current problem, whose parts are the first refusals. The value is `None` while the kernel is in sync.
     pub trouble: Option<Problem>,
     /// Peers whose objects the kernel refuses, each for a reason that concerns only this peer.
     pub failed_peers: Vec<FailedPeer>,
@@ -117,7 +117,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns the text of the current problem. Empty while the kernel is in sync.
+    /// Returns the text of the current problem. The text is empty while the kernel is in sync.
     pub fn trouble_text(&self) -> &str {
         self.trouble.as_ref().map_or("", |trouble| &trouble.text)
     }

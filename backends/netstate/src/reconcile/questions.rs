@@ -4,7 +4,7 @@ use crate::failure::{Failure, KernelError, Request};
 use crate::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
 
-/// The channel for the result of an audit. The requesting task may be gone.
+/// The channel for the result of an audit. The requesting task may have ended.
 pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
 
 /// Requests kernel audits from a running reconciler. Clones share its queue.

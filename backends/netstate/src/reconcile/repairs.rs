@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 /// Time for which the reconciler remembers a repair.
 const WINDOW: Duration = Duration::from_secs(600);
-/// The maximum number of remembered objects, and of remembered repairs of each. These objects are enough to detect a conflict over more objects.
+/// The maximum number of objects that the reconciler remembers, and of repairs that it remembers for each
+/// object. This number is enough to detect a conflict over more objects.
 const WATCHED: usize = 64;
 
 /// The repairs of the last ten minutes.

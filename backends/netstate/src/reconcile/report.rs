@@ -50,7 +50,7 @@ impl Report {
         self.progress.pass_durations.record(duration);
     }
 
-    /// Reports that a full pass is comparing, until the guard is dropped.
+    /// Reports that a full pass is comparing, until the caller drops the guard.
     pub(super) fn compares(&self) -> Comparing {
         self.progress.comparing.store(true, Relaxed);
         Comparing(self.progress.clone())
@@ -87,8 +87,9 @@ impl Report {
         *wanted = count(*wanted);
     }
 
-    /// Counts and logs operations. If `repair` is set, operations that only a change by another program explains are repairs. `repair` contains the
-    /// errors of the previous pass, whose objects are retries, not repairs.
+    /// Counts and logs operations. If `repair` is set, this function counts an operation as a repair if only
+    /// a change by another program explains the operation. `repair` contains the errors of the previous pass.
+    /// Operations on the objects of these errors are retries, not repairs.
     pub(super) fn applied(
         &mut self,
         ops: &[Op],
@@ -166,7 +167,7 @@ impl Report {
         );
     }
 
-    /// Whether another program keeps undoing flanneld's repairs.
+    /// Returns whether another program keeps undoing flanneld's repairs.
     pub(super) fn has_conflict(&self) -> bool {
         self.repaired
             .values()
@@ -188,7 +189,7 @@ impl Report {
                     object = %op.key(),
                     count = CONFLICT_REPAIRS,
                     seconds = REPEAT_INTERVAL.as_secs(),
-                    remedy = "stop that program from managing the object",
+                    remedy = "stop the other program from managing the object",
                     "another program keeps changing an object that flanneld repairs"
                 );
             }
@@ -218,7 +219,8 @@ impl Report {
         self.peers(&failures.peers);
     }
 
-    /// Reports the peers that failed for a reason that concerns only them. Logs each failure once, because it lasts until an operator acts.
+    /// Reports the peers that failed for a reason that concerns only these peers. This function logs each failure
+    /// once, because the failure lasts until an operator acts.
     fn peers(&mut self, failed: &[FailedPeer]) {
         let mut last = self
             .progress
@@ -237,13 +239,13 @@ impl Report {
                 subnet = %peer.subnet,
                 address = %peer.address,
                 error = %why,
-                "a peer cannot be programmed"
+                "cannot program a peer"
             );
         }
         if new.len() > LOGGED_PEERS {
             tracing::warn!(
                 count = new.len() - LOGGED_PEERS,
-                "more peers cannot be programmed; /status lists them"
+                "cannot program further peers; /status lists them"
             );
         }
         if failed.is_empty() && !last.is_empty() {
@@ -285,7 +287,7 @@ impl Report {
     }
 }
 
-/// Describes operations: the number of each kind, with the first object.
+/// Describes operations: the number of operations of each kind, with the first object of the kind.
 fn summary(ops: &[&Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
     for op in ops {

@@ -13,14 +13,14 @@ pub(super) const QUIET: Duration = Duration::from_millis(20);
 pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
 /// The pause after a full pass and after a change, as multiples of the duration of the pass or change.
 const PAUSE_FACTORS: (u32, u32) = (2, 40);
-/// The pause between repairs while another program keeps undoing them.
+/// The pause between repairs while another program keeps undoing these repairs.
 pub(super) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// Minimum interval between reads of WireGuard peers. The kernel does not announce changes of peers.
 const TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between two reads of the WireGuard peers, as a multiple of the time that a read takes.
 const TUNNEL_READ_FACTOR: u32 = 20;
-/// Maximum interval between reads of WireGuard peers. Also the interval of full passes while the desired peers are unknown.
+/// Maximum interval between reads of WireGuard peers. Full passes have the same interval while the desired peers are unknown.
 const MAX_TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(20);
 
 pub(super) struct Schedule {
@@ -28,7 +28,7 @@ pub(super) struct Schedule {
     pub pass_after: Instant,
     /// The earliest time for the next change.
     pub changes_after: Instant,
-    /// The time of the next read of the WireGuard peers. `None` if there is no WireGuard interface.
+    /// The time of the next read of the WireGuard peers. The value is `None` if there is no WireGuard interface.
     pub tunnel_read: Option<Instant>,
     /// The time of the last pass that ran because the desired peers were unknown.
     last_blind_pass: Option<Instant>,
@@ -73,7 +73,7 @@ impl Schedule {
         self.tunnel_read = Some(Instant::now() + interval);
     }
 
-    /// Returns whether a pass is due because the desired peers are unknown. If so, records the pass.
+    /// Returns whether a pass is due because the desired peers are unknown. If a pass is due, this function also records the pass.
     pub(super) fn take_blind_pass(&mut self, began: Instant) -> bool {
         let due = self
             .last_blind_pass

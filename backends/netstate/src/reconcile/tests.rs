@@ -129,7 +129,8 @@ fn tunnel() -> crate::link::LinkSpec {
     }
 }
 
-/// The device of an earlier backend is removed by the first pass that creates its replacement. It stays if the replacement cannot be created.
+/// The first pass that creates the replacement removes the device of an earlier backend. The device
+/// stays if the kernel cannot create the replacement.
 #[test]
 fn an_earlier_backends_device_stays_until_there_is_another() {
     paused(async {
@@ -234,7 +235,7 @@ impl Running {
     }
 }
 
-/// Runs on a paused clock.
+/// Runs a test on a paused clock.
 fn paused<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -280,11 +281,11 @@ proptest! {
 /// An event between or during runs.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// The daemon restarts, with or without the flag.
+    /// Restart of the daemon, with or without the flag.
     Restart(bool),
-    /// Our blackhole route is deleted.
+    /// Deletion of our blackhole route.
     Delete,
-    /// Go flannel's blackhole route is added again.
+    /// Repeated addition of Go flannel's blackhole route.
     Go,
     /// The next calls fail.
     Fail(u8),
@@ -757,7 +758,7 @@ fn kernel_audit_reports_the_current_state() {
                 .await
                 .unwrap_err()
                 .to_string()
-                .contains("stopped")
+                .contains("stopping")
         );
     });
 }

@@ -16,7 +16,7 @@ pub(super) struct Unfinished<'e> {
 }
 
 impl<'e> Unfinished<'e> {
-    /// Returns `None` if the pass left no work undone.
+    /// Returns the unfinished work, or `None` if the pass left no work undone.
     pub(super) fn of(held: bool, errors: &'e [OpError]) -> Option<Self> {
         (held || !errors.is_empty()).then_some(Self { held, errors })
     }
@@ -45,7 +45,7 @@ impl fmt::Display for Unfinished<'_> {
         text(f, self, |f| {
             let held = self
                 .held
-                .then(|| "many routes without a lease are kept for a minute".to_owned());
+                .then(|| "flanneld keeps many routes without a lease for a minute".to_owned());
             let more = self.errors.len().saturating_sub(NAMED);
             let more = (more > 0).then(|| format!("and {more} more"));
             let parts: Vec<String> = held
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(parts.len(), NAMED);
         if !types::problem::MUTE {
             let text = format!(
-                "many routes without a lease are kept for a minute; {}; and 2 more",
+                "flanneld keeps many routes without a lease for a minute; {}; and 2 more",
                 parts.join("; ")
             );
             assert_eq!(problem.text, text);

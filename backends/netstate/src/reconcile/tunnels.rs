@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 /// Time after its handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// Time after an unanswered packet at which flanneld considers a peer silent. WireGuard repeats its handshake every 5 s, so by then two handshakes
-/// are unanswered.
+/// Time after an unanswered packet at which flanneld considers a peer silent. WireGuard repeats its handshake
+/// every 5 s, so two handshakes are unanswered after this time.
 const NO_ANSWER: Duration = Duration::from_secs(20);
 /// Time without a response, while this node sends packets to a peer, after which the peer is silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
@@ -49,26 +49,26 @@ pub struct Silent {
 struct TunnelPeer {
     /// The endpoint that follows from the lease, as of the last pass.
     set: Option<SocketAddr>,
-    /// Seconds between two keepalives to the peer. With 0, WireGuard sends keepalives only in answer to data.
+    /// Seconds between two keepalives to the peer. If the interval is 0, WireGuard sends keepalives only in answer to data.
     keepalive: u16,
     session: Session,
     /// The time of the last read.
     looked: Option<Instant>,
-    /// The time of the last completed handshake. The first read takes this time from the wall clock. Later reads set it to the time at which they
-    /// noticed the handshake.
+    /// The time of the last completed handshake. The first read takes the time of the handshake from the wall clock. Later
+    /// reads set this field to the time of the read that noticed the handshake.
     handshake_at: Option<Instant>,
     /// Whether the peer's session was already over at the first read.
     over: bool,
     /// The time since which this node has sent packets to the peer without a response.
     unanswered: Option<Instant>,
-    /// Whether the peer has started handshakes since then.
+    /// Whether the peer has started handshakes since the first packet without a response.
     initiates: bool,
     /// The time of the last read that showed new packets to the peer.
     sent: Option<Instant>,
 }
 
 impl TunnelPeer {
-    /// Whether the peer responds, as far as known. The reconciler treats an idle peer as responding.
+    /// Returns whether the peer responds, as far as the reconciler knows. The reconciler treats an idle peer as responding.
     fn works(&self, now: Instant) -> bool {
         !self.over
             && self
@@ -76,7 +76,8 @@ impl TunnelPeer {
                 .is_none_or(|since| now.duration_since(since) < NO_ANSWER)
     }
 
-    /// Whether the bytes sent since the last read may be only keepalives, which need no response. Messages with data and handshakes are longer.
+    /// Returns whether the bytes sent since the last read may be only keepalives, which need no response. Handshakes
+    /// and messages with data are longer than a keepalive.
     fn only_kept_alive(&self, sent: u64, now: Instant) -> bool {
         let between = match self.keepalive {
             0 => KEEPALIVE_TIMEOUT,
@@ -144,8 +145,8 @@ impl Tunnels {
         }
     }
 
-    /// Finds peers that moved to another endpoint and respond at it. Sets their endpoints in `have` to the desired endpoints, so that these peers are
-    /// in sync, and returns the peers.
+    /// Finds peers that moved to another endpoint and respond at this endpoint. This function sets the endpoints of
+    /// these peers in `have` to the desired endpoints, so that the peers are in sync. It returns the peers.
     pub(super) fn accept(
         &self,
         have: &mut KernelState,
@@ -266,7 +267,7 @@ mod tests {
         state
     }
 
-    /// Returns the session that is read after `at` seconds. Its last handshake was `handshake` seconds before.
+    /// Returns the session as the kernel reports it after `at` seconds. The session's last handshake was `handshake` seconds before this time.
     fn sessions(at: u64, handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
         let handshake_at = handshake.map(|ago| Duration::from_secs(10_000 + at - ago));
         [(

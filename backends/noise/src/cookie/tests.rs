@@ -1,4 +1,4 @@
-//! Cookies: which senders have proven their address.
+//! Tests of cookies, which prove the addresses of senders.
 
 use super::*;
 use crate::tests::{Pair, from, jar, stamp};

@@ -23,7 +23,7 @@ fn shared_secret_is_that_of_rfc_7748() {
     }
 }
 
-/// RFC 7748, section 6.1: an all-zero shared secret has to be refused.
+/// The key exchange refuses an all-zero shared secret, as RFC 7748, section 6.1, describes.
 #[test]
 fn public_key_of_small_order_is_refused() {
     let private = StaticSecret::from([7; KEY]);
@@ -38,7 +38,7 @@ fn public_key_of_small_order_is_refused() {
     }
 }
 
-/// RFC 7693, appendix B, and keyed hashes as Python's hashlib computes them.
+/// The hashes equal the example of RFC 7693, appendix B, and the keyed hashes equal the results of Python's hashlib.
 #[test]
 fn hashes_are_blake2s() {
     assert_eq!(
@@ -54,7 +54,7 @@ fn hashes_are_blake2s() {
     assert_eq!(mac(&short, &[]), array("af4e5d3bb230e9ff9096ca6f7c501f76"));
 }
 
-/// HKDF as Python's hmac and hashlib compute it.
+/// The derived keys equal the results of HKDF with Python's hmac and hashlib.
 #[test]
 fn derived_keys_are_those_of_hkdf() {
     let chain = std::array::from_fn(|byte| byte as u8);
@@ -67,7 +67,7 @@ fn derived_keys_are_those_of_hkdf() {
     assert_eq!(keys.map(|key| *key), expected.map(array));
 }
 
-/// RFC 8439, appendix A.5, whose nonce is four zeros and a counter.
+/// The cipher reproduces the example of RFC 8439, appendix A.5, whose nonce is four zero bytes and a counter.
 #[test]
 fn cipher_is_that_of_rfc_8439() {
     let key = array("1c9240a5eb55d38af333888604f6b5f0473917c1402b80099dca5cbc207075c0");

@@ -1,4 +1,4 @@
-//! Handshakes: known messages, and handshakes with another implementation in each role.
+//! Tests of handshakes: known messages, and handshakes with another implementation in each role.
 
 use super::*;
 use crate::tests::{Pair, bytes, from, opened, sealed, stamp};
@@ -7,7 +7,8 @@ use boringtun::noise::{Tunn, TunnResult};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Messages under keys of counting bytes. A Python program of the paper's formulas, with hashlib and cryptography, made the expected messages.
+/// The messages under keys of consecutive bytes equal the expected messages. The expected messages are the output of a Python program of the
+/// paper's formulas, with hashlib and cryptography.
 #[test]
 fn messages_are_those_of_the_paper() {
     let initiation = bytes(
@@ -47,7 +48,7 @@ fn messages_are_those_of_the_paper() {
     );
 }
 
-/// Creates the other implementation, as the peer of `Pair`'s A or B.
+/// Creates a tunnel of the other implementation, as the peer of `Pair`'s A or B.
 fn other(private: [u8; KEY], peer: &Identity, preshared: [u8; KEY]) -> Tunn {
     let private = StaticSecret::from(private);
     let public = PublicKey::from(&private);

@@ -1,4 +1,4 @@
-//! Sessions: which datagrams open, and concurrent threads.
+//! Tests of sessions: accepted and refused datagrams, and concurrent threads.
 
 use super::*;
 use crate::tests::{Pair, opened, sealed};
@@ -64,7 +64,7 @@ fn session_ends_before_its_counter_does() {
     assert_eq!(opened(&b, later), Err(Refused::Exhausted));
 }
 
-/// The packets of all threads open, and no counter is used twice.
+/// The receiver opens the packets of all threads, and no two packets have the same counter.
 #[test]
 fn threads_seal_and_open_side_by_side() {
     let (a, b) = Pair::new().sessions(&[0; KEY]);
@@ -101,7 +101,7 @@ fn threads_seal_and_open_side_by_side() {
 }
 
 proptest! {
-    /// Bytes that were not sealed in the session do not open.
+    /// A session does not open bytes that its other end did not seal.
     #[test]
     fn foreign_bytes_do_not_open(mut datagram in prop::collection::vec(any::<u8>(), 0..200)) {
         let (_, b) = Pair::new().sessions(&[0; KEY]);

@@ -1,19 +1,20 @@
-//! Backlog of packets that were read from the TUN device and wait to be sent. Each flow has a queue. Deficit round robin serves the queues, starting
-//! with the queues of new flows, as in RFC 8290, section 4.2.
+//! Backlog of packets that the engine has read from the TUN device but has not sent yet. Each flow has a
+//! queue. Deficit round robin serves the queues, starting with the queues of new flows, as in RFC 8290,
+//! section 4.2.
 //!
 //! The device's own queue is in order of arrival. Streams whose packets arrive faster than the engine sends them fill the device's queue with
-//! megabytes. A packet for which a program waits would queue behind all of them.
+//! megabytes. A packet for which a program waits would queue behind all packets of these streams.
 
 use crate::flow::SLOTS;
 use std::collections::VecDeque;
 
-/// Number of bytes that a flow sends before the next flow has its turn (quantum in RFC 8290). About the length of the longest packet.
+/// Number of bytes that a flow sends before the next flow may send (quantum in RFC 8290). The number is about the length of the longest packet.
 const TURN: isize = 64 << 10;
 
 /// A packet in its slot of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// The number of its slot.
+    /// The number of the packet's slot.
     pub(super) slot: usize,
     /// The packet's length in bytes, with its virtio header.
     pub(super) length: usize,
@@ -30,7 +31,7 @@ struct Waiting {
 #[derive(Default, Debug)]
 struct Flow {
     waiting: VecDeque<Waiting>,
-    /// Bytes that the flow may still send in this turn. Negative if its last packet exceeded them.
+    /// Number of bytes that the flow may still send in this round. The credit is negative if the last packet of the flow exceeded the credit.
     credit: isize,
     /// Whether the flow is in one of the lists.
     listed: bool,
@@ -40,7 +41,7 @@ struct Flow {
 #[derive(Debug)]
 pub(super) struct Backlog {
     flows: [Flow; SLOTS],
-    /// Flows that have just begun to wait (new), and all others (old).
+    /// Flows that have just begun to wait (new), and all other waiting flows (old).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// Slots without a packet.
@@ -69,13 +70,13 @@ impl Backlog {
         self.waiting == 0
     }
 
-    /// Returns a slot for the next packet, or `None` if all are in use.
+    /// Returns a slot for the next packet, or `None` if all slots are in use.
     #[inline]
     pub(super) fn free_slot(&self) -> Option<usize> {
         self.free.last().copied()
     }
 
-    /// Adds the packet of this length that was read into [`Self::free_slot`].
+    /// Adds the packet of this length that the caller read into [`Self::free_slot`].
     #[inline]
     pub(super) fn push(&mut self, length: usize, flow: usize, fragment: bool) {
         let number = flow % SLOTS;
@@ -124,7 +125,7 @@ impl Backlog {
         flow.waiting.pop_front()
     }
 
-    /// Takes a packet of the flow at the head of the list. Returns `None` if the flow's turn ends.
+    /// Takes a packet of the flow at the head of the list. Returns `None` if the flow has used its credit or has no packet left.
     fn by_turns(&mut self) -> Option<Waiting> {
         let is_new = !self.new.is_empty();
         let list = if is_new { &mut self.new } else { &mut self.old };
@@ -149,7 +150,7 @@ impl Backlog {
         None
     }
 
-    /// Frees the slots of a batch that was sent.
+    /// Frees the slots of a sent batch.
     pub(super) fn free(&mut self, batch: &mut Vec<Unit>) {
         self.free.extend(batch.drain(..).map(|unit| unit.slot));
     }
@@ -212,8 +213,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each packet is sent once, and the packets of a flow in order, whatever is read in between. While a fragment waits, all packets keep their
-        /// order.
+        /// The backlog sends each packet once and the packets of a flow in order, whatever the engine reads
+        /// in between. While a fragment waits, all packets keep their order.
         #[test]
         fn packets_of_a_flow_are_sent_once_and_in_order(
             steps in prop::collection::vec((prop::collection::vec((0..SLOTS, 0_usize..70_000, prop::bool::weighted(0.02)), 0..40), 1_usize..300_000), 1..30),

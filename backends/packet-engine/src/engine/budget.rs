@@ -1,4 +1,4 @@
-//! Limits the time for which the packet threads may run ahead of all other threads, so that they starve no program.
+//! Limits the time for which the packet threads may run ahead of all other threads, so that the packet threads starve no program.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ impl Part {
         most: Duration::from_millis(2),
     };
 
-    /// Returns the share of all threads together: a quarter of the processors. Two daemons on one machine (two networks, or a lab) then leave half of
-    /// it to other programs.
+    /// Returns the share of all threads together: a quarter of the processors. With this share, two daemons
+    /// on one machine (two networks, or a test environment) leave half of the processors to other programs.
     pub(super) fn of_all(processors: u32) -> Self {
         Self {
             of: (processors.max(1), 4),
@@ -52,7 +52,7 @@ impl Budget {
         }
     }
 
-    /// Subtracts the time for which a thread ran ahead. Returns whether threads may run ahead from now on.
+    /// Subtracts from the budget the time for which a thread ran ahead. Returns whether threads may run ahead from now on.
     pub(super) fn spend(&mut self, now: Instant, ahead: Duration) -> bool {
         let Part {
             of: (numerator, denominator),
@@ -83,7 +83,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(250);
 
-    /// Returns the time that threads run ahead within one second, if this many threads always have work.
+    /// Returns the time that `threads` threads run ahead within one second if all of them always have work.
     fn ahead_in_a_second(budget: &mut Budget, threads: u32, start: Instant) -> Duration {
         let (mut ahead, mut may) = (Duration::ZERO, true);
         for number in 1..=4000 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// No sequence of work and waits yields more than the share, what was saved up, and one batch.
+        /// No sequence of work and waits lets a thread run ahead for longer than its share, the saved budget and one batch together.
         #[test]
         fn never_more_than_the_part(steps in prop::collection::vec((0_u64..3000, 0_u64..=100), 1..500)) {
             let start = Instant::now();

@@ -13,10 +13,10 @@ pub struct EngineConfig {
     pub framing: Framing,
     /// The UDP port of this node and of its peers.
     pub port: u16,
-    /// Whether flows use different source ports. If not, the source port is `port`.
+    /// Whether flows use different source ports. If flows do not use different source ports, the source port is `port`.
     pub spread: bool,
     /// How the engine reads and sends packets.
     pub features: Features,
-    /// The tunnel's own addresses, the source of ICMP errors to pods.
+    /// The tunnel's own addresses, which are the sources of ICMP errors to pods.
     pub sources: Option<Addresses>,
 }

@@ -1,5 +1,5 @@
-//! ICMP errors to pods. A raw socket sends them as packets of this host. If they were written to the TUN device, the kernel would drop them as forged,
-//! because their source is this host's own address.
+//! ICMP errors to pods. A raw socket sends the ICMP errors as packets of this host. The kernel would drop
+//! ICMP errors from the TUN device as forged, because their source is this host's own address.
 
 use crate::counters::{Counters, add};
 use crate::icmp;
@@ -16,7 +16,7 @@ const RAW: i32 = 255;
 
 /// Sends ICMP errors at a limited rate.
 pub(super) struct Errors {
-    /// The tunnel's own addresses, at most one of each family, and the socket that sends from each.
+    /// The tunnel's own addresses, at most one of each family, and the socket that sends from each address.
     sockets: Vec<(IpAddr, Socket)>,
     buckets: Buckets,
     began: Instant,
@@ -54,7 +54,7 @@ impl Errors {
         }
     }
 
-    /// Sends an error to the sender of `packet`, unless that is not allowed or the rate limit is reached.
+    /// Sends an error to the sender of `packet`, unless the protocol forbids the error or the engine has reached the rate limit.
     pub(super) fn reply(
         &mut self,
         kind: Icmp,

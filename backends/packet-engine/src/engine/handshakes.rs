@@ -54,7 +54,7 @@ impl<P: Port> Handshakes<P> {
         next
     }
 
-    /// Sends a datagram. Does not wait for room in the socket, because the protocol repeats lost messages.
+    /// Sends a datagram. This function does not wait for room in the socket, because the protocol repeats lost messages.
     fn send(
         &self,
         to: Endpoint,

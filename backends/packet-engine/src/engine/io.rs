@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 pub(super) trait Device: AsFd {
     /// Returns the offloads that the kernel granted.
     fn offload(&self) -> Offload;
-    /// Reads one packet and returns its length in bytes. Returns `WouldBlock` if none is waiting.
+    /// Reads one packet and returns its length in bytes. Returns `WouldBlock` if no packet is waiting.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
     /// Writes one packet from its parts, in one system call.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
@@ -32,7 +32,7 @@ impl Device for Tun {
 }
 
 pub(super) trait Port: AsFd {
-    /// Whether the socket is an IPv6 socket.
+    /// Returns whether the socket is an IPv6 socket.
     fn is_ipv6(&self) -> bool;
     /// Fills at most `most` receive buffers and returns their number. Returns `WouldBlock` if nothing is waiting.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;

@@ -1,4 +1,4 @@
-//! Rate-limited logging of packet errors: the first of each kind, then at most one line a minute with the count.
+//! Rate-limited logging of packet errors: the first error of each kind, then at most one line a minute with the count.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ struct LogKind {
 }
 
 impl LogLimit {
-    /// Counts occurrences of a kind. Returns the number to log, if a line is due.
+    /// Counts errors of a kind. Returns the number of errors to log, if a log line is due.
     pub(super) fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {

@@ -1,4 +1,4 @@
-//! Distinguishes messages (short packets that a program most likely waits for) from the packets of streams.
+//! Distinguishes messages (short packets for which a program most likely waits) from the packets of streams.
 
 use crate::flow;
 use crate::packet::Header;
@@ -6,19 +6,21 @@ use std::time::{Duration, Instant};
 
 /// Minimum size in bytes at which a unit of one or more packets of a flow is a bulk transfer.
 const BULK: usize = 4096;
-/// Time after a bulk transfer during which the short packets of its flow are not messages, because they are the ends of the flow's bursts. After a
-/// flood, the short packets of all flows are not messages for the same time.
+/// Time after a bulk transfer during which the short packets of its flow are not messages. These packets are
+/// the ends of the flow's bursts. After a flood, the short packets of all flows are not messages for the same
+/// length of time.
 const LATELY: Duration = Duration::from_secs(1);
 /// Interval in which the counter counts short packets.
 const COUNTED: Duration = Duration::from_millis(100);
-/// Maximum number of short packets within [`COUNTED`], over all flows. More short packets are a flood, and none of them is a message. A flood keeps the
-/// processors busy. If threads then ran ahead of the programs at both ends, only half of the packets would arrive.
+/// Maximum number of short packets within [`COUNTED`], over all flows. A larger number of short packets is a flood, and none of these
+/// packets is a message. A flood keeps the processors busy. If the packet threads ran ahead of the programs at both ends during a
+/// flood, only half of the packets would arrive.
 const FLOOD: u32 = 2000;
 
-/// The number of places for flows. Two flows may share a place. Short packets of a flow that shares its place with a stream are not messages.
+/// The number of slots for flows. Two flows may share a slot. Short packets of a flow that shares its slot with a stream are not messages.
 const FLOWS: usize = 1024;
 
-/// Counter of the messages in a batch. Remembers which flows carried bulk transfers.
+/// Counter of the messages in a batch. The counter remembers which flows carried bulk transfers.
 pub(super) struct Messages {
     /// Time of the last bulk transfer of each flow.
     bulk: Vec<Option<Instant>>,
@@ -59,7 +61,7 @@ impl Messages {
         self.count
     }
 
-    /// Counts a unit of one or more packets with a total of `length` bytes. `packet` is its first packet.
+    /// Counts a unit of one or more packets with a total of `length` bytes. `packet` is the first packet of the unit.
     #[inline]
     pub(super) fn take(&mut self, packet: &[u8], length: usize) {
         if length >= BULK || length <= flow::MESSAGE {

@@ -1,8 +1,8 @@
-//! Scheduling of the packet threads. While such a thread waits for a processor, all of its packets wait.
+//! Scheduling of the packet threads. While a packet thread waits for a processor, all packets of the thread wait.
 //!
-//! While messages arrive (short packets that a program waits for), a thread runs ahead of all ordinary programs. The thread's [`Budget`] limits this
+//! While messages arrive (short packets for which a program waits), a thread runs ahead of all ordinary programs. The thread's [`Budget`] limits this
 //! priority to a part of the time. When the budget is spent, and while all traffic is bulk traffic, the thread shares processors with other threads,
-//! at three times the default weight. Each read then returns more packets, which increases throughput.
+//! at three times the default weight. When threads share processors, each read returns more packets, which increases throughput.
 
 #![allow(unsafe_code)]
 
@@ -27,14 +27,14 @@ const MESSAGES: usize = 4;
 /// Period within which [`MESSAGES`] must arrive.
 const LATELY: Duration = Duration::from_secs(1);
 
-/// Method by which a thread has priority over others.
+/// Method by which a thread has priority over other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Means {
     /// `SCHED_RR`: ahead of every ordinary program.
     RealTime,
     /// The highest weight (nice -20).
     Weight,
-    /// No method, because the kernel refuses both or the options disable them.
+    /// No method, because the kernel refuses both methods or the options disable both methods.
     Nothing,
 }
 
@@ -48,7 +48,7 @@ impl Means {
         }
     }
 
-    /// Returns the means that the kernel grants. Tests them in a thread that ends afterwards.
+    /// Returns the method that the kernel grants. This function tests the methods in a thread that ends afterwards.
     pub(super) fn granted() -> Self {
         let means = [Means::RealTime, Means::Weight];
         std::thread::Builder::new()
@@ -58,7 +58,7 @@ impl Means {
             .unwrap_or(Means::Nothing)
     }
 
-    /// Lets the calling thread run ahead. Returns false if the kernel refuses.
+    /// Lets the calling thread run ahead of ordinary programs. Returns false if the kernel refuses the request.
     fn use_now(self) -> bool {
         match self {
             Means::RealTime => schedule(&Attributes {
@@ -86,7 +86,7 @@ struct Attributes {
     period: u64,
 }
 
-/// Returns the attributes of an ordinary thread with this nice value. The short slice lets it run earlier since Linux 6.12.
+/// Returns the attributes of an ordinary thread with this nice value. The short slice lets the thread run earlier since Linux 6.12.
 fn ordinary(nice: i32) -> Attributes {
     Attributes {
         policy: libc::SCHED_OTHER as u32,
@@ -96,7 +96,7 @@ fn ordinary(nice: i32) -> Attributes {
     }
 }
 
-/// Schedules the calling thread. Returns false if the kernel refuses.
+/// Schedules the calling thread. Returns false if the kernel refuses the request.
 fn schedule(attributes: &Attributes) -> bool {
     let attributes = Attributes {
         size: size_of::<Attributes>() as u32,
@@ -114,7 +114,7 @@ fn schedule(attributes: &Attributes) -> bool {
     set == 0
 }
 
-/// Gives the calling thread more than the default weight. Without CAP_SYS_NICE and RLIMIT_NICE, gives it the default weight.
+/// Gives the calling thread more than the default weight. Without CAP_SYS_NICE and RLIMIT_NICE, this function gives the thread the default weight.
 fn share() {
     if !schedule(&ordinary(NICE)) {
         schedule(&ordinary(0));
@@ -153,7 +153,7 @@ pub(super) struct Priority {
     /// The thread's own budget, in addition to the budget that all threads share.
     budget: Budget,
     ahead: bool,
-    /// The arrival times of the last messages, as a ring.
+    /// The arrival times of the last messages, as a ring buffer.
     messages: [Option<Instant>; MESSAGES],
     /// The index of the oldest message.
     oldest: usize,
@@ -204,7 +204,7 @@ impl Priority {
         }
     }
 
-    /// Whether [`MESSAGES`] messages arrived within [`LATELY`].
+    /// Returns whether [`MESSAGES`] messages arrived within [`LATELY`].
     fn is_waited_for(&self, now: Instant) -> bool {
         self.messages
             .get(self.oldest)
@@ -252,7 +252,7 @@ mod tests {
         [41, 40, 19].map(|field: usize| fields[field - 3].parse().unwrap())
     }
 
-    /// Runs `test` in a thread of its own, whose scheduling it changes.
+    /// Runs `test` in a separate thread, because `test` changes the scheduling of its thread.
     fn apart<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| scope.spawn(test).join().unwrap())
     }

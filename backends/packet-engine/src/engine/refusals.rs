@@ -1,15 +1,15 @@
-//! Remembers offloads that the kernel refuses, and for how long and for which destinations the engine does not try them. Without a refusal, this
-//! costs one comparison.
+//! Remembers which offloads the kernel refuses, for which destinations, and for how long the engine does not
+//! try these offloads. Without a refusal, the check costs one comparison.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Time for which the engine remembers a refusal. Routes, policies and drivers change.
+/// Time for which the engine remembers a refusal. The time is limited because routes, policies and drivers change.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
-/// Number of refusals without a success in between after which the engine treats an offload as unsupported.
+/// Number of consecutive refusals after which the engine treats an offload as unsupported.
 const IN_A_ROW: u8 = 3;
-/// Maximum number of remembered destinations. For further destinations, the engine tries each message, and the kernel refuses it once more.
+/// Maximum number of remembered destinations. For further destinations, the engine tries each message, and the kernel refuses each message.
 const DESTINATIONS: usize = 4096;
 
 /// State of an offload that the kernel may refuse.
@@ -20,7 +20,7 @@ pub(super) struct Offload {
 }
 
 impl Offload {
-    /// Whether the engine tries the offload.
+    /// Returns whether the engine tries the offload.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.off_since.is_none()
@@ -60,7 +60,7 @@ pub(super) struct Segmenting {
     to_all: Offload,
     /// Destinations for which the kernel refused segments, and the time of each refusal.
     refused: HashMap<IpAddr, Instant>,
-    /// The time of the oldest of these refusals, or an earlier time.
+    /// The time of the oldest remembered refusal, or an earlier time.
     oldest: Option<Instant>,
 }
 
@@ -74,13 +74,13 @@ impl Segmenting {
         }
     }
 
-    /// Whether the engine remembers no refusal, neither for one destination nor for all destinations.
+    /// Returns whether the engine remembers no refusal, neither for one destination nor for all destinations.
     #[inline]
     pub(super) fn is_unrestricted(&self) -> bool {
         self.refused.is_empty() && self.to_all.is_on()
     }
 
-    /// Whether the engine sends datagrams to this address as segments.
+    /// Returns whether the engine sends datagrams to this address as segments.
     #[inline]
     pub(super) fn is_on(&self, to: IpAddr) -> bool {
         self.supported
@@ -93,9 +93,9 @@ impl Segmenting {
         self.to_all.worked();
     }
 
-    /// Records that the kernel refused segments to this address, and that the engine sent the datagrams one by one. `of_path` means that the cause is
-    /// the path to the address, which does not show that the kernel lacks the offload. Returns whether this refusal disables segments to all
-    /// addresses.
+    /// Records that the kernel refused segments to this address, and that the engine sent the datagrams one
+    /// by one. If `of_path` is set, the path to the address caused the refusal, so the kernel may still
+    /// support the offload. Returns whether this refusal disables segments to all addresses.
     pub(super) fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
         // The kernel may also refuse the rest of a batch, which was gathered before the first refusal.
         if self.refused.contains_key(&to) {

@@ -1,5 +1,5 @@
-//! Receiving side: moves packets from the peers to the TUN device. Receives the waiting datagrams, checks each packet, merges packets and writes
-//! them.
+//! Receiving side: moves packets from the peers to the TUN device. This module receives the waiting
+//! datagrams, checks each packet, merges packets and writes the merged packets.
 
 use super::config::EngineConfig;
 use super::io::{Device, Port};
@@ -73,7 +73,7 @@ pub(super) struct RxState {
     log: LogLimit,
     /// The offloads that the kernel granted for the device.
     offload: Offload,
-    /// Whether the engine writes GSO packets of each kind, if the device accepts them.
+    /// Whether the engine writes GSO packets of each kind, if the device accepts GSO packets.
     tcp: refusals::Offload,
     udp: refusals::Offload,
     /// The messages of the last batch.
@@ -97,7 +97,7 @@ impl RxState {
         }
     }
 
-    /// Whether the engine merges packets of all kinds, if the device accepts GSO packets.
+    /// Returns whether the engine merges packets of all kinds, if the device accepts GSO packets.
     #[inline]
     pub(super) fn merges(&self) -> bool {
         self.tcp.is_on() && self.udp.is_on()
@@ -134,9 +134,10 @@ impl<D: Device, P: Port> Rx<D, P> {
             .unwrap_or_default()
     }
 
-    /// Returns the queue for a packet, chosen by its flow. The kernel gives the replies of a flow to the queue into which its packets were written
-    /// (tun_flow_update). All datagrams of a peer arrive at one socket. If the thread of that socket wrote into only one queue, one thread would send
-    /// all packets to this peer.
+    /// Returns the queue for a packet, chosen by its flow. The kernel gives the replies of a flow to the
+    /// queue into which the engine wrote the flow's packets (tun_flow_update). All datagrams of a peer arrive
+    /// at one socket. If the socket's thread wrote packets into only one queue, one thread would send all
+    /// packets to the peer.
     fn queue_of(&self, packet: &[u8]) -> Option<&D> {
         let number = match self.queues.len() {
             0 | 1 => 0,
@@ -294,7 +295,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Whether a receive buffer that looks like many datagrams is a single datagram with a UDP GSO packet of the sender.
+    /// Returns whether a receive buffer that appears to hold many datagrams holds a single datagram with a UDP GSO packet of the sender.
     fn is_gathered(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
         let Some(datagram) = buffer.get(meta.at.clone()) else {
             return false;
@@ -312,7 +313,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             .is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, meta.segment))
     }
 
-    /// Returns the range and header of the packet in a datagram, or the reason to drop it. Sets the packet's ECN field.
+    /// Returns the range and header of the packet in a datagram, or the reason to drop it. This function also sets the packet's ECN field.
     #[inline]
     fn judge(
         &self,
@@ -355,7 +356,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         add(&self.counters.received.units, written.units);
     }
 
-    /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
+    /// Writes a group as a whole, or packet by packet if the kernel does not accept the group.
     fn group(
         &self,
         queue: &D,
@@ -426,13 +427,13 @@ impl<D: Device, P: Port> Rx<D, P> {
                 device = %self.config.device,
                 seconds = REMEMBERED.as_secs(),
                 count = times,
-                "the kernel refuses merged packets, writing packets one by one for now"
+                "the kernel refuses merged packets; writing packets one by one for now"
             );
         }
     }
 
-    /// Writes a packet that the kernel does not accept unchanged: completes its checksum and splits it into single packets. Returns the number of
-    /// lost packets.
+    /// Completes the checksum of a packet that the kernel does not accept unchanged, splits it into single
+    /// packets, and writes the single packets. Returns the number of lost packets.
     fn one_by_one(
         &self,
         queue: &D,
@@ -497,7 +498,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Returns the packet in a dropped datagram. With WireGuard, an earlier step opened the datagram in place, so the packet is at its beginning.
+    /// Returns the packet in a dropped datagram. With WireGuard, an earlier step opened the datagram in
+    /// place, so the packet is at the beginning of the datagram.
     fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
         if self.wireguard.is_some() {
             datagram.get(..told_length(datagram)?)

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The number of retries after a temporary error.
+/// The maximum number of retries after a temporary error.
 const TRIES: usize = 3;
 
 /// The next step after a failed send.
@@ -10,15 +10,15 @@ const TRIES: usize = 3;
 pub(super) enum SendAction {
     /// Retry at once.
     Retry,
-    /// Retry when the socket has room.
+    /// Retries when the socket has room.
     Wait,
-    /// Send each datagram of the message separately.
+    /// Sends each datagram of the message separately.
     SendSingly,
     /// Drop the message.
     Drop,
 }
 
-/// Returns the next step after an error. `many`: the message has several datagrams. `tries` is the number of retries so far.
+/// Returns the next step after an error. `many` is set if the message has several datagrams. `tries` is the number of retries so far.
 pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
     match error.raw_os_error() {
         // The kernel may report an ICMP error about an earlier packet in reply to this send.
@@ -34,7 +34,7 @@ pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAct
     }
 }
 
-/// Returns the kind of error. Each kind is logged separately.
+/// Returns the kind of error. The engine logs each kind separately.
 pub(super) fn kind(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "send: forbidden",
@@ -51,15 +51,17 @@ pub(super) fn kind(error: &io::Error) -> &'static str {
 pub(super) fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            "a firewall on this host refuses it; check its rules for outgoing packets (`nft list ruleset`, `iptables -S OUTPUT`)"
+            "a firewall on this host drops the packets; check the firewall's rules for outgoing packets (`nft list ruleset`, `iptables -S OUTPUT`)"
         }
         Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ECONNREFUSED) => {
-            "this host has no route to that node; check `ip route get` with its address, and the interface"
+            "this host has no route to the peer; check `ip route get` with the peer's address, and the interface"
         }
         Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
             "the interface cannot keep up, or memory is short; check `ip -s link` and `nstat -az UdpSndbufErrors`"
         }
-        Some(libc::EMSGSIZE) => "it exceeds the interface's MTU; compare that with FLANNEL_MTU",
+        Some(libc::EMSGSIZE) => {
+            "a packet exceeds the interface's MTU; compare the MTU with FLANNEL_MTU"
+        }
         _ => "check the kernel log (`dmesg`)",
     }
 }

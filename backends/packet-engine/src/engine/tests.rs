@@ -1,5 +1,5 @@
-//! The engine's invariant: every packet that was read is delivered or counted as dropped, whichever read, write or send fails. Lasting errors do not
-//! cause a busy loop.
+//! The engine's invariant: it delivers each packet that it reads or counts the packet as dropped, whichever
+//! read, write or send fails. Lasting errors do not cause a busy loop.
 
 use super::backlog::Backlog;
 use super::io::{Device, Port};
@@ -40,7 +40,7 @@ const ALL: Offload = Offload {
     udp: true,
 };
 
-/// The results of calls, in order. After the last one, all calls succeed.
+/// The results of calls, in order. After the last result, all calls succeed.
 type Script = Mutex<VecDeque<i32>>;
 
 fn next(script: &Script) -> io::Result<()> {
@@ -57,7 +57,7 @@ struct FakeTun {
     faults: Script,
     /// The successful writes.
     written: Mutex<Vec<Vec<u8>>>,
-    /// Whether GSO packets are refused, as some kernels do.
+    /// Whether the device refuses GSO packets, as some kernels do.
     refuses: Mutex<bool>,
 }
 
@@ -113,15 +113,16 @@ impl Device for FakeTun {
 struct FakeSocket {
     event: EventFd,
     faults: Script,
-    /// The numbers of packets and bytes that were taken.
+    /// The numbers of packets and bytes that the socket accepted.
     taken: Mutex<(usize, usize)>,
     /// The number of packets in each call.
     runs: Mutex<Vec<usize>>,
-    /// Destinations for which messages of several datagrams are refused, with the errno. A route with a smaller MTU or an IPsec policy does this.
+    /// Destinations for which the socket refuses messages of several datagrams, with the errno. A route with a
+    /// smaller MTU or an IPsec policy causes such refusals.
     refuses: Mutex<Vec<(IpAddr, i32)>>,
-    /// The destinations for which messages of several datagrams were tried.
+    /// The destinations of the messages of several datagrams that the engine tried to send.
     segmented: Mutex<Vec<IpAddr>>,
-    /// The TOS octets of the messages that were taken.
+    /// The TOS octets of the messages that the socket accepted.
     tos: Mutex<Vec<u8>>,
 }
 
@@ -340,7 +341,7 @@ fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
 enum Incoming {
     Packet(Recipe),
     Partial(Recipe),
-    /// A GSO packet of the peer's kernel; for UDP with the segment size.
+    /// A GSO packet of the peer's kernel, and the segment size for UDP.
     Super(Recipe, usize),
     Damaged(Recipe, usize),
     Noise(Vec<u8>),
@@ -527,7 +528,7 @@ proptest! {
     }
 }
 
-/// This holds for merged and for single packets.
+/// The engine writes the packets of a flow into one queue, both merged and single packets.
 #[test]
 fn packets_of_a_flow_are_written_into_one_queue() {
     const FLOWS: u8 = 16;
@@ -588,7 +589,8 @@ fn packets_of_a_flow_are_written_into_one_queue() {
     );
 }
 
-/// Some releases of Linux 6.1 and 6.6 refuse merged packets. They are written one by one, and after some refusals nothing is merged.
+/// Some releases of Linux 6.1 and 6.6 refuse merged packets. The engine writes refused packets one by one,
+/// and after some refusals it merges no packets.
 #[test]
 fn refused_merged_packets_are_written_one_by_one() {
     let (socket, from) = loopback();
@@ -647,7 +649,7 @@ fn peer_at(n: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, n).into()
 }
 
-/// Sends a GSO packet to each of these peers, in turn. Returns the peers for which several datagrams were passed to the kernel at once.
+/// Sends a GSO packet to each of these peers, in turn. Returns the peers for which the engine passed several datagrams to the kernel at once.
 fn send_super_packets(
     tx: &Tx<FakeTun, FakeSocket>,
     line: &FakeSocket,
@@ -757,7 +759,8 @@ fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_acce
     assert_eq!(tx.counters.sent.all_drops(), 0);
 }
 
-/// Since January 2025, Linux refuses a segment that exceeds the MTU of the route as too long. As a single datagram, it is sent in fragments.
+/// Since January 2025, Linux refuses a segment that exceeds the MTU of the route (`EMSGSIZE`). If the engine
+/// sends the same bytes as a single datagram, Linux fragments the datagram.
 #[test]
 fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mtu() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
@@ -767,7 +770,7 @@ fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mt
     assert_eq!(tried, [2, 3, 4, 5, 9].map(peer_at));
 }
 
-/// However many peers refuse, memory for them is bounded, and the datagrams arrive.
+/// However many peers' paths refuse segmented sends, the memory for these peers is bounded, and all datagrams arrive.
 #[test]
 fn refused_segments_are_remembered_of_each_of_many_peers() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
@@ -847,7 +850,7 @@ fn merged_writes_go_on_when_refusals_are_rare() {
     );
 }
 
-/// There is one socket per queue for each address. systemd returns them in the reverse of the order in which they were stored.
+/// There is one socket per queue for each address. systemd returns the sockets in the reverse of the order in which flanneld stored them.
 #[test]
 fn inherited_sockets_are_known_by_their_addresses() {
     let features = Features {
@@ -949,7 +952,7 @@ fn port_holder_hint_depends_on_the_framing() {
         mac: [0; 6],
     });
     assert!(
-        of_vxlan.contains("is taken")
+        of_vxlan.contains("cannot bind UDP")
             && of_vxlan.contains("type vxlan")
             && of_vxlan.contains("another Port in"),
         "{of_vxlan}"
@@ -966,7 +969,7 @@ fn port_holder_hint_depends_on_the_framing() {
     );
 }
 
-/// A lasting error: each attempt is counted, and the pauses grow, here up to 32 ms.
+/// Number of attempts during a lasting error: the engine counts each attempt, and the pauses grow up to 32 ms here.
 const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
 

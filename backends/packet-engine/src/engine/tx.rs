@@ -1,5 +1,5 @@
-//! Sending side: moves packets from the TUN device to the peers. Reads the waiting packets, splits them, gathers the datagrams by peer and size, and
-//! sends them.
+//! Sending side: moves packets from the TUN device to the peers. This side reads the waiting packets, splits
+//! them, gathers the datagrams by peer and size, and sends the datagrams.
 
 use super::backlog::{Backlog, Unit};
 use super::config::EngineConfig;
@@ -35,17 +35,18 @@ mod sealed;
 
 /// Room for one packet in bytes: the longest packet and its virtio header.
 pub(super) const SLOT: usize = 65_536 + 64;
-/// Size of a batch in bytes. Packets that arrive during a batch wait for its end.
+/// Size of a batch in bytes. Packets that arrive during a batch wait for the end of the batch.
 pub(super) const BATCH: usize = 64 << 10;
 /// Maximum number of datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
 /// Room for the generated headers of one packet, in bytes.
 const MADE: usize = HEADERS + framing::VXLAN;
-/// Number of pieces at which a batch is sent early.
+/// Number of pieces at which the engine sends a batch early.
 const PIECES: usize = 4096;
-/// Number of pieces at which a batch is sent early with WireGuard and several queues. If a thread loses its processor after sealing and before sending,
-/// the threads of other queues overtake it. A peer's replay window reaches back over 8128 datagrams (some milliseconds of a fast link). Datagrams that
-/// arrive later are lost.
+/// Number of pieces at which the engine sends a batch early with WireGuard and several queues. If a thread loses its
+/// processor after sealing and before sending, the threads of other queues overtake this thread. A peer's
+/// replay window reaches back over 8128 datagrams (some milliseconds of a fast link). The peer rejects
+/// datagrams that arrive behind this window.
 const SEALED: usize = 64;
 /// Time for which a send waits for room in the socket, in milliseconds.
 const SEND_TIMEOUT: u16 = 100;
@@ -70,11 +71,11 @@ struct Gathered {
     pieces: Vec<Piece>,
     made: Vec<u8>,
     used: usize,
-    /// Whether the last message is complete: a shorter datagram ends it.
+    /// Whether the last message is complete: a shorter datagram ends the message.
     ended: bool,
 }
 
-/// A datagram to be sent.
+/// A datagram that the engine has to send.
 #[derive(Clone, Copy)]
 struct Datagram {
     to: Endpoint,
@@ -92,13 +93,13 @@ pub(super) struct TxState {
     log: LogLimit,
     /// Decides to which destinations the engine sends datagrams of one size as segments of one message.
     pub(super) segmenting: Segmenting,
-    /// A packet before it is sealed.
+    /// A packet before sealing.
     plain: Vec<u8>,
-    /// Counter of the short packets in the last batch that programs wait for.
+    /// Counter of the short packets in the last batch for which programs wait.
     messages: Messages,
 }
 
-/// A packet from the TUN device that passed the checks of its form.
+/// A packet from the TUN device that passed validation.
 struct Unpacked {
     /// The packet's offset in the buffer, after its virtio header.
     start: usize,
@@ -108,7 +109,7 @@ struct Unpacked {
 }
 
 impl Unpacked {
-    /// Returns the length of the longest segment, if there are segments, and the number of packets that counters add for this one.
+    /// Returns the length of the longest segment, if there are segments, and the number of packets that counters add for this packet.
     fn segments(&self) -> (Option<usize>, usize) {
         if let Split::Segments(segments) = &self.split {
             (Some(segments.full()), segments.count())
@@ -219,7 +220,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         self.flush(buffer, state);
     }
 
-    /// Reads packets that wait in the device, while there is room for them. Returns the error that stopped it.
+    /// Reads packets that wait in the device, while the backlog has room for the packets. Returns the error that stopped the read.
     pub(super) fn read(&self, backlog: &mut Backlog, buffer: &mut [u8]) -> Option<io::Error> {
         while let Some(slot) = backlog.free_slot() {
             let packet = buffer.get_mut(slot * SLOT..(slot + 1) * SLOT)?;
@@ -235,7 +236,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         None
     }
 
-    /// Returns the flow of a packet as it was read, and whether it is a fragment.
+    /// Returns the flow of a packet from the device, and whether the packet is a fragment.
     #[inline]
     fn flow(&self, read: &[u8]) -> (usize, bool) {
         let packet = read.get(self.vnet()..).unwrap_or_default();
@@ -272,7 +273,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Validates a packet and determines how to split it. Counts a malformed packet as dropped and returns `None`.
+    /// Validates a packet and determines how to split it. This function counts a malformed packet as dropped and returns `None`.
     fn unpack(&self, at: usize, length: usize, buffer: &mut [u8]) -> Option<Unpacked> {
         let sent = &self.counters.sent;
         let dropped = |reason| {
@@ -334,7 +335,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                     device = %self.config.device,
                     destination = %unpacked.header.destination,
                     count = times,
-                    "no node has a subnet for the destination"
+                    "no node has a subnet with the destination"
                 );
             }
         }
@@ -346,9 +347,9 @@ impl<D: Device, P: Port> Tx<D, P> {
                 source = %unpacked.header.source,
                 destination = %unpacked.header.destination,
                 reason = reason.as_str(),
-                remedy = "check `ip route get` with the destination: a pod sends tunnel packets itself, or the route to that node leads into the device",
+                remedy = "check `ip route get` with the destination: a pod sends tunnel packets itself, or the route to the destination leads into the device",
                 count = times,
-                "dropped a packet to the tunnel's port of a node: it would be sent into the tunnel again"
+                "dropped a packet to the tunnel's port on a node: flanneld would send it into the tunnel again"
             );
         }
         self.counters.sent.dropped_many(reason, count);
@@ -428,7 +429,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Writes the encapsulation headers of a packet after the headers generated so far. Returns their length in bytes.
+    /// Writes the encapsulation headers of a packet after the headers generated so far. Returns the length of the headers in bytes.
     #[inline]
     fn front(&self, gathered: &mut Gathered, peer: &Peer, header: &Header) -> usize {
         if gathered.made.len() < gathered.used + MADE {
@@ -598,7 +599,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Remembers a refusal, and logs a new one.
+    /// Remembers a refusal, and logs a new refusal.
     #[cold]
     fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut TxState) {
         let (device, seconds) = (&self.config.device, REMEMBERED.as_secs());
@@ -613,7 +614,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 seconds,
                 error = %error,
                 count = times,
-                "UDP_SEGMENT failed to several peers in a row, sending datagrams one by one for now"
+                "UDP_SEGMENT failed to several consecutive peers; sending datagrams one by one for now"
             );
         } else if let Some(times) = state.log.count("segmented sends", 1) {
             tracing::info!(
@@ -621,14 +622,14 @@ impl<D: Device, P: Port> Tx<D, P> {
                 address = %message.to.ip(),
                 seconds,
                 error = %error,
-                reason = "the route to it has a smaller MTU, or an IPsec policy",
+                reason = "the route to the peer has a smaller MTU, or an IPsec policy",
                 count = times,
-                "UDP_SEGMENT failed to a peer, sending datagrams to it one by one for now"
+                "UDP_SEGMENT failed to a peer; sending datagrams to the peer one by one for now"
             );
         }
     }
 
-    /// Sends one datagram. Returns whether it was sent.
+    /// Sends one datagram. Returns whether the engine sent the datagram.
     fn single(&self, one: &Message, state: &mut TxState, buffer: &[u8]) -> bool {
         let mut tries = 0;
         loop {
@@ -681,7 +682,7 @@ impl Gathered {
         }
     }
 
-    /// Adds a datagram, whose pieces begin at `from`, to the last message if it fits, or starts a new one.
+    /// Adds a datagram, whose pieces begin at `from`, to the last message if the datagram fits, or else to a new message.
     #[inline]
     fn add(&mut self, datagram: Datagram, from: usize, gso: bool) {
         let end = self.pieces.len();

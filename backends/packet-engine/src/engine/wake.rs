@@ -30,14 +30,14 @@ impl Wake {
         let _ = self.event.write(1);
     }
 
-    /// Waits for some milliseconds, or until the signal.
+    /// Waits for this number of milliseconds, or until the signal.
     pub(super) fn sleep(&self, milliseconds: u16) {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut polled = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut polled, PollTimeout::from(milliseconds));
     }
 
-    /// Whether the signal is set, for threads that never wait because they always have work.
+    /// Returns whether the signal is set, for threads that never wait because they always have work.
     #[inline]
     pub(super) fn called(&self) -> bool {
         self.called.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Tests which packets are merged, and that no packet is lost, invented or overtaken within its flow.
+//! Tests that the merger merges the right packets, and that it loses, invents and reorders no packet of a flow.
 
 use super::super::split::tests::{Recipe, recipe};
 use super::*;
@@ -242,7 +242,7 @@ fn disabled_merging_merges_nothing() {
     assert!(merger.groups().is_empty());
 }
 
-/// Returns the packet with a partial checksum, as a kernel passes it on that leaves checksums to the network card.
+/// Returns the packet with a partial checksum, as a kernel with checksum offload passes it on.
 fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let mut packet = packet.to_vec();
@@ -299,7 +299,7 @@ fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Partial checksums make no difference: the results have complete checksums, and no fewer packets are merged.
+    /// Partial checksums make no difference: the engine merges as many packets as with complete checksums, and the results have complete checksums.
     #[test]
     fn partial_checksums_make_no_difference(recipe in recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
@@ -324,7 +324,7 @@ proptest! {
         }
     }
 
-    /// A GSO packet is passed on as a whole and counts as its segments. No packet is merged with it.
+    /// The merger passes on a GSO packet as a whole and counts its segments. The merger adds no packet to the GSO packet.
     #[test]
     fn a_super_packet_stays_whole(recipe in recipe(20_000), size in 400usize..1500) {
         let packet = recipe.partial();

@@ -4,7 +4,7 @@ use etherparse::{IpSlice, PacketBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Reference parser of extension headers. Returns protocol, offset and fragment.
+/// Reference parser of extension headers. Returns the protocol, the offset and the fragment kind.
 fn slow_chain(
     packet: &[u8],
     protocol: u8,

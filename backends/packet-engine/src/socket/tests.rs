@@ -239,7 +239,7 @@ impl Dialog {
         froms
     }
 
-    /// Sends one query. Returns the endpoint to which replies are sent.
+    /// Sends one query. Returns the endpoint for replies.
     fn ask(&mut self) -> Endpoint {
         let question = self.pass(false, &[message(self.asked.into(), 0..3)])[0];
         assert_eq!(
@@ -279,7 +279,7 @@ fn answers_come_from_the_address_that_was_asked() {
     }
 }
 
-/// If source addresses are lost, no datagram is lost or overtaken.
+/// If the host loses source addresses, no datagram is lost or overtaken.
 #[test]
 fn answers_from_a_lost_address_are_sent_from_another() {
     for (mut dialog, lost) in dialogs() {

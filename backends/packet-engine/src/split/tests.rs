@@ -1,11 +1,11 @@
-//! Tests that a GSO packet is split into the packets that the sender would have sent as single ones.
+//! Tests that the split of a GSO packet yields the single packets that the sender would have sent without GSO.
 
 use super::super::merge::Merger;
 use super::*;
 use crate::reason::Reason;
 use proptest::prelude::*;
 
-/// The parameters of a packet. The tests of merging also use them.
+/// The parameters of a packet. The tests of merging also use recipes.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub ipv6: bool,
@@ -233,7 +233,7 @@ proptest! {
         }
     }
 
-    /// Any header with any packet yields a result, with no more bytes than before.
+    /// The split of any packet with any header yields a result, with no part longer than the packet.
     #[test]
     fn split_never_panics(head in any::<[u8; 10]>(), kind in 0u8..6, mut packet in proptest::collection::vec(any::<u8>(), 0..300), v6 in any::<bool>(), protocol in prop_oneof![Just(6u8), Just(17), any::<u8>()]) {
         let mut head = head;

@@ -44,7 +44,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Reference lookup over all subnets: the longest prefix takes precedence, and of equal ones the last.
+/// Reference lookup over all subnets: the longest prefix takes precedence, then the last entry.
 fn slow(peers: &[(IpNet, Peer)], ip: IpAddr) -> Option<&Peer> {
     peers
         .iter()

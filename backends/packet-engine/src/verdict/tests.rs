@@ -13,7 +13,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// Node 2 has two leases, node 3 has one, and node 4 runs Go flannel and does not accept IPv6.
+/// Leases of peers: two of node 2, one of node 3, and one of node 4. Node 4 runs Go flannel and does not accept IPv6.
 const LEASES: [(&str, &str, bool); 7] = [
     ("10.5.2.0/24", "192.168.0.2", true),
     ("fd00:5:0:2::/64", "192.168.0.2", true),
@@ -92,7 +92,7 @@ fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
     }
 }
 
-/// Returns the bytes of a packet, in which only the destination port is set. The parsed header has everything else.
+/// Returns the bytes of a packet, in which only the destination port is set. The parsed header contains all other fields.
 fn to_port(header: &Header, port: u16) -> Vec<u8> {
     let mut packet = vec![0; header.total_len];
     packet[header.transport + 2..header.transport + 4].copy_from_slice(&port.to_be_bytes());
@@ -118,7 +118,7 @@ fn slow_martian(ip: &IpAddr) -> bool {
     MARTIAN_NETS.iter().any(|range| range.contains(ip))
 }
 
-/// Whether a packet is to the tunnel's port of a node.
+/// Returns whether a packet's destination is the tunnel's port on a node.
 fn slow_nested(header: &Header, port: u16) -> bool {
     let is_node = header.destination == ip(HERE)
         || LEASES

@@ -10,9 +10,10 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Number of waiting initiations from which on the node is under load, as in the kernel. The node stays under load for [`LOADED`] afterwards. Only
-/// under load must senders prove their address. The queue length is the only criterion: while the processor keeps up, messages from forged addresses
-/// do not affect the peers.
+/// Number of waiting initiations from which on the node is under load, as in the kernel. After the queue has
+/// become shorter, the node stays under load for [`LOADED`]. Senders must prove their address only while the
+/// node is under load. The queue length is the only criterion: while the processor keeps up, messages from
+/// forged addresses do not affect the peers.
 const LOAD: usize = INBOX / 8;
 const LOADED: Duration = Duration::from_secs(1);
 /// Maximum number of waiting initiations, by rank. Many peers may start together, each with a proven address.
@@ -23,9 +24,9 @@ const KNOWN: Duration = Duration::from_secs(1);
 /// Reason why the node does not queue an initiation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The node drops the initiation.
+    /// Initiation that the node drops for this reason.
     Drop(Reason),
-    /// The sender of the initiation has to prove its address.
+    /// Lack of proof of the sender's address.
     Prove,
 }
 
@@ -55,7 +56,7 @@ impl Admission {
         }
     }
 
-    /// Queues an initiation whose mac1 is correct, or returns the reason why the initiation is rejected.
+    /// Queues an initiation whose mac1 is correct, or returns the reason why the node rejects the initiation.
     pub(super) fn admit(
         &mut self,
         mut message: Message,
@@ -106,12 +107,12 @@ impl Admission {
         self.waiting.iter_mut().find_map(VecDeque::pop_front)
     }
 
-    /// Whether initiations wait.
+    /// Returns whether initiations wait.
     pub(super) fn is_waiting(&self) -> bool {
         self.waiting.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Whether an address is the endpoint of a peer: configured, or learned from authentic datagrams.
+    /// Returns whether an address is the endpoint of a peer: configured, or learned from authentic datagrams.
     pub(super) fn is_peer(&mut self, from: SocketAddr, snapshot: &Snapshot, now: Instant) -> bool {
         if self
             .looked

@@ -1,4 +1,4 @@
-//! Rate limit of curve operations for senders that proved their address: a token bucket for each, in a table of fixed size.
+//! Rate limit of curve operations for senders that proved their address: a token bucket for each sender, in a table of fixed size.
 
 use crate::limit::{Rate, mix};
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 const EACH: Rate = Rate::new(20, 5);
 /// The number of buckets, which take eight pages. Sources share buckets by hash, so that more sources need no more memory.
 const SLOTS: usize = 4096;
-/// The longest time that two sources share a bucket. A source that shares a bucket with a flood gets another bucket before the source's sessions end.
+/// The maximum time for which two sources share a bucket. A source that shares a bucket with a flood gets
+/// another bucket before the source's sessions end.
 const SHARED: Duration = Duration::from_secs(20);
 
 /// Token buckets by source.
@@ -29,7 +30,7 @@ impl Allowances {
         }
     }
 
-    /// Takes a token of the source with this key. Returns false if its bucket is empty.
+    /// Takes a token of the source with this key. Returns false if the bucket of the source is empty.
     pub(super) fn take(&mut self, key: u128, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
         if now.saturating_sub(self.seeded) >= SHARED {

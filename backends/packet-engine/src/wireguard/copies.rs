@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 /// The number of remembered initiations. An initiation replaces an older initiation in the same place. The next copy of the replaced initiation costs
 /// curve operations once more.
 const PLACES: usize = 4096;
-/// Range of the sender's ephemeral key. The node does not accept an initiation with a changed key, and no two initiations of a peer have the same
-/// key.
+/// Byte range of the sender's ephemeral key in an initiation. The node does not accept an initiation with a
+/// changed key. No two initiations of a peer have the same key.
 const EPHEMERAL: std::ops::Range<usize> = 8..40;
 
 /// The authentic initiations. Only peers can add initiations to this set.
@@ -30,7 +30,7 @@ impl Copies {
         Some((hash, hash as usize % PLACES))
     }
 
-    /// Whether an initiation has the ephemeral key of an authentic initiation.
+    /// Returns whether an initiation has the ephemeral key of an authentic initiation.
     pub(super) fn has(&self, initiation: &[u8]) -> bool {
         self.hash(initiation)
             .is_some_and(|(hash, at)| self.seen.get(at) == Some(&hash))

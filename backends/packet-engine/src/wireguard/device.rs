@@ -41,7 +41,7 @@ pub struct Device {
 struct Control {
     private: Option<Secret>,
     allowed: BTreeMap<IpNet, PublicKey>,
-    /// The configured endpoints, even if peers have roamed since.
+    /// The configured endpoints, even if peers have roamed to other endpoints.
     endpoints: BTreeMap<PublicKey, SocketAddr>,
 }
 
@@ -66,7 +66,7 @@ impl Device {
         }
     }
 
-    /// Begins a change. Dropping the [`Change`] publishes it as a whole.
+    /// Begins a change. Dropping the [`Change`] publishes the change as a whole.
     pub fn change(&self) -> Change<'_> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let next = Snapshot::clone(&self.published.load());
@@ -144,7 +144,7 @@ impl Device {
         }
     }
 
-    /// Ends sessions, so that threads no longer seal or open packets in them.
+    /// Ends sessions, so that threads no longer seal or open packets in these sessions.
     pub(super) fn end(&self, over: impl IntoIterator<Item = Arc<Keypair>>) {
         for keypair in over {
             keypair.end();
@@ -152,14 +152,14 @@ impl Device {
         }
     }
 
-    /// Frees the index of an initiation whose response is no longer accepted.
+    /// Frees the index of an initiation whose response the node no longer accepts.
     pub(super) fn free(&self, index: Option<u32>) {
         if let Some(index) = index {
             self.indices.set(index, None);
         }
     }
 
-    /// Queues a packet until a session with its peer exists. Returns the number of packets that were dropped to make room.
+    /// Queues a packet until a session with its peer exists. Returns the number of packets that this function dropped to make room.
     pub(super) fn park(&self, peer: &Peer, plain: &[u8], now: Instant) -> usize {
         let mut link = peer.lock();
         if !link.repeats() {
@@ -178,7 +178,7 @@ impl Device {
         })
     }
 
-    /// Records that a waiting packet was sent or dropped.
+    /// Records that a thread sent or dropped a waiting packet.
     pub(super) fn unparked(&self, packet: &[u8]) {
         self.parked.fetch_sub(packet.len(), Ordering::Relaxed);
     }
@@ -192,8 +192,8 @@ impl Device {
             .dropped_many(Reason::NoSession, parked.len());
     }
 
-    /// Handles the peer's first packet in a session of this node's response. From now on, threads seal packets in this session and send waiting
-    /// packets.
+    /// Handles the peer's first packet in a session of this node's response. After this call, threads seal
+    /// packets in this session and send waiting packets.
     #[cold]
     pub(super) fn confirmed(&self, peer: &Peer, keypair: &Arc<Keypair>, now: Instant) {
         let mut link = peer.lock();
@@ -229,13 +229,13 @@ impl Device {
         self.pending.ring();
     }
 
-    /// Waits for work, at most until a time.
+    /// Waits for work, until this time at the latest.
     pub fn wait(&self, until: Option<Instant>) {
         self.pending.wait(until);
     }
 }
 
-/// A change of a device.
+/// A change of the configuration of a device.
 pub struct Change<'d> {
     device: &'d Device,
     control: MutexGuard<'d, Control>,
@@ -276,11 +276,12 @@ impl Change<'_> {
         self.next.mtu = mtu;
     }
 
-    /// Adds or changes a peer. Without an endpoint, the current endpoint stays. `keepalive` is in seconds; zero disables keepalives. An existing
-    /// session continues: a new preshared key applies from the next handshake on. The device initiates a handshake with a new peer.
+    /// Adds or changes a peer. Without an endpoint, the peer keeps its current endpoint. `keepalive` is in seconds; zero disables
+    /// keepalives. An existing session continues: a new preshared key applies from the next handshake on. The device initiates a
+    /// handshake with a new peer.
     ///
     /// # Errors
-    /// Returns an error if no peer can have that key: it is of small order, or the device's own.
+    /// Returns an error if no peer can have this key, because the key is of small order or is the device's own key.
     pub fn set_peer(
         &mut self,
         key: PublicKey,
@@ -369,10 +370,10 @@ impl Change<'_> {
         (self.routes, self.ends) = (true, true);
     }
 
-    /// Assigns an allowed IP to a peer. If another peer had it, that peer loses it.
+    /// Assigns an allowed IP to a peer. If another peer had the allowed IP, this function removes the allowed IP from that peer.
     ///
     /// # Errors
-    /// Returns an error if there is no such peer.
+    /// Returns an error if no peer has this key.
     pub fn set_allowed_ip(&mut self, net: IpNet, key: PublicKey) -> Result<(), PeerError> {
         if self.next.peers.get(&key).is_none() {
             return Err(PeerError::NoPeer);
@@ -381,7 +382,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Removes an allowed IP from a peer. Returns whether the peer had it.
+    /// Removes an allowed IP from a peer. Returns whether the peer had the allowed IP.
     pub fn remove_allowed_ip(&mut self, net: IpNet, key: &PublicKey) -> bool {
         let had = self.control.allowed.get(&net.trunc()) == Some(key);
         if had {

@@ -1,5 +1,6 @@
-//! Handles handshake messages. Drops copies, and messages that are not for this node, before any curve operation. Curve operations run without the
-//! peer's lock, except for the static-static secret, which is computed once per peer.
+//! Handles handshake messages. This module drops copies, and messages that are not for this node, before any
+//! curve operation. Curve operations run without the peer's lock, except for the static-static secret, which
+//! the node computes once per peer.
 
 use super::admission::{Admission, Refusal};
 use super::device::Device;
@@ -110,7 +111,7 @@ impl Device {
         }
     }
 
-    /// Sends a cookie reply, with which the sender of a message can prove its address the next time.
+    /// Sends a cookie reply, with which the sender of a message can prove its address in the next message.
     fn demand_proof(
         &self,
         message: &Message,
@@ -129,7 +130,8 @@ impl Device {
         Ok(())
     }
 
-    /// Handles a message. Returns whether the message was accepted. If not, the sender first has to prove its address.
+    /// Handles a message. Returns whether the node accepted the message. If the node did not accept the message,
+    /// the sender first has to prove its address.
     fn shake(
         &self,
         message: &Message,
@@ -183,8 +185,8 @@ impl Device {
         done.map(|()| true)
     }
 
-    /// Responds to a peer's initiation. The endpoint stays, because an initiation may be a copy. The first packet in the new session is not a copy, and
-    /// moves the endpoint.
+    /// Responds to a peer's initiation. The peer keeps its endpoint, because an initiation may be a copy. The
+    /// first packet in the new session is not a copy, so this packet moves the endpoint.
     fn answer(
         &self,
         message: &Message,
@@ -239,7 +241,7 @@ impl Device {
         Ok(())
     }
 
-    /// Completes a handshake that this node initiated, and sends the packets that waited for it.
+    /// Completes a handshake that this node initiated, and sends the packets that waited for the handshake.
     #[allow(
         clippy::too_many_arguments,
         reason = "one message, one peer, and the thread's tools"
@@ -289,7 +291,7 @@ impl Device {
         Ok(())
     }
 
-    /// Stores a cookie for the next initiation, without a change of that initiation's time.
+    /// Stores a cookie for the next initiation, without a change of the initiation's time.
     fn cookie(&self, cookie: &CookieReply, peer: &Peer, now: Instant) -> Result<(), Reason> {
         let mut link = peer.lock();
         let remote = link.draft(&peer.key).ok_or(Reason::NoSession)?.remote;

@@ -26,7 +26,7 @@ impl Identity {
         self.baker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the sender of a message proved its address with a correct mac2. Returns `None` if mac1 is invalid.
+    /// Returns whether the sender of a message proved its address with a correct mac2. Returns `None` if mac1 is invalid.
     pub(super) fn proof(&self, from: SocketAddr, message: &[u8], now: Instant) -> Option<bool> {
         self.keys.is_addressed(message).then(|| {
             self.baker()
@@ -35,7 +35,7 @@ impl Identity {
         })
     }
 
-    /// Returns a cookie reply, with which the sender of a message can prove its address. Returns `None` if the message already proves it.
+    /// Returns a cookie reply, with which the sender of a message can prove its address. Returns `None` if the message already proves the address.
     pub(super) fn cookie(
         &self,
         from: SocketAddr,

@@ -12,15 +12,16 @@ use zeroize::Zeroizing;
 
 /// Time for which this node seals and opens packets in a session (REJECT_AFTER_TIME).
 pub(super) const LASTS: Duration = Duration::from_secs(180);
-/// The age of a session at which its initiator requests the next one when it sends (REKEY_AFTER_TIME).
+/// The age of a session at which its initiator requests the next session when it sends packets (REKEY_AFTER_TIME).
 const RENEWED: Duration = Duration::from_secs(120);
-/// The age of a session at which its initiator requests the next one when it receives (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
+/// The age of a session at which its initiator requests the next session when it receives packets
+/// (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
 const RENEWED_BY_RECEIVER: Duration = Duration::from_secs(165);
 /// The number of packets after which either side requests the next session (REKEY_AFTER_MESSAGES). The number is smaller in the tests of this crate.
 pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 12 } else { 1 << 60 };
 /// Maximum number of attempts to find an unused index. With a million sessions, one index in 4000 is in use.
 const TRIES: usize = 64;
-/// The number of lists of indices. With ten thousand peers, each list has about seven.
+/// The number of lists of indices. With ten thousand peers, each list has about seven indices.
 const BUCKETS: usize = 4096;
 
 /// Returns random bytes from the kernel, or `None` if the kernel provides none.
@@ -30,7 +31,7 @@ pub(super) fn random<const N: usize>() -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Returns a random private key, which is erased when it is dropped.
+/// Returns a random private key, in memory that is erased on drop.
 pub(super) fn random_key() -> Option<Zeroizing<[u8; noise::KEY]>> {
     random().map(Zeroizing::new)
 }
@@ -43,9 +44,9 @@ pub(super) struct Keypair {
     pub(super) slot: u32,
     pub(super) born: Instant,
     initiator: bool,
-    /// Whether the peer is known to have the session. Until then, threads seal no packets in the session.
+    /// Whether the peer is known to have the session. Until the peer is known to have the session, threads seal no packets in the session.
     confirmed: AtomicBool,
-    /// Whether the session ended early. Afterwards, no thread seals or opens packets in it, even if the thread still holds the session.
+    /// Whether the session ended early. After the end, no thread seals or opens packets in the session, even if the thread still holds the session.
     ended: AtomicBool,
 }
 
@@ -69,7 +70,7 @@ impl Keypair {
         }
     }
 
-    /// Whether threads may seal and open packets in the session.
+    /// Returns whether threads may seal and open packets in the session.
     #[inline]
     pub(super) fn lasts(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) < LASTS && !self.ended.load(Ordering::Relaxed)
@@ -88,14 +89,14 @@ impl Keypair {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this node has to request the next session when it sends in this session.
+    /// Returns whether this node has to request the next session when it sends packets in this session.
     #[inline]
     pub(super) fn is_worn_by_sending(&self, now: Instant) -> bool {
         self.initiator && now.saturating_duration_since(self.born) >= RENEWED
             || self.session.sealed() > RENEWED_AFTER
     }
 
-    /// Whether this node has to request the next session when it receives in this session.
+    /// Returns whether this node has to request the next session when it receives packets in this session.
     #[inline]
     pub(super) fn is_worn_by_receiving(&self, now: Instant) -> bool {
         self.initiator && now.saturating_duration_since(self.born) >= RENEWED_BY_RECEIVER
@@ -148,7 +149,7 @@ impl Indices {
         Some(named.clone())
     }
 
-    /// Reserves an unused index, for an initiation to a peer or for a response. Returns `None` if no unused index was found.
+    /// Reserves an unused index, for an initiation to a peer or for a response. Returns `None` if this function finds no unused index.
     pub(super) fn reserve(&self, slot: u32) -> Option<u32> {
         (0..TRIES).find_map(|_| {
             let index = u32::from_ne_bytes(random()?);

@@ -11,8 +11,8 @@ use types::wireguard::{PublicKey, Secret};
 
 /// Maximum number of packets that wait for a session with one peer, as in the kernel.
 const PARKED: usize = 128;
-/// Minimum time between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`] milliseconds keeps two nodes from staying in
-/// step.
+/// Minimum time between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`]
+/// milliseconds prevents two nodes from sending initiations at the same time again and again.
 const RETRY: Duration = Duration::from_secs(5);
 const JITTER: u64 = 333;
 /// Time after which the node gives up initiations that lead to no session (REKEY_ATTEMPT_TIME).
@@ -23,10 +23,11 @@ const NONE: [u8; noise::KEY] = [0; noise::KEY];
 /// State of this node's attempts to establish a session.
 #[derive(Default)]
 struct Attempts {
-    /// The initiation that waits for its response, whether or not the node repeats it.
+    /// The initiation that waits for its response, whether or not the node repeats the initiation.
     initiated: Option<Arc<Initiated>>,
-    /// Whether the node repeats the initiation. A response to the peer's own initiation ends the repetition. Otherwise, two nodes with different
-    /// preshared keys would trigger each other endlessly.
+    /// Whether the node repeats the initiation. A response to the peer's own initiation ends the repetition.
+    /// If a response did not end the repetition, two nodes with different preshared keys would trigger each
+    /// other endlessly.
     repeats: bool,
     /// The earliest time of the next initiation, regardless of the result of the last initiation.
     again: Option<Instant>,
@@ -34,8 +35,8 @@ struct Attempts {
     since: Option<Instant>,
 }
 
-/// At most three sessions, as in the kernel. The previous session still opens packets in flight. Threads seal no packets in `next` until the peer has
-/// used that session.
+/// The sessions with a peer: at most three sessions, as in the kernel. The previous session still opens
+/// packets in flight. Threads seal no packets in `next` until the peer has used that session.
 #[derive(Default)]
 struct Sessions {
     previous: Option<Arc<Keypair>>,
@@ -96,7 +97,7 @@ pub(super) struct Link {
 /// Sessions that are over.
 pub(super) type Over = Vec<Arc<Keypair>>;
 
-/// Input of a handshake, which the thread then computes without the lock.
+/// Input of a handshake, from which the thread computes the handshake without the lock.
 pub(super) struct Draft {
     pub(super) identity: Arc<Identity>,
     pub(super) remote: Arc<Remote>,
@@ -106,7 +107,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Returns the preshared key, or zeros without a preshared key, as in the paper.
+    /// Returns the preshared key, or zero bytes without a preshared key, as in the paper.
     pub(super) fn preshared(&self) -> &[u8; noise::KEY] {
         self.preshared.as_ref().map_or(&NONE, Secret::bytes)
     }
@@ -137,7 +138,7 @@ impl Link {
         }
     }
 
-    /// Returns the input of a handshake with the peer, or `None` if this node has no key. The first call takes a curve operation.
+    /// Returns the input of a handshake with the peer, or `None` if this node has no key. The first call computes a curve operation.
     pub(super) fn draft(&mut self, key: &PublicKey) -> Option<Draft> {
         let identity = Arc::clone(self.identity.as_ref()?);
         let remote = match &self.remote {
@@ -155,13 +156,14 @@ impl Link {
         })
     }
 
-    /// Whether results computed from a draft are still valid.
+    /// Returns whether results computed from a draft are still valid.
     pub(super) fn is_current(&self, draft: &Draft) -> bool {
         self.changes == draft.changes
     }
 
-    /// Sets the identity of a new private key. The current and the previous session open packets until they end, but seal none. Returns the sessions
-    /// that are over, and the index of the waiting initiation, if any.
+    /// Sets the identity of a new private key. The current and the previous session open packets until the
+    /// sessions end, but seal no packets. Returns the sessions that are over, and the index of the waiting
+    /// initiation, if any.
     pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) -> (Over, Option<u32>) {
         self.identity = identity;
         self.remote = None;
@@ -179,7 +181,7 @@ impl Link {
         index
     }
 
-    /// Makes a session the previous session, which only opens packets. Returns the session that had this role before.
+    /// Makes a session the previous session, which only opens packets. Returns the session that was the previous session before this call.
     fn supersede(&mut self, former: Option<Arc<Keypair>>) -> Option<Arc<Keypair>> {
         let former = former?;
         self.sessions.previous.replace(former)
@@ -238,17 +240,17 @@ impl Link {
         self.attempts.since.get_or_insert(now);
     }
 
-    /// Whether the node has sent initiations that have not led to a session so far.
+    /// Returns whether the node has sent initiations that have not led to a session so far.
     pub(super) fn tries(&self) -> bool {
         self.attempts.since.is_some()
     }
 
-    /// Whether the node repeats the initiation until the peer responds.
+    /// Returns whether the node repeats the initiation until the peer responds.
     pub(super) fn repeats(&self) -> bool {
         self.attempts.repeats
     }
 
-    /// Whether the node may send an initiation, because the last initiation was long enough ago.
+    /// Returns whether the node may send an initiation, because the last initiation was long enough ago.
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         self.attempts.again.is_none_or(|again| again <= now)
     }
@@ -353,7 +355,7 @@ impl Link {
             .min()
     }
 
-    /// Queues a packet until a session exists. Returns the packet that was dropped to make room.
+    /// Queues a packet until a session exists. Returns the packet that this function dropped to make room.
     pub(super) fn park(&mut self, plain: &[u8]) -> Option<Vec<u8>> {
         if self.parked.is_empty() && !self.attempts.repeats {
             // Attempts before this packet, perhaps long ago, must not shorten the time until it is given up.

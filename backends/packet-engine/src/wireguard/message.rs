@@ -2,14 +2,14 @@
 
 use noise::Kind;
 
-/// Bytes that a data message adds: type, receiver and counter before the packet, and the tag after it.
+/// Number of bytes that a data message adds: type, receiver and counter before the packet, and the tag after the packet.
 pub(super) const OVERHEAD: usize = crate::framing::WIREGUARD;
-/// Room in bytes for any message of the protocol without data. The longest is an initiation.
+/// Room in bytes for any message of the protocol without data. The longest message is an initiation.
 pub(super) const LONGEST: usize = 148;
-/// Inner packets are padded to a multiple of this length in bytes.
+/// Granularity of the padding of inner packets, in bytes.
 const PADDING: usize = 16;
 
-/// TOS octet of handshake messages: AF41, as in the kernel. Sessions can then be renewed even when a link is full.
+/// TOS octet of handshake messages: AF41, as in the kernel. With this class of service, nodes can renew sessions even when a link is full.
 const HANDSHAKE: u8 = 0x88;
 
 /// Returns the TOS octet of a datagram.
@@ -20,7 +20,7 @@ pub(crate) fn tos(datagram: &[u8]) -> u8 {
     }
 }
 
-/// Returns the length of an inner packet with its padding. Padding hides the exact length but never makes a packet longer than the MTU.
+/// Returns the length of an inner packet with its padding, in bytes. Padding hides the exact length but never makes a packet longer than the MTU.
 #[inline]
 pub(super) fn padded(length: usize, mtu: u16) -> usize {
     length

@@ -1,6 +1,6 @@
-//! Opens datagrams from peers. The index in a datagram selects the session. The inner source address must belong to the peer of that session. This
-//! module does not check the outer source address, because that address is no proof. The outer source of an authentic datagram becomes the peer's
-//! endpoint.
+//! Opens datagrams from peers. The index in a datagram selects the session. The inner source address must
+//! belong to the peer of the session. This module does not check the outer source address, because an outer
+//! source address proves nothing. The outer source of an authentic datagram becomes the peer's endpoint.
 
 use super::device::Device;
 use super::keypair::{Keypair, Named};
@@ -30,13 +30,13 @@ struct Held<'s> {
     keypair: Arc<Keypair>,
     /// The sender of the last authentic datagram in this run.
     from: Option<Endpoint>,
-    /// The number of opened bytes, and whether they contain a packet.
+    /// The number of opened bytes, and whether these bytes contain a packet.
     opened: usize,
     carried: bool,
 }
 
 impl<'s> Opener<'s> {
-    /// Creates an opener for one batch, with the snapshot that was published when the batch began.
+    /// Creates an opener for one batch, with the snapshot that is current when the batch begins.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
         Self {
             device,
@@ -46,8 +46,9 @@ impl<'s> Opener<'s> {
         }
     }
 
-    /// Opens a datagram in place; afterwards the packet is at its beginning. Returns `None` if the datagram carries no packet. Such a datagram is a
-    /// keepalive, or a handshake message, which the opener queues for the handshake thread.
+    /// Opens a datagram in place, so that the packet is at the beginning of the datagram. Returns `None` if the datagram
+    /// carries no packet. A datagram without a packet is a keepalive, or a handshake message, which the
+    /// opener queues for the handshake thread.
     ///
     /// # Errors
     /// Returns the reason to drop the datagram or its packet.

@@ -1,4 +1,4 @@
-//! A peer as the threads share it, and its status.
+//! A peer that the threads share, and the status of a peer.
 
 use super::keypair::Keypair;
 use super::link::Link;
@@ -12,17 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use types::wireguard::{PublicKey, Secret};
 
-/// A peer. The packet path takes no lock; handshakes and timers share one.
+/// A peer. The packet path takes no lock; handshakes and timers share one lock.
 pub(super) struct Peer {
     pub(super) key: PublicKey,
     /// The peer's index in the list of peers.
     pub(super) slot: u32,
     pub(super) traffic: Traffic,
-    /// The destination of datagrams to the peer, and the address of this host from which they leave, which is the address that the peer last used.
+    /// The destination of datagrams to the peer, and their source address. The source address is the address of this host that the peer last used.
     endpoint: ArcSwapOption<Endpoint>,
     /// The session in which threads seal packets.
     sending: ArcSwapOption<Keypair>,
-    /// Whether the peer was removed. Afterwards, no thread seals or opens packets for the peer, even if the thread still holds an old snapshot.
+    /// Whether the peer was removed. After the removal, no thread seals or opens packets for the peer, even
+    /// if the thread still holds an old snapshot.
     removed: AtomicBool,
     link: Mutex<Link>,
 }

@@ -12,8 +12,9 @@ use crate::endpoint::Endpoint;
 
 /// Maximum number of waiting initiations, and of waiting messages of other kinds. The device drops further messages before any computation.
 pub(super) const INBOX: usize = 1024;
-/// Number of waiting messages from which on each source has at most a share of the inbox. A flood from a few sources then leaves room for others. One
-/// share is for an address with its port, and the other share is for an address with all of its ports. Nodes behind one NAT have the same address.
+/// Number of waiting messages from which on each source has at most a share of the inbox. With this limit, a flood from a few sources leaves room
+/// for other sources. One share is for an address with its port, and the other share is for an address with all of its ports. Nodes behind one NAT
+/// have the same address.
 const CROWDED: usize = INBOX / 8;
 const SHARE_OF_PORT: u16 = 64;
 const SHARE_OF_SOURCE: u16 = 512;
@@ -26,8 +27,8 @@ pub(super) struct Message {
     pub(super) from: Endpoint,
     bytes: [u8; LONGEST],
     length: u8,
-    /// Whether the sender proved its address and has a token for curve operations. False while the message waits in the inbox, because the result is
-    /// not known yet.
+    /// Whether the sender proved its address and has a token for curve operations. The value is false while
+    /// the message waits in the inbox, because the result is not known yet.
     pub(super) proven: bool,
 }
 
@@ -50,12 +51,12 @@ impl Message {
             .unwrap_or_default()
     }
 
-    /// Whether this is a handshake initiation.
+    /// Returns whether the message is a handshake initiation.
     pub(super) fn is_initiation(&self) -> bool {
         self.bytes.first() == Some(&1)
     }
 
-    /// Whether this is a handshake response.
+    /// Returns whether the message is a handshake response.
     pub(super) fn is_response(&self) -> bool {
         self.bytes.first() == Some(&2)
     }
@@ -129,8 +130,8 @@ pub(super) struct Pending {
 #[derive(Default)]
 struct Queues {
     initiations: Inbox,
-    /// Responses and cookie replies to this node's own messages. The senders of such messages know the index of an initiation or session of this
-    /// node.
+    /// Responses and cookie replies to this node's own messages. The senders of responses and cookie replies
+    /// know the index of an initiation or session of this node.
     answers: Inbox,
     /// Slots of peers by the time of their next visit. An entry is valid only if the peer itself has the same time.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
@@ -145,7 +146,7 @@ impl Pending {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the thread. This takes a system call only if the thread sleeps.
+    /// Wakes the thread. This function makes a system call only if the thread sleeps.
     fn ring_for(&self, mut queues: MutexGuard<'_, Queues>) {
         queues.rung = true;
         let waiting = std::mem::take(&mut queues.waiting);
@@ -160,7 +161,7 @@ impl Pending {
         self.ring_for(self.lock());
     }
 
-    /// Queues a message. Returns false if too many already wait.
+    /// Queues a message. Returns false if too many messages already wait.
     pub(super) fn leave(&self, message: Message) -> bool {
         let mut queues = self.lock();
         let inbox = if message.is_initiation() {
@@ -195,7 +196,7 @@ impl Pending {
         }
     }
 
-    /// Takes the next visit if it is due. Returns its time and the peer's slot.
+    /// Takes the next visit if it is due. Returns the time of the visit and the peer's slot.
     pub(super) fn due(&self, now: Instant) -> Option<(Instant, u32)> {
         let mut queues = self.lock();
         let Reverse((first, _)) = queues.due.peek()?;
@@ -212,14 +213,14 @@ impl Pending {
         self.ring_for(queues);
     }
 
-    /// Takes the next peer to greet. Also returns whether more peers wait.
+    /// Takes the next peer to greet. This function also returns whether more peers wait.
     pub(super) fn greeting(&self) -> Option<(u32, bool)> {
         let mut queues = self.lock();
         let slot = queues.greet.pop_front()?;
         Some((slot, !queues.greet.is_empty()))
     }
 
-    /// Whether peers wait for a greeting.
+    /// Returns whether peers wait for a greeting.
     pub(super) fn greets(&self) -> bool {
         !self.lock().greet.is_empty()
     }
@@ -229,7 +230,7 @@ impl Pending {
         self.lock().due.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Waits until new work arrives, or until a time.
+    /// Waits until new work arrives, or until this time.
     pub(super) fn wait(&self, until: Option<Instant>) {
         let mut queues = self.lock();
         if !queues.rung

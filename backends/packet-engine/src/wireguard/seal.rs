@@ -1,5 +1,5 @@
-//! Seals packets of pods for peers. The destination of a packet selects the peer, once per packet. The sealer encrypts the packet for that peer or
-//! drops it.
+//! Seals packets of pods for peers. The destination of a packet selects the peer, once per packet. The sealer
+//! encrypts the packet for the selected peer, or drops the packet.
 
 use super::device::Device;
 use super::keypair::Keypair;
@@ -21,9 +21,9 @@ const HEAD: usize = 16;
 /// Handling of packets to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendState {
-    /// The sealer encrypts packets, and the engine sends them to this endpoint.
+    /// Endpoint to which the engine sends the packets that the sealer encrypts.
     Ready(Endpoint),
-    /// Packets wait in a queue until a session exists.
+    /// State in which packets wait in a queue until a session exists.
     AwaitingSession,
 }
 
@@ -45,7 +45,7 @@ struct Held<'s> {
 }
 
 impl<'s> Sealer<'s> {
-    /// Creates a sealer for one batch, with the snapshot that was published when the batch began.
+    /// Creates a sealer for one batch, with the device's snapshot from the start of the batch.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
         Self {
             device,
@@ -55,7 +55,7 @@ impl<'s> Sealer<'s> {
         }
     }
 
-    /// Whether a packet is itself a datagram to a peer.
+    /// Returns whether a packet is itself a datagram to a peer.
     #[inline]
     pub(crate) fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
         self.snapshot.is_nested(header, packet)
@@ -80,7 +80,7 @@ impl<'s> Sealer<'s> {
         Ok(slot)
     }
 
-    /// Returns the length of a packet with its padding.
+    /// Returns the length in bytes of a packet with its padding.
     #[inline]
     pub fn padded(&self, length: usize) -> usize {
         padded(length, self.snapshot.mtu)
@@ -92,10 +92,10 @@ impl<'s> Sealer<'s> {
         (plain + OVERHEAD).max(LONGEST)
     }
 
-    /// Selects a peer for the following packets, until another peer is selected or the peer is released.
+    /// Selects a peer for the following packets, until the caller selects another peer or releases the peer.
     ///
     /// # Errors
-    /// Returns the reason to drop packets to the peer.
+    /// Returns an error with the reason if the engine must drop packets to the peer.
     #[inline]
     pub fn hold(&mut self, slot: u32) -> Result<SendState, Reason> {
         if let Some(held) = self.held.as_ref().filter(|held| held.peer.slot == slot) {

@@ -58,7 +58,7 @@ impl Peers {
     }
 }
 
-/// Configured endpoints of the peers. A UDP packet to such an endpoint is a datagram of this tunnel.
+/// Configured endpoints of the peers. A UDP packet to the configured endpoint of a peer is a datagram of this tunnel.
 #[derive(Default)]
 pub(super) struct Ends {
     /// Ports of the endpoints, sorted. Checks compare ports first, because the ports are few and packets of pods seldom have them.
@@ -104,7 +104,7 @@ impl Snapshot {
         self.routes.lookup(ip)
     }
 
-    /// Whether a packet is itself a datagram to a peer.
+    /// Returns whether a packet is itself a datagram to a peer.
     #[inline]
     pub(super) fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
         udp_destination(packet, header).is_some_and(|to| self.ends.has(to))

@@ -64,9 +64,9 @@ struct Node {
     delivered: Vec<Vec<u8>>,
     /// Datagrams that the node sent.
     sent: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// How far the node's clock is ahead.
+    /// Offset of the node's clock from the machine's clock or from `stopped`.
     ahead: Duration,
-    /// The time at which the clock stands still, apart from `ahead`.
+    /// Time at which the test stopped the node's clock, not including `ahead`.
     stopped: Option<Instant>,
 }
 
@@ -208,7 +208,8 @@ fn settle(nodes: &mut [&mut Node]) {
     panic!("they never end");
 }
 
-/// Waits until the next initiation of a peer is accepted. A node responds to at most 50 initiations per second of one peer, and refuses others.
+/// Waits until a node accepts the next initiation of a peer. A node responds to at most 50 initiations per
+/// second of one peer, and refuses further initiations.
 fn pause() {
     std::thread::sleep(Duration::from_millis(30));
 }
@@ -222,7 +223,7 @@ fn pair() -> (Node, Node) {
     (a, b)
 }
 
-/// Sends a packet that must be sealed at once, and delivers it.
+/// Sends a packet that the node must seal immediately, and delivers the packet.
 fn passes(from: &mut Node, to: &mut Node, packet: &[u8]) {
     let (way, datagram) = from.pod_sends(packet).unwrap().unwrap();
     assert_eq!(way, to.address);
@@ -464,8 +465,8 @@ fn session_at_the_known_address() -> (Node, Node) {
     (a, b)
 }
 
-/// A peer gets responses and packets from the address that it knows, whatever address the route selects. A NAT in front of the peer accepts only that
-/// address.
+/// A peer gets responses and packets from the address that it knows, whatever address the route selects. A
+/// NAT in front of the peer accepts packets only from that address.
 #[test]
 fn answers_come_from_the_address_that_the_peer_uses() {
     let (a, b) = session_at_the_known_address();
@@ -502,7 +503,8 @@ fn source_is_forgotten_and_learned_again() {
     assert_eq!(source(&a), known_source());
 }
 
-/// A source address may still belong to this host but lead nowhere, because its uplink failed. Without a response, the source is therefore given up.
+/// A source address may still belong to this host although the uplink of this address has failed. Without a
+/// response, the node therefore stops using the source address.
 #[test]
 fn a_handshake_without_answer_is_repeated_from_the_address_of_the_route() {
     let (mut a, mut b) = session_at_the_known_address();
@@ -784,7 +786,7 @@ fn waiting_packets_are_bounded() {
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
 }
 
-/// A kernel silently drops datagrams of a session beyond that time.
+/// A kernel silently drops datagrams of a session that is more than 180 seconds old.
 #[test]
 fn a_session_is_not_sent_in_beyond_its_time() {
     let (mut a, mut b) = pair();
@@ -805,7 +807,7 @@ fn a_session_is_not_sent_in_beyond_its_time() {
     );
 }
 
-/// A response creates a session that the peer may never use. With another preshared key, the peer cannot use it.
+/// A response creates a session that the peer may never use. A peer with another preshared key cannot use the session.
 #[test]
 fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -831,7 +833,8 @@ fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
     }
 }
 
-/// Both sides have packets for each other, but different preshared keys. Each answers the other's initiations, and neither can use a response.
+/// Both sides have packets for each other, but different preshared keys. Each side answers the other's
+/// initiations, and neither side can use a response.
 #[test]
 fn handshakes_with_two_preshared_keys_are_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -885,7 +888,8 @@ fn handshakes_with_two_preshared_keys_are_given_up() {
     );
 }
 
-/// Our response to the peer's initiation ends the repetition of our own. The packet continues to wait, although no other packet requests a session.
+/// Our response to the peer's initiation ends the repetition of our own initiation. The packet continues to
+/// wait, although no other packet requests a session.
 #[test]
 fn a_single_packet_is_tried_for_until_it_is_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -941,7 +945,7 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     );
 }
 
-/// Packets for nodes that never answer use up the room for waiting packets. A node that answers is reached nevertheless.
+/// Packets for nodes that never answer use up the room for waiting packets. Packets nevertheless reach a node that answers.
 #[test]
 fn dead_peers_do_not_delay_other_sessions() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -985,8 +989,8 @@ fn dead_peers_do_not_delay_other_sessions() {
     assert_eq!(b.delivered, [found]);
 }
 
-/// A subnet moves between two nodes while packets are sealed for it. Each packet goes to a node that owned the subnet at some moment while the packet
-/// was sealed.
+/// A subnet moves between two nodes while packets are sealed for it. Each packet goes to a node that owns the
+/// subnet at some moment during the sealing of the packet.
 #[test]
 fn a_subnet_moves_under_packets() {
     let (mut a, mut b) = pair();

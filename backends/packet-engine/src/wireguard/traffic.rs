@@ -1,13 +1,14 @@
-//! State that packets leave for the timers of their peer, without a lock: byte counts, and the times of the first unanswered packets.
+//! State that the packet path records for the timers of a peer, without a lock: byte counts, and the times of the first unanswered packets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Time after a received packet within which this node has to send a packet (KEEPALIVE_TIMEOUT).
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Time after a sent packet within which this node has to receive a packet. Otherwise it requests a new session (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
+/// Time after a sent packet within which this node has to receive a packet. If no packet arrives within this
+/// time, this node requests a new session (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-/// Delay of an overdue visit after which the visit is scheduled again.
+/// Delay after which the device schedules an overdue visit again.
 const OVERDUE: Duration = Duration::from_secs(2);
 
 /// A moment: one plus the nanoseconds since the creation of the device, or zero for no moment.
@@ -51,7 +52,7 @@ impl Clock {
         mark.0.store(self.tick(at), Relaxed);
     }
 
-    /// Marks a moment unless a moment is marked already. Returns whether this call marked it.
+    /// Marks a moment unless a moment is marked already. Returns whether this call marked the moment.
     pub(super) fn set_first(&self, mark: &Mark, at: Instant) -> bool {
         mark.0.load(Relaxed) == 0
             && mark
@@ -64,7 +65,7 @@ impl Clock {
 /// Traffic between this node and a peer.
 #[derive(Default)]
 pub(super) struct Traffic {
-    /// Bytes of all datagrams sent and received.
+    /// Number of bytes of all sent datagrams, and of all received datagrams.
     pub(super) sent: AtomicU64,
     pub(super) received: AtomicU64,
     /// Time of the first packet that this node sent since it last received a packet.
@@ -80,7 +81,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Counts the bytes of a received message, and of a prepared message if it was sent.
+    /// Counts the bytes of a received message, and the bytes of a prepared message if `sent` is true.
     pub(super) fn count(&self, made: &[u8], sent: bool, came: &[u8]) {
         let made = if sent { made.len() } else { 0 };
         self.sent.fetch_add(made as u64, Relaxed);
@@ -110,8 +111,9 @@ impl Traffic {
         (carries && clock.set_first(&self.unacknowledged, now)).then(|| now + KEEPALIVE)
     }
 
-    /// Schedules a visit unless an earlier visit is scheduled. Returns the time of the new visit. A visit that is long overdue was lost: its peer was
-    /// not published yet, or its slot belonged to another peer.
+    /// Schedules a visit unless an earlier visit is scheduled. Returns the time of the new visit. A visit
+    /// that is long overdue was lost: the peer was not published yet, or the peer's slot belonged to another
+    /// peer.
     #[inline]
     pub(super) fn enter(&self, clock: &Clock, at: Instant, now: Instant) -> Option<Instant> {
         let due = clock.read(&self.due);
@@ -122,7 +124,7 @@ impl Traffic {
         clock.read(&self.due)
     }
 
-    /// Takes the visit of this time. Returns false if the time was changed meanwhile.
+    /// Claims the visit that is due at this time. Returns false if another thread changed the time meanwhile.
     pub(super) fn take(&self, clock: &Clock, at: Instant) -> bool {
         let due = clock.read(&self.due) == Some(at);
         if due {

@@ -106,7 +106,7 @@ impl Device {
         }
     }
 
-    /// Sends an empty packet. Returns false without a session or an endpoint.
+    /// Sends an empty packet. Returns false if no session or no endpoint exists.
     pub(super) fn send_keepalive(
         &self,
         peer: &Peer,
@@ -255,7 +255,7 @@ impl Device {
     }
 }
 
-/// Returns the length and the destination of a padded packet, which was parsed before the device queued it.
+/// Returns the length in bytes and the destination of a queued packet, which the device has parsed already.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
     let length = told_length(plain)?;
     Header::parse(plain.get(..length)?)

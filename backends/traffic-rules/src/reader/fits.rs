@@ -3,11 +3,11 @@
 /// Whether packets fulfil a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fits {
-    /// No packet fulfils the condition.
+    /// Condition that no packet fulfils.
     No,
-    /// The result is unknown: the reader does not understand the condition, or only some of the packets fulfil it.
+    /// Unknown result: the reader does not understand the condition, or only some of the packets fulfil it.
     Perhaps,
-    /// All packets fulfil the condition.
+    /// Condition that all packets fulfil.
     Yes,
 }
 

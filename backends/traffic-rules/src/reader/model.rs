@@ -53,26 +53,26 @@ impl Layer {
         .find(|layer| layer.name() == name)
     }
 
-    /// Whether a table sees packets at a hook of a layer.
+    /// Returns whether a table sees packets at a hook of a layer.
     pub(super) fn sees(self, other: Layer) -> bool {
         self == other || self == Layer::Inet && matches!(other, Layer::Ip | Layer::Ip6)
     }
 }
 
-/// The point in the kernel at which a chain is called.
+/// The point of packet processing at which the kernel calls a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
-    /// After a device has received a packet.
+    /// Point after a device has received a packet.
     Ingress,
     /// Before the routing decision.
     Prerouting,
-    /// Before the packet is delivered to this host.
+    /// Point before the kernel delivers a packet to this host.
     Input,
-    /// When a packet is forwarded from one interface to another.
+    /// Point at which the kernel forwards a packet from one interface to another interface.
     Forward,
-    /// When this host sends a packet.
+    /// Point at which this host sends a packet.
     Output,
-    /// When a packet leaves, after routing.
+    /// Point after routing, when a packet leaves.
     Postrouting,
 }
 
@@ -132,7 +132,7 @@ impl Rules {
 pub enum Program {
     /// nft.
     Nft,
-    /// iptables or ip6tables, one of its variants.
+    /// One of the variants of iptables or ip6tables.
     Iptables(Variant),
 }
 
@@ -151,12 +151,12 @@ pub struct Table {
     pub sets: BTreeMap<String, Elements>,
 }
 
-/// A chain: its hook, if the kernel calls it, and its rules.
+/// A chain: its hook, if the kernel calls the chain, and its rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// The point at which the kernel calls the chain. `None` if only rules call the chain.
+    /// The point at which the kernel calls the chain. The field is `None` if only rules call the chain.
     pub base: Option<Base>,
-    /// The chain's rules, in order. `None` if the listing contains only the chain's name.
+    /// The chain's rules, in order. The field is `None` if the listing contains only the chain's name.
     pub rules: Option<Vec<Rule>>,
 }
 
@@ -167,9 +167,9 @@ pub struct Base {
     pub hook: Hook,
     /// The priority. Chains with lower priorities come first.
     pub priority: i32,
-    /// Whether the kernel drops packets that no rule decides.
+    /// Whether the kernel drops packets about which no rule decides.
     pub drops: bool,
-    /// Whether the chain rewrites addresses. Such a chain sees only the first packet of a connection.
+    /// Whether the chain rewrites addresses. A chain that rewrites addresses sees only the first packet of a connection.
     pub nat: bool,
     /// The device of a chain that sees only one device's packets.
     pub device: Option<String>,
@@ -184,14 +184,14 @@ pub struct Rule {
     pub handle: Option<u64>,
     /// The rule as iptables saves it. Empty for nftables.
     pub text: String,
-    /// The number of packets that the rule has counted. `None` if the rule has no counter.
+    /// The number of packets that the rule has counted. The field is `None` if the rule has no counter.
     pub packets: Option<u64>,
 }
 
 /// A step of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The rule continues only if the packet fulfils this condition.
+    /// Condition that a packet must fulfil for the rule to continue.
     When(Condition),
     /// Keeps only the bits of the mark that are set in the first number, then inverts the bits that are set in the second number.
     Mark(u32, u32),
@@ -239,9 +239,9 @@ impl Condition {
 /// The location of the values of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The rule itself lists the values.
+    /// List of the values in the rule itself.
     Here(Elements),
-    /// A named set or map holds the values.
+    /// Named set or map that holds the values.
     Named(String),
 }
 
@@ -255,7 +255,7 @@ impl Elements {
         Self(vec![(vec![value], None)])
     }
 
-    /// Merges the numbers of plain elements. A field whose possible values spread over several elements then certainly fits.
+    /// Merges the numbers of plain elements. After the merge, a field fits with certainty even if its possible values spread over several elements.
     pub(super) fn of(elements: impl IntoIterator<Item = (Vec<Value>, Option<Verdict>)>) -> Self {
         let (mut numbers, mut others) = (Vec::new(), Vec::new());
         for element in elements {
@@ -360,7 +360,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// Whether the field identifies packets by interface or address.
+    /// Returns whether the field identifies packets by interface or address.
     pub(super) fn is_whose(&self) -> bool {
         matches!(
             self,
@@ -372,17 +372,17 @@ impl Key {
 /// The verdict of a rule about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The packet has passed the base chain.
+    /// Accepts the packet in the base chain.
     Accept,
     /// The packet is dropped.
     Drop,
-    /// The packet continues after the rule that led to this chain.
+    /// Continues after the rule that led to this chain.
     Return,
-    /// The packet continues with the next rule.
+    /// Continues with the next rule.
     Continue,
-    /// The packet enters another chain, and then continues after this rule.
+    /// Enters another chain, and then continues after this rule.
     Jump(String),
-    /// The packet enters another chain instead of the rest of this chain.
+    /// Enters another chain instead of the rest of this chain.
     Goto(String),
     /// A verdict that the reader does not understand.
     Unknown,

@@ -195,7 +195,7 @@ fn mangle(body: &Json) -> Vec<Step> {
     }
 }
 
-/// Returns the change of a mark: the bits that stay, and the bits that are then inverted.
+/// Returns the change of a mark: the bits that stay, and the bits that the rule then inverts.
 fn change(value: &Json) -> Option<(u32, u32)> {
     if let Some(number) = number(&Key::Mark(u32::MAX), value) {
         return Some((0, number));
@@ -381,7 +381,7 @@ fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     }
 }
 
-/// Returns the fields of a named set, from its type. `None` if the reader does not know a type.
+/// Returns the fields of a named set, from its type. Returns `None` if the reader does not know a type.
 fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     let one = |name: &str| {
         Some(match name {
@@ -405,7 +405,7 @@ fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     }
 }
 
-/// Returns the values on the right of a comparison, or of a map.
+/// Returns the values on the right side of a comparison or of a map lookup.
 fn source(right: &Json, keys: Option<&[Key]>) -> Source {
     match right.as_str().and_then(|text| text.strip_prefix('@')) {
         Some(name) => Source::Named(name.to_owned()),
@@ -413,7 +413,7 @@ fn source(right: &Json, keys: Option<&[Key]>) -> Source {
     }
 }
 
-/// Returns the elements of a set or a map. Without keys, or if the set has another type, the values are unknown.
+/// Returns the elements of a set or a map. The values are unknown if no keys are given, or if the set has another type.
 fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
     let list = match list {
         Json::Null => &[],
@@ -508,7 +508,7 @@ fn addresses(json: &Json) -> Option<Ranges> {
     ))
 }
 
-/// Parses a number or a name that stands for a number.
+/// Parses a number, or the name of a number.
 fn number(key: &Key, json: &Json) -> Option<u32> {
     if let Some(parts) = json.get("|").and_then(Json::as_array) {
         return parts

@@ -78,13 +78,13 @@ impl Mark {
 /// The path of a packet through the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookPath {
-    /// The packet arrives and is for this host.
+    /// Path of an arriving packet for this host.
     Input,
-    /// The packet arrives, and the host forwards it.
+    /// Path of an arriving packet that the host forwards.
     Forward,
-    /// This host sends the packet.
+    /// Path of a packet that this host sends.
     Output,
-    /// A bridge forwards the packet from one port to another port.
+    /// Path through a bridge, which forwards the packet from one port to another port.
     Bridge,
 }
 
@@ -121,7 +121,7 @@ pub struct Packet {
     pub icmp_code: Ranges,
     /// The packet's length in bytes, including the IP header.
     pub length: Ranges,
-    /// The state of its connection, in the kernel's bits.
+    /// The state of the packet's connection, in the kernel's bits.
     pub state: Ranges,
     /// Whether the kernel rewrites addresses of the packet's connection, if known.
     pub translated: Option<bool>,
@@ -159,7 +159,7 @@ impl Packet {
         }
     }
 
-    /// Returns the packet with a known `bridge_calls_ip`. If the field matters and is unknown, returns the packet with each value.
+    /// Returns the packet with a known `bridge_calls_ip`. If the field matters and is unknown, the method returns the packet with each value.
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
         match self.bridge_calls_ip.is_none()
             && (self.port_in.is_some() || self.path == HookPath::Bridge)
@@ -287,7 +287,7 @@ impl Packet {
         }
     }
 
-    /// Returns the numbers that a field may have. `None` if all of them are unknown.
+    /// Returns the numbers that a field may have. Returns `None` if all numbers are unknown.
     pub(super) fn numbers(&self, key: &Key) -> Option<Ranges> {
         Some(match key {
             Key::Family => Ranges::one(self.family.pick(2_u32, 10)),
@@ -316,8 +316,8 @@ impl Packet {
         })
     }
 
-    /// Returns the packets whose field is among these numbers, and the other packets. `None` if either class is empty, or if the field is not
-    /// divisible.
+    /// Returns the packets whose field is among these numbers, and the other packets. Returns `None` if
+    /// either class is empty, or if the field is not divisible.
     pub(super) fn divided(&self, key: &Key, by: &Ranges) -> Option<[Packet; 2]> {
         let mut parts = [self.clone(), self.clone()];
         for (part, by) in parts.iter_mut().zip([by.clone(), by.inverted()]) {
@@ -355,7 +355,7 @@ pub(super) struct Stage {
     pub incoming: Device,
     /// The outgoing interface as rules see it at this hook.
     pub outgoing: Device,
-    /// The incoming bridge port as IP rules see it. `None` if the port is unknown.
+    /// The incoming bridge port as IP rules see it. The field is `None` if the port is unknown.
     pub port_in: Option<Device>,
     /// The outgoing bridge port as IP rules see it.
     pub port_out: Option<Device>,

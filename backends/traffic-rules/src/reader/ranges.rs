@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// A set of numbers: ranges in ascending order that do not touch.
+/// A set of numbers: separate ranges in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u128, u128)>);
 
@@ -41,7 +41,7 @@ impl Ranges {
         Self::span(number(first), number(last))
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -59,7 +59,7 @@ fn tunnel() -> Packet {
     }
 }
 
-/// Returns where a packet is dropped, or `passes` or `perhaps`.
+/// Returns the place at which the rules drop a packet, or `passes` or `perhaps`.
 fn word(rules: &Rules, packet: &Packet) -> String {
     match Walk::through(rules).fate(packet) {
         Fate::Yes { .. } => "passes".to_owned(),

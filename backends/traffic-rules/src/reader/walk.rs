@@ -1,7 +1,7 @@
 //! Follows a packet through the rules.
 //!
 //! The kernel calls the chains of all tables on a hook in order of their priority. A drop anywhere is final. An accept ends only the chain that the
-//! kernel called. If it is unknown whether packets fulfil a condition, the walk follows both possibilities.
+//! kernel called. If the reader does not know whether packets fulfil a condition, the walk follows both possibilities.
 
 use super::fits::Fits;
 use super::model::{
@@ -21,7 +21,7 @@ const RULES: usize = 100_000;
 const PARTS: usize = 48;
 /// The reason for an unknown fate if packets of a class have different fates.
 const SOME: &str = "only some of the packets";
-/// The priority at which the kernel looks up connections. Before this priority, no packet has a state.
+/// The priority at which the kernel looks up connections. No packet has a connection state before this priority.
 const TRACKING: i32 = -200;
 
 /// The rule or policy that drops packets.
@@ -35,24 +35,25 @@ pub struct Stop {
     pub table: String,
     /// The chain that the kernel called.
     pub base: String,
-    /// The number, counted from 1, of the rule in that chain that drops the packets or leads to the rule that drops them. `None` if the chain's policy drops.
+    /// The number of the rule in `base` that drops the packets, or that leads to the dropping rule. The first
+    /// rule has number 1. The field is `None` if the chain's policy drops the packets.
     pub number: Option<usize>,
-    /// The handle of that rule.
+    /// The handle of the rule that `number` identifies.
     pub handle: Option<u64>,
     /// The chain that contains the dropping rule.
     pub chain: String,
     /// The number of the dropping rule in its chain.
     pub place: Option<usize>,
-    /// The rule as iptables saves it. Empty for other tables, and for a policy.
+    /// The rule as iptables saves it. The field is empty for tables of other programs, and for a policy.
     pub rule: String,
-    /// The number of packets that the rule has counted. `None` for a policy, or for a rule without a counter.
+    /// The number of packets that the rule has counted. The field is `None` for a policy, or for a rule without a counter.
     pub packets: Option<u64>,
     /// Whether the rule, or a rule that leads to it, selects the packets by interfaces or addresses.
     pub named: bool,
 }
 
 impl Stop {
-    /// Whether a policy, not a rule, drops the packets.
+    /// Returns whether a policy, not a rule, drops the packets.
     pub fn is_policy(&self) -> bool {
         self.number.is_none()
     }
@@ -66,9 +67,9 @@ pub enum Fate {
         /// Whether a rule that accepts the packets selects them by interfaces or addresses.
         named: bool,
     },
-    /// The host drops all packets of the class.
+    /// Drop of all packets of the class.
     No(Stop),
-    /// The fate is unknown, or differs between packets.
+    /// Fate that is unknown, or that differs between packets.
     Perhaps {
         /// The reason why the fate is unknown.
         why: String,
@@ -151,7 +152,7 @@ impl Part {
 #[derive(Clone, Copy)]
 pub struct Walk<'a> {
     rules: &'a Rules,
-    /// Selects the chains that the kernel calls. The default is all chains.
+    /// Selects the chains that the kernel calls. By default, the function selects all chains.
     only: &'a dyn Fn(&Table, &str, &Base) -> bool,
     /// Drops that the walk ignores.
     over: &'a [Stop],
@@ -178,8 +179,9 @@ impl<'a> Walk<'a> {
         self.both(packet).0
     }
 
-    /// Returns the rules and policies that drop the packets, in order. Each item applies when the items before it no longer drop the packets. The
-    /// flag is whether a condition that the reader does not understand may let the packets pass.
+    /// Returns the rules and policies that drop the packets, in order. Each item applies when the items
+    /// before it no longer drop the packets. The flag is true if a condition that the reader does not
+    /// understand may let the packets pass.
     pub fn stops(&self, packet: &Packet) -> Vec<(Stop, bool)> {
         let mut found: Vec<(Stop, bool)> = Vec::new();
         let mut fate = self.fate(packet);
@@ -280,7 +282,7 @@ enum End {
     Fall,
 }
 
-/// The changes by previous rules.
+/// The changes that previous rules made to the packets.
 #[derive(Clone, Debug)]
 struct Changed {
     mark: Mark,
@@ -496,7 +498,7 @@ impl<'a> Steps<'a, '_> {
             self.rest = self.rest.saturating_sub(1);
             if self.rest == 0 {
                 self.doubt
-                    .get_or_insert_with(|| "there are too many rules".to_owned());
+                    .get_or_insert_with(|| "the ruleset has too many rules".to_owned());
                 let may = May {
                     accept: true,
                     drop: true,
@@ -532,7 +534,7 @@ impl<'a> Steps<'a, '_> {
         (walked.may, walked.end.unwrap_or(End::Fall))
     }
 
-    /// Evaluates a rule. Returns whether it decides about all packets that reach it.
+    /// Evaluates a rule. Returns whether the rule decides about all packets that reach the rule.
     fn rule(&mut self, place: Place<'_>, at: RuleAt<'_>, walked: &mut Walked) -> bool {
         let (mut fits, mut named) = (Fits::Yes, place.named);
         for step in &at.rule.steps {
@@ -580,7 +582,7 @@ impl<'a> Steps<'a, '_> {
         false
     }
 
-    /// Evaluates a verdict map. Returns whether it decides about all packets that reach it.
+    /// Evaluates a verdict map. Returns whether the rule decides about all packets that reach the rule.
     fn lookup(
         &mut self,
         place: Place<'_>,
@@ -618,7 +620,7 @@ impl<'a> Steps<'a, '_> {
         false
     }
 
-    /// Records the effect of a verdict on the packets to which it applies. Returns whether none of them continues after the rule.
+    /// Records the effect of a verdict on the packets to which it applies. Returns whether none of the packets continues after the rule.
     fn verdict(
         &mut self,
         place: Place<'_>,
@@ -714,7 +716,7 @@ impl<'a> Steps<'a, '_> {
         is_goto || !may.fall
     }
 
-    /// Whether the packets fulfil a condition.
+    /// Returns whether the packets fulfil a condition.
     fn judge(&mut self, place: Place<'_>, condition: &Condition) -> Fits {
         let Some(elements) = self.elements(place, &condition.source, Part::Set) else {
             return Fits::Perhaps;
@@ -747,7 +749,7 @@ impl<'a> Steps<'a, '_> {
         }
     }
 
-    /// Whether the packets' fields have the values of one element.
+    /// Returns whether the packets' fields have the values of one element.
     fn element(&mut self, place: Place<'_>, keys: &[Key], values: &[Value]) -> Fits {
         if keys.len() != values.len() {
             return Fits::Perhaps;
@@ -848,7 +850,7 @@ impl<'a> Steps<'a, '_> {
             };
             self.doubt.get_or_insert_with(|| {
                 format!(
-                    "the {} {} {} {name} was not listed",
+                    "the listing lacks the {} {} {} {name}",
                     part.name(),
                     missing.layer,
                     missing.table
@@ -879,7 +881,7 @@ struct Walked {
 }
 
 impl Walked {
-    /// Records an end if it applies to all packets that reach it. Returns whether it was recorded.
+    /// Records an end if it applies to all packets that reach it. Returns whether the method recorded the end.
     fn ends(&mut self, all: bool, end: End) -> bool {
         if all {
             self.end.get_or_insert(end);

@@ -11,15 +11,15 @@ pub(super) const LOCAL: u32 = 2;
 
 /// The states of a connection, as bits.
 pub mod state {
-    /// The kernel could not track the packet.
+    /// Packet that the kernel could not track.
     pub const INVALID: u32 = 1;
-    /// The kernel has seen packets in both directions.
+    /// Connection in which the kernel has seen packets in both directions.
     pub const ESTABLISHED: u32 = 2;
-    /// The connection belongs to another connection.
+    /// Connection that belongs to another connection.
     pub const RELATED: u32 = 4;
     /// The first packet of a connection.
     pub const NEW: u32 = 8;
-    /// A rule has excluded the packet from tracking.
+    /// Packet that a rule has excluded from tracking.
     pub const UNTRACKED: u32 = 64;
 }
 

@@ -25,22 +25,22 @@ const DEADLINE: Duration = Duration::from_secs(3);
 /// Ports that rules and packets share.
 pub(crate) const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
-/// The number of packets that are sent through each set of rules.
+/// The number of packets that the test sends through each set of rules.
 pub(crate) const PACKETS: u16 = 14;
 /// The mark of sockets whose packets take the other path: to the bridge's second port, or from the receiver through the host.
 const OTHER_WAY: u32 = 7;
 
-/// A packet that is sent.
+/// A packet that the test sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub path: HookPath,
-    /// Whether its connection has seen packets in both directions before.
+    /// Whether the packet's connection has seen packets in both directions before.
     pub established: bool,
     pub family: Family,
     protocol: u8,
     source: IpAddr,
     destination: IpAddr,
-    /// The source port. With ICMP, the type and the code.
+    /// The source port. With ICMP, the value contains the type and the code.
     source_port: u16,
     /// The destination port. With ICMP, the identifier.
     destination_port: u16,
@@ -146,7 +146,7 @@ impl Sent {
         matches!(self.protocol, 1 | 58)
     }
 
-    /// Returns where the packet is recorded: 0 for the host, 1 for the receiver.
+    /// Returns the index of the place that records the packet: 0 for the host, 1 for the receiver.
     fn receiver(&self) -> usize {
         usize::from(self.path != HookPath::Input)
     }
@@ -294,7 +294,7 @@ fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     std::thread::scope(|scope| scope.spawn(send).join().unwrap());
 }
 
-/// The namespaces, which are deleted when it is dropped.
+/// The three namespaces of a test. The drop of this value deletes the namespaces.
 pub(crate) struct Bed {
     names: [String; 3],
 }
@@ -330,7 +330,7 @@ fn shell(script: &str, input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the rules that record packets that passed all other chains, and replies. They also keep connection tracking active.
+/// Returns the rules that record replies and all packets that passed all other chains. These rules also keep connection tracking active.
 fn probe(hook: &str, priority: i32) -> String {
     let note =
         "ct direction reply ct state established update @replied { meta l4proto . th dport }";
@@ -456,7 +456,8 @@ ALL",
         rules
     }
 
-    /// Sends packets in both directions of connections that are established later. There must be no rules.
+    /// Sends packets in both directions of connections, so that later packets belong to established
+    /// connections. The host must have no rules during this call.
     pub(crate) fn establish(&self, all: &[&Sent]) {
         let [a, r, b] = &self.names;
         self.apply(&RuleSet::none());
@@ -493,7 +494,7 @@ ALL",
         );
     }
 
-    /// Sends packets, and returns for each whether it passed.
+    /// Sends packets, and returns whether each packet passed.
     pub(crate) fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
         let [a, _, b] = &self.names;
         shell(
@@ -523,7 +524,7 @@ ALL",
         all.iter().map(|sent| arrived(sent, &seen)).collect()
     }
 
-    /// Returns what was recorded on the host and at the receiver, once it is complete or the deadline has passed.
+    /// Returns the records of the host and of the receiver, once they are complete or the deadline has passed.
     fn wait(&self, set: &str, is_complete: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
         let [_, r, b] = &self.names;
         let begun = Instant::now();
@@ -549,7 +550,7 @@ ALL",
 /// Protocols and ports.
 type Seen = BTreeSet<(u8, u16)>;
 
-/// Returns the protocols and ports that were recorded.
+/// Returns the protocols and ports that the rules recorded.
 fn elements(listing: &str) -> Seen {
     let listing: serde_json::Value = serde_json::from_str(listing).unwrap();
     let sets = listing["nftables"]

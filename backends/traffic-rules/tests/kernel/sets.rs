@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use types::Family;
 
-/// Constructs, each of which at least a tenth of the sets contains.
+/// Constructs that each occur in at least a tenth of the sets.
 pub(crate) const CONSTRUCTS: [&str; 29] = [
     "jump",
     "goto",
@@ -133,7 +133,7 @@ impl Dice<'_> {
         self.used.insert(construct);
     }
 
-    /// Returns a network or an address that may match packets: of senders if `source`, otherwise of receivers.
+    /// Returns a network or an address that may match packets: a sender's if `source` is true, otherwise a receiver's.
     fn net(&mut self, source: bool) -> String {
         let (net, part) = (if source { 1 } else { 2 }, self.random.random_range(0..4));
         let one = address(self.family, net, part);

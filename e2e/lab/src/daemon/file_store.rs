@@ -27,7 +27,7 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Listens on a socket. Daemons get its path as `NOTIFY_SOCKET`.
+    /// Listens on a socket. Daemons receive the socket's path as `NOTIFY_SOCKET`.
     ///
     /// # Errors
     /// Returns an error if the socket cannot be created.

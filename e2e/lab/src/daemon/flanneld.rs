@@ -51,7 +51,8 @@ impl FlanneldOptions {
         }
     }
 
-    /// Creates options for flannel-rs' flanneld on the Node API. `node` is the name of its Node, and `net_conf` is the path of net-conf.json.
+    /// Creates options for flannel-rs' flanneld on the Node API. `node` is the name of the daemon's Node, and
+    /// `net_conf` is the path of net-conf.json.
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
         let args = vec![
             "--kube-subnet-mgr".to_owned(),
@@ -67,7 +68,7 @@ impl FlanneldOptions {
         self
     }
 
-    /// Adds `--iface` with a name or an address. The daemon tries several such flags in order.
+    /// Adds `--iface` with a name or an address. The daemon tries several `--iface` flags in order.
     #[must_use]
     pub fn iface(self, iface: &str) -> FlanneldOptions {
         self.arg(&format!("--iface={iface}"))
@@ -87,7 +88,7 @@ impl FlanneldOptions {
         self
     }
 
-    /// Runs another daemon with flannel's command line, such as Go flannel. Such a daemon is ready when it has written `subnet.env`.
+    /// Runs another daemon with flannel's command line, such as Go flannel. The other daemon is ready when it has written `subnet.env`.
     #[must_use]
     pub fn binary(mut self, path: &Path) -> FlanneldOptions {
         self.binary = Some(path.to_owned());
@@ -141,7 +142,7 @@ impl Host {
     /// Starts the daemon without waiting until it is ready.
     ///
     /// # Errors
-    /// Returns an error if the daemon cannot be started.
+    /// Returns an error if the start of the daemon fails.
     pub fn start_flanneld(&self, options: &FlanneldOptions) -> Result<Flanneld> {
         Flanneld::start(self, options)
     }
@@ -190,7 +191,7 @@ impl Flanneld {
         })
     }
 
-    /// Waits until the daemon is ready and has written `subnet.env`. Returns the time since its start.
+    /// Waits until the daemon is ready and has written `subnet.env`. Returns the time since the daemon's start.
     ///
     /// # Errors
     /// Returns an error with the end of the log if the daemon ends or is not ready in time.
@@ -215,8 +216,8 @@ impl Flanneld {
         Ok(self.started.0.elapsed())
     }
 
-    /// Reports whether `subnet.env` exists and `/readyz` responds with 200. A daemon without this endpoint is ready when it has written its
-    /// `subnet.env`.
+    /// Reports whether `subnet.env` exists and `/readyz` responds with 200. A daemon without a health
+    /// endpoint is ready when it has written its `subnet.env`.
     pub fn is_ready(&self) -> bool {
         match self.health {
             Some(_) if !self.foreign => {
@@ -236,7 +237,7 @@ impl Flanneld {
     /// Returns the content of the daemon's `subnet.env`.
     ///
     /// # Errors
-    /// Returns an error if the daemon has not written it yet.
+    /// Returns an error if the daemon has not written the file yet.
     pub fn subnet_env(&self) -> Result<SubnetEnv> {
         SubnetEnv::read(&self.subnet_file)
     }
@@ -253,8 +254,7 @@ impl Flanneld {
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         http::get(
             &self.netns,
-            self.health
-                .context("this daemon was started without a health endpoint")?,
+            self.health.context("this daemon has no health endpoint")?,
             path,
         )
     }
@@ -262,7 +262,7 @@ impl Flanneld {
     /// Gets a document of the status API on its default port, such as `/api/v1/node`. Returns status code and body.
     ///
     /// # Errors
-    /// Returns an error if the daemon does not respond on this port.
+    /// Returns an error if the daemon does not respond on the default port.
     pub fn api(&self, path: &str) -> Result<(u16, String)> {
         http::get(
             &self.netns,
@@ -274,7 +274,7 @@ impl Flanneld {
     /// Returns the value of the metric with exactly this name and these labels.
     ///
     /// # Errors
-    /// Returns an error if there is no such metric.
+    /// Returns an error if the metric does not exist.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let (_, text) = self.get("/metrics")?;
         let value = text
@@ -287,7 +287,7 @@ impl Flanneld {
             .with_context(|| format!("metric {name}"))
     }
 
-    /// Returns the number of findings of a check in the metrics, of any severity. `None` if the result of the check is unknown.
+    /// Returns the number of findings of a check in the metrics, of any severity. Returns `None` if the result of the check is unknown.
     ///
     /// # Errors
     /// Returns an error if the daemon does not respond.

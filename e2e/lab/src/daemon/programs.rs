@@ -53,7 +53,7 @@ impl Programs {
     /// Adds this machine's `nft`.
     ///
     /// # Errors
-    /// Returns an error if it is not installed, or if the folder already contains it.
+    /// Returns an error if nft is not installed, or if the folder already contains nft.
     pub fn with_nft(self) -> Result<Programs> {
         self.link("nft", &installed("nft")?)?;
         Ok(self)
@@ -99,10 +99,10 @@ impl Programs {
             .with_variant(Xtables::Legacy)
     }
 
-    /// Adds a shell script, which replaces the program of that name.
+    /// Adds a shell script, which replaces the program of the same name.
     ///
     /// # Errors
-    /// Returns an error if the script cannot be written.
+    /// Returns an error if the write of the script fails.
     pub fn with_script(self, name: &str, text: &str) -> Result<Programs> {
         let path = self.folder.join(name);
         if path.is_symlink() {
@@ -121,7 +121,7 @@ impl Programs {
 /// Writes an executable shell script.
 ///
 /// # Errors
-/// Returns an error if the script cannot be written.
+/// Returns an error if the write of the script fails.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     // Another process writes the file. The kernel does not execute a file that any process has open for writing.
     // A child that another thread is just starting would inherit the open file from this process.

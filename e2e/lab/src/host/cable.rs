@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::host::Host;
 
-/// Kinds of cables. On both kinds, the sending kernel leaves checksums to the network card, which a virtual cable does not have.
+/// Kinds of cables. On both kinds of cable, the sending kernel leaves checksums to the network card, which a virtual cable does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cable {
     /// A cable that carries separate frames of at most 1500 bytes, as on a physical NIC.
@@ -22,7 +22,7 @@ impl Cable {
         }
     }
 
-    /// Turns the host's uplink into a cable of this kind. Checksum offload stays as it is.
+    /// Converts the host's uplink to a cable of this kind. Checksum offload stays unchanged.
     ///
     /// # Errors
     /// Returns an error if ethtool fails.

@@ -72,7 +72,7 @@ impl Host {
     /// Creates a pod's namespace without a network, as a runtime does before ADD.
     ///
     /// # Errors
-    /// Returns an error if a namespace of that name exists.
+    /// Returns an error if a namespace of the same name exists.
     pub fn empty_pod(&self, name: &str) -> Result<Netns> {
         self.site().netns(&format!("{}-{name}", self.name()))
     }
@@ -82,7 +82,7 @@ impl Cni {
     /// Executes the plugin for an interface of a pod. The name of the pod's namespace is its container ID.
     ///
     /// # Errors
-    /// Returns an error if the plugin cannot be started.
+    /// Returns an error if the plugin does not start.
     pub fn call(
         &self,
         verb: &str,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nix::fcntl::AT_FDCWD;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
-/// Blocks each `open` of these folders and their entries until the `Hang` is dropped. Tests can kill a blocked process.
+/// Blocks each `open` of the given folders and their entries until the caller drops the `Hang`. Tests can kill a blocked process.
 ///
 /// The process that creates the `Hang` must not open the folders, because it would wait for itself.
 #[derive(Debug)]

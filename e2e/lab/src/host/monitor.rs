@@ -9,11 +9,11 @@ use crate::host::process::{Launch, Process};
 use crate::wait::eventually_ok;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Timeout of the first marks. The program may not listen yet, so the monitor then makes another mark.
+/// Timeout of the first marks. The program may start to listen later, so the monitor makes another mark after the timeout.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Kinds of harmless changes. The monitor makes such a change before it reads reports. When `ip` or `nft` reports this change, it has reported all
-/// earlier changes.
+/// Kinds of harmless changes. The monitor makes a mark before it reads reports. When `ip` or `nft` reports
+/// the mark, it has reported all earlier changes.
 #[derive(Debug, Clone, Copy)]
 enum Marks {
     Routes,
@@ -34,7 +34,7 @@ impl Monitor {
     /// Starts `ip monitor` for `route` and these kinds of objects.
     ///
     /// # Errors
-    /// Returns an error if the monitor cannot be started or reports nothing.
+    /// Returns an error if the monitor does not start or reports nothing.
     pub fn ip(host: &Host, objects: &[&str]) -> Result<Monitor> {
         Monitor::start(
             host,
@@ -43,10 +43,10 @@ impl Monitor {
         )
     }
 
-    /// Starts `nft monitor`, which reports every change of nf_tables rules, including those of iptables-nft.
+    /// Starts `nft monitor`, which reports every change of nf_tables rules, including changes by iptables-nft.
     ///
     /// # Errors
-    /// Returns an error if the monitor cannot be started or reports nothing.
+    /// Returns an error if the monitor does not start or reports nothing.
     pub fn nft(host: &Host) -> Result<Monitor> {
         Monitor::start(host, Marks::Tables, &Launch::new("nft").arg("monitor"))
     }

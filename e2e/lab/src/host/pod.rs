@@ -174,7 +174,7 @@ fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     host.netns().ip(&batch).map(drop)
 }
 
-/// Adds the gateway addresses that the bridge lacks, as the bridge plugin does after the host got another subnet.
+/// Adds the gateway addresses that the bridge lacks, as the bridge plugin does when the host receives another subnet.
 fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     let present = host
         .netns()

@@ -31,7 +31,7 @@ const PLACES: [&str; 6] = [
     "/var/lib/cni",
     "/var/log/pods",
 ];
-/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts must not see this folder.
+/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts must not see kubelet's folder.
 const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
 /// Maximum number of inherited files.
@@ -80,7 +80,7 @@ impl Launch {
         self
     }
 
-    /// Runs the program in a namespace of another process. `namespace` is nsenter's argument for that namespace.
+    /// Runs the program in a namespace of another process. `namespace` is nsenter's argument for the namespace.
     #[must_use]
     pub(crate) fn inside(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
@@ -178,7 +178,7 @@ impl Process {
         let spawned = std::thread::scope(|scope| {
             let spawn = move || -> Result<Child> {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
-                furnish(machine).context("giving the host a name and files of its own")?;
+                furnish(machine).context("cannot give the host its own name and files")?;
                 let mut command = launch.command();
                 // The environment of the person who runs the tests must not configure the daemon.
                 for (name, _) in std::env::vars_os()
@@ -231,7 +231,7 @@ impl Process {
     /// Sends a signal to the process.
     ///
     /// # Errors
-    /// Returns an error if the process has ended and was waited for.
+    /// Returns an error if the process has ended and the caller has waited for its end.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.pid())?);
         kill(pid, signal).with_context(|| format!("sending {signal} to {}", self.program))
@@ -256,7 +256,7 @@ impl Process {
     /// Kills the process with SIGKILL and waits for its end.
     ///
     /// # Errors
-    /// Returns an error if the process cannot be waited for.
+    /// Returns an error if the wait for the process fails.
     pub fn kill(&mut self) -> Result<()> {
         // The process may have ended before.
         let _ = self.child.kill();
@@ -289,7 +289,7 @@ impl Process {
             }
             if start.elapsed() >= deadline {
                 bail!(
-                    "{} still runs after {deadline:?}; its log ends so:\n{}",
+                    "{} still runs after {deadline:?}; the end of its log:\n{}",
                     self.program,
                     self.log_tail(20)
                 );
@@ -298,7 +298,7 @@ impl Process {
         }
     }
 
-    /// Returns the path of the log, which also contains the output of earlier processes of this name.
+    /// Returns the path of the log, which also contains the output of earlier processes of the same name.
     pub fn log_path(&self) -> &Path {
         &self.log
     }

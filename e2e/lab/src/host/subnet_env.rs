@@ -36,7 +36,7 @@ impl SubnetEnv {
     /// Parses the text of a `subnet.env`.
     ///
     /// # Errors
-    /// Returns an error if a line cannot be parsed.
+    /// Returns an error if a line is malformed.
     pub fn parse(text: &str) -> Result<SubnetEnv> {
         let mut env = SubnetEnv::default();
         for line in text.lines() {

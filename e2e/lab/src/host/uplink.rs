@@ -30,7 +30,7 @@ impl Uplink {
         }
     }
 
-    /// Creates `enp0s8` of the host with this number. Number 1 has 192.168.56.101/24 and fd00:56::101/64.
+    /// Creates `enp0s8` of the host with this number. The host with number 1 has 192.168.56.101/24 and fd00:56::101/64.
     ///
     /// # Errors
     /// Returns an error for numbers above 154, because the IPv4 address would be invalid.
@@ -44,7 +44,7 @@ impl Uplink {
     /// Adds an address with its prefix length.
     ///
     /// # Errors
-    /// Returns an error if `address` cannot be parsed.
+    /// Returns an error if `address` is malformed.
     pub fn address(mut self, address: &str) -> Result<Uplink> {
         self.addresses.push(
             address
@@ -57,7 +57,7 @@ impl Uplink {
     /// Adds a default route via this gateway for the gateway's address family.
     ///
     /// # Errors
-    /// Returns an error if `gateway` cannot be parsed.
+    /// Returns an error if `gateway` is malformed.
     pub fn gateway(mut self, gateway: &str) -> Result<Uplink> {
         self.gateways.push(
             gateway

@@ -133,7 +133,7 @@ impl ApiServer {
         &self.host
     }
 
-    /// Returns the files of its certificate authority.
+    /// Returns the files of the server's certificate authority.
     pub fn certificates(&self) -> &Certificates {
         &self.certificates
     }
@@ -247,14 +247,14 @@ impl ApiServer {
     /// Creates another certificate authority and its certificates, which the server uses after a restart.
     ///
     /// # Errors
-    /// Returns an error if the files cannot be written.
+    /// Returns an error if the write of the files fails.
     pub fn replace_authority(&mut self) -> Result<()> {
         self.certificates = Certificates::create(&self.folder, &self.names)?;
         self.tls = trusting(&self.certificates.ca())?;
         Ok(())
     }
 
-    /// Starts a proxy in front of the server, on its host.
+    /// Starts a proxy in front of the server, on the server's host.
     ///
     /// # Errors
     /// Returns an error if the port is in use.
@@ -267,7 +267,7 @@ impl ApiServer {
         )
     }
 
-    /// Opens another port for the nodes that leads to the server.
+    /// Opens another port that leads to the server, for the nodes.
     ///
     /// # Errors
     /// Returns an error if nft fails.
@@ -278,7 +278,7 @@ impl ApiServer {
     /// Runs kubectl as the administrator. Returns its standard output.
     ///
     /// # Errors
-    /// Returns an error with the standard error if kubectl fails.
+    /// Returns an error with kubectl's standard error output if kubectl fails.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let config = self.kubeconfig(User::Admin, None)?;
         let program = binaries::kubernetes("kubectl")?;
@@ -322,7 +322,7 @@ impl ApiServer {
     /// Starts the server after [`ApiServer::stop`] and waits until it responds.
     ///
     /// # Errors
-    /// Returns an error if the server was not stopped or does not respond in time.
+    /// Returns an error if the server still runs or does not respond in time.
     pub fn restart(&mut self) -> Result<()> {
         ensure!(self.process.is_none(), "the API server runs already");
         self.launch()
@@ -331,7 +331,7 @@ impl ApiServer {
     /// Writes a snapshot of all objects.
     ///
     /// # Errors
-    /// Returns an error if etcd refuses.
+    /// Returns an error if etcd refuses the snapshot.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
         self.etcd.client()?.snapshot(file)
     }

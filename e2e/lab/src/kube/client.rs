@@ -123,7 +123,7 @@ impl ApiClient {
     /// Reads the object or the list at a path.
     ///
     /// # Errors
-    /// Returns an error if the server refuses the request or has no such object.
+    /// Returns an error if the server refuses the request or does not have the object.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.done("GET", path, None)
     }
@@ -147,7 +147,7 @@ impl ApiClient {
     /// Deletes the object at a path.
     ///
     /// # Errors
-    /// Returns an error if the server refuses the request or has no such object.
+    /// Returns an error if the server refuses the request or does not have the object.
     pub fn delete(&self, path: &str) -> Result<()> {
         self.done("DELETE", path, None).map(drop)
     }

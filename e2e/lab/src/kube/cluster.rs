@@ -1,6 +1,6 @@
 //! A whole cluster: a control plane on one host, and nodes with containerd, kubelet and kube-proxy on other hosts.
 //!
-//! The cluster is in the state in which kubeadm leaves a cluster, without a pod network: `kubectl apply` of a manifest is the next step.
+//! The cluster is in the state in which kubeadm leaves a cluster, without a pod network. The next step is `kubectl apply` of a manifest.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ const CONTROL_PLANE: u8 = 99;
 /// Timeout for a node with cold caches on a busy machine.
 const SLOW: Duration = Duration::from_secs(600);
 
-/// Number of inotify instances per user that clusters need. With the usual limit of 128, a containerd that starts during other tests runs without its
-/// CRI plugin.
+/// Number of inotify instances per user that clusters need. If the limit is 128, as usual, a containerd that
+/// starts during other tests runs without its CRI plugin.
 const WATCHES: u32 = 1024;
 
 /// A running cluster. Fields are dropped in this order.
@@ -48,7 +48,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster with all of its nodes at once, and waits until they are registered.
+    /// Starts a cluster with all of its nodes at once, and waits until the nodes have registered.
     ///
     /// # Errors
     /// Returns an error if a program is not installed, or if a part of the cluster is not ready in time.
@@ -143,7 +143,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts nodes in parallel and waits until they are registered.
+    /// Starts nodes in parallel and waits until the nodes have registered.
     ///
     /// # Errors
     /// Returns an error if a node is not up in time.

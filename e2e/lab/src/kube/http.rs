@@ -64,7 +64,7 @@ impl Head {
         self.fields.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Returns the status code of a response, or 0 if the response has none.
+    /// Returns the status code of a response, or 0 if the response has no status code.
     pub(crate) fn status(&self) -> u16 {
         self.first
             .split_whitespace()

@@ -176,7 +176,7 @@ impl ApiClient {
             .map(drop)
     }
 
-    /// Returns an annotation of flannel, given by its name without the prefix. `None` if the Node does not have it.
+    /// Returns an annotation of flannel, given by its name without the prefix. Returns `None` if the Node does not have the annotation.
     ///
     /// # Errors
     /// Returns an error if the Node does not exist.

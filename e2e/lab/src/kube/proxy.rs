@@ -97,7 +97,7 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Closes all connections; clients may connect again.
+    /// Closes all connections. Clients may connect again.
     pub fn disconnect(&self) {
         for socket in self.shared.lock().sockets.drain(..) {
             let _ = socket.shutdown(Shutdown::Both);

@@ -41,7 +41,7 @@ impl Capture {
     /// Starts a capture, which contains all frames from now on.
     ///
     /// # Errors
-    /// Returns an error if no packet socket can be opened in the namespace.
+    /// Returns an error if the creation of a packet socket in the namespace fails.
     pub fn start(netns: &Netns) -> Result<Capture> {
         let open = || -> nix::Result<OwnedFd> {
             let fd = socket(
@@ -61,7 +61,7 @@ impl Capture {
         };
         let fd = netns
             .run(open)?
-            .with_context(|| format!("a packet socket in {}", netns.name()))?;
+            .with_context(|| format!("cannot open a packet socket in {}", netns.name()))?;
         let end = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&end);
         let thread = std::thread::spawn(move || {
@@ -116,7 +116,7 @@ impl Drop for Capture {
     }
 }
 
-/// Receives a frame. Returns its length and its time.
+/// Receives a frame. Returns the length and the time of the frame.
 fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(buffer)];

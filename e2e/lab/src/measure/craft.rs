@@ -30,7 +30,7 @@ pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload:
     ip_packet(source.ip(), destination.ip(), UDP, ttl, &datagram)
 }
 
-/// Builds an IP packet with a TCP segment without options and valid checksums.
+/// Builds an IP packet with valid checksums and a TCP segment without options.
 pub fn tcp_packet(
     source: SocketAddr,
     destination: SocketAddr,
@@ -115,10 +115,10 @@ pub fn vxlan(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends datagrams from an address and port of a namespace. Port 0 lets the kernel choose.
+/// Sends datagrams from an address and port of a namespace. Port 0 lets the kernel choose the port.
 ///
 /// # Errors
-/// Returns an error if the socket cannot be bound, or if the kernel refuses a datagram.
+/// Returns an error if the bind of the socket fails, or if the kernel refuses a datagram.
 pub fn send_from(
     netns: &Netns,
     from: SocketAddr,
@@ -136,10 +136,10 @@ pub fn send_from(
     Ok(())
 }
 
-/// Sends whole IP packets unchanged from a namespace. The kernel routes them by their destination.
+/// Sends whole IP packets unchanged from a namespace. The kernel routes the packets by their destination.
 ///
 /// # Errors
-/// Returns an error if a raw socket cannot be opened, or if the kernel refuses a packet.
+/// Returns an error if the creation of a raw socket fails, or if the kernel refuses a packet.
 pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
     let send = || -> Result<()> {
         let open = |family| {
@@ -161,13 +161,13 @@ pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
                 let to = SockaddrIn6::from(std::net::SocketAddrV6::new(to.into(), 0, 0, 0));
                 sendto(v6.as_raw_fd(), packet, &to, MsgFlags::empty())
             };
-            sent.with_context(|| format!("a packet of {} bytes", packet.len()))?;
+            sent.with_context(|| format!("cannot send a packet of {} bytes", packet.len()))?;
         }
         Ok(())
     };
     netns
         .run(send)?
-        .with_context(|| format!("sending raw packets in {}", netns.name()))
+        .with_context(|| format!("cannot send raw packets in {}", netns.name()))
 }
 
 fn octets(ip: IpAddr) -> Vec<u8> {

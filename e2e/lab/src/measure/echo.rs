@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 4;
 /// Hop limit of packets to a group.
 const HOPS: u8 = 8;
 
-/// A receiver that replies until it is dropped.
+/// A receiver that replies until the caller drops the receiver.
 #[derive(Debug)]
 pub struct Echo {
     address: SocketAddr,
@@ -32,7 +32,7 @@ impl Echo {
     /// Starts a receiver on a free port of an address.
     ///
     /// # Errors
-    /// Returns an error if the address cannot be bound.
+    /// Returns an error if the bind of the address fails.
     pub fn start(netns: &Netns, address: IpAddr) -> Result<Echo> {
         let socket = netns
             .run(|| UdpSocket::bind((address, 0)))?
@@ -44,7 +44,7 @@ impl Echo {
     /// Starts a receiver for packets to a multicast group on an interface. The receiver replies from its unicast address.
     ///
     /// # Errors
-    /// Returns an error if the group cannot be joined.
+    /// Returns an error if the socket cannot join the group.
     pub fn group(netns: &Netns, group: IpAddr, interface: &str) -> Result<Echo> {
         let join = || -> Result<UdpSocket> {
             let index = if_nametoindex(interface)?;
@@ -109,7 +109,7 @@ impl Drop for Echo {
 /// Returns for each port the source that the receiver saw. Ends with `None` at the first port without a reply.
 ///
 /// # Errors
-/// Returns an error if a port cannot be bound.
+/// Returns an error if the bind of a port fails.
 pub fn seen_as(
     netns: &Netns,
     from: IpAddr,

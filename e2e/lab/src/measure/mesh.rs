@@ -18,7 +18,7 @@ impl Mesh {
     /// Starts a probe from each pod to every other pod.
     ///
     /// # Errors
-    /// Returns an error if a socket cannot be bound.
+    /// Returns an error if the bind of a socket fails.
     pub fn start(pods: &[Pod], options: &ProbeOptions) -> Result<Mesh> {
         let mut probes = Vec::new();
         for from in pods {

@@ -17,7 +17,7 @@ pub struct PingOptions {
 }
 
 impl PingOptions {
-    /// Sets the length of the whole IP packet in bytes and forbids fragmentation. With the pod's MTU, this tests the MTU of the overlay.
+    /// Sets the length of the whole IP packet in bytes and forbids fragmentation. A length equal to the pod's MTU tests the MTU of the overlay.
     #[must_use]
     pub fn packet(mut self, length: u32) -> PingOptions {
         self.packet = Some(length);
@@ -35,7 +35,7 @@ impl PingOptions {
 /// Sends one ping. Returns the round-trip time, or `None` without a reply.
 ///
 /// # Errors
-/// Returns an error if `ping` cannot be started or its output has no time.
+/// Returns an error if `ping` does not start or prints no time.
 pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Duration>> {
     let timeout = options
         .timeout
@@ -68,7 +68,7 @@ pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Du
 #[derive(Debug, Clone)]
 pub struct PingMatrix {
     names: Vec<String>,
-    /// Round-trip times, one row per sender. `None` for a lost ping and for a pod itself.
+    /// Round-trip times, one row per sender. A value is `None` for a lost ping, and for the pair of a pod with itself.
     rows: Vec<Vec<Option<Duration>>>,
 }
 
@@ -76,7 +76,7 @@ impl PingMatrix {
     /// Pings all pairs by their IPv4 addresses, or by IPv6 for a pod without IPv4.
     ///
     /// # Errors
-    /// Returns an error if `ping` cannot be started, or if a pod has no address.
+    /// Returns an error if `ping` does not start, or if a pod has no address.
     pub fn of(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
         PingMatrix::to(pods, &targets, &PingOptions::default())
@@ -85,7 +85,7 @@ impl PingMatrix {
     /// Pings all pairs by their IPv6 addresses.
     ///
     /// # Errors
-    /// Returns an error if `ping` cannot be started, or if a pod has no IPv6 address.
+    /// Returns an error if `ping` does not start, or if a pod has no IPv6 address.
     pub fn of_v6(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods
             .iter()
@@ -97,7 +97,7 @@ impl PingMatrix {
     /// Pings each of the addresses from each pod. `targets` contains one address of each pod, in the order of the pods.
     ///
     /// # Errors
-    /// Returns an error if `ping` cannot be started.
+    /// Returns an error if `ping` does not start.
     pub fn to(pods: &[Pod], targets: &[IpAddr], options: &PingOptions) -> Result<PingMatrix> {
         let row = |number: usize, pod: &Pod| {
             let cell = |(to, target): (usize, &IpAddr)| {
@@ -137,7 +137,7 @@ impl PingMatrix {
         &self.names
     }
 
-    /// Returns the round-trip time from one pod to another, given by their numbers.
+    /// Returns the round-trip time from one pod to another pod, given by their numbers.
     pub fn answer(&self, from: usize, to: usize) -> Option<Duration> {
         self.rows.get(from)?.get(to).copied().flatten()
     }
@@ -158,7 +158,7 @@ impl PingMatrix {
     /// Checks that each pod reaches every other pod.
     ///
     /// # Errors
-    /// Returns an error with the matrix if a pod does not reach another.
+    /// Returns an error with the matrix if a pod does not reach another pod.
     pub fn require_complete(&self) -> Result<()> {
         if !self.silent().is_empty() {
             bail!("not everybody reaches everybody:\n{self}");

@@ -85,7 +85,7 @@ impl ProbeOptions {
         self
     }
 
-    /// Sets the source address that the receiver expects instead of the sender's. The report treats packets with any other source as wrong.
+    /// Sets the source address that the receiver expects instead of the sender's address. The report treats packets with any other source as wrong.
     #[must_use]
     pub fn seen_as(mut self, address: IpAddr) -> ProbeOptions {
         self.seen_as = Some(address);
@@ -122,10 +122,10 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts a stream from one pod to another.
+    /// Starts a stream from one pod to another pod.
     ///
     /// # Errors
-    /// Returns an error if a pod has no address, or if a socket cannot be bound.
+    /// Returns an error if a pod has no address, or if the bind of a socket fails.
     pub fn start(from: &Pod, to: &Pod, options: &ProbeOptions) -> Result<Probe> {
         let of = |pod: &Pod| {
             if options.v6 {
@@ -137,7 +137,7 @@ impl Probe {
         Probe::between((from.netns(), of(from)?), (to.netns(), of(to)?), options)
     }
 
-    /// Starts a stream from an address in one namespace to an address in another.
+    /// Starts a stream from an address in one namespace to an address in another namespace.
     ///
     /// # Errors
     /// Returns an error if a socket cannot be bound.
@@ -147,7 +147,7 @@ impl Probe {
         options: &ProbeOptions,
     ) -> Result<Probe> {
         let bind = |netns: &Netns, address: IpAddr, port: u16| {
-            let what = format!("binding UDP port {port} of {address} in {}", netns.name());
+            let what = format!("UDP port {port} of {address} in {} is free", netns.name());
             // A child that another thread is just starting keeps the socket of an earlier probe open until its exec.
             eventually_ok(FREED, &what, || {
                 Ok(netns.run(|| UdpSocket::bind((address, port)))??)
@@ -157,7 +157,7 @@ impl Probe {
         into.set_read_timeout(Some(POLL_INTERVAL))?;
         // After a pause of this machine, all late packets arrive at once.
         setsockopt(&into, sockopt::RcvBufForce, &BUFFER)
-            .context("a large buffer for received packets")?;
+            .context("cannot set a large buffer for received packets")?;
         let (source, target) = (out.local_addr()?, into.local_addr()?);
         // The source port is unknown if it changes with each packet or if a NAT chooses it.
         let expected = Expected {
@@ -205,7 +205,7 @@ impl Probe {
     /// Waits until packets that are sent from now on arrive. Returns the elapsed time.
     ///
     /// # Errors
-    /// Returns an error if no such packet arrives before the deadline.
+    /// Returns an error if no packet sent from now on arrives before the deadline.
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let before = self.received();
         // One packet may have been in flight already.
@@ -298,7 +298,7 @@ fn send(
     sent
 }
 
-/// Expected source of packets. Without a port, any port is correct.
+/// Expected source of packets. If `port` is `None`, any port is correct.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     address: IpAddr,

@@ -36,7 +36,7 @@ impl TransferOptions {
         self
     }
 
-    /// Sets the time limit of the whole transfer. Default: 120 s, because a busy machine is not a fault.
+    /// Sets the time limit of the whole transfer. The default is 120 s, because a busy machine is not a fault.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> TransferOptions {
         self.deadline = deadline;
@@ -56,7 +56,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Sends `bytes` bytes from one pod to another.
+    /// Sends `bytes` bytes from one pod to another pod.
     ///
     /// # Errors
     /// Returns an error if the data does not arrive in time or is not identical.
@@ -142,7 +142,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
         stream.set_read_timeout(Some(left(end)?))?;
         let length = stream
             .read(&mut buffer)
-            .with_context(|| format!("receiving after {place} of {bytes} bytes"))?;
+            .with_context(|| format!("cannot receive after {place} of {bytes} bytes"))?;
         if length == 0 {
             break;
         }

@@ -19,7 +19,7 @@ use crate::net::netns::Netns;
 const INIT: i32 = 200;
 const ADD_INTERFACE: i32 = 202;
 const ADD_ROUTE: i32 = 204;
-/// `VIFF_USE_IFINDEX`: the request gives the index of the interface.
+/// Flag `VIFF_USE_IFINDEX`, which means that the request contains the index of the interface.
 const BY_INDEX: u8 = 8;
 /// Number of remaining hops up to which the kernel does not forward packets.
 const THRESHOLD: u8 = 1;
@@ -77,7 +77,7 @@ impl MulticastRoutes {
             .with_context(|| format!("multicast routes in {}", netns.name()))
     }
 
-    /// Forwards packets from a source to a group that arrive on interface `from` to interface `to`.
+    /// Forwards packets from a source to a group: from interface `from`, on which the packets arrive, to interface `to`.
     ///
     /// # Errors
     /// Returns an error if [`MulticastRoutes::between`] did not get an interface, or if the kernel refuses the route.
@@ -120,10 +120,10 @@ impl MulticastRoutes {
                 ]
                 .concat()
             }
-            _ => bail!("{source} and {group} are of two families"),
+            _ => bail!("{source} and {group} are of different families"),
         };
         self.set(ADD_ROUTE, &route)
-            .with_context(|| format!("a multicast route of {source} to {group}"))
+            .with_context(|| format!("cannot add a multicast route of {source} to {group}"))
     }
 
     /// Builds a `struct vifctl`, or a `struct mif6ctl` for IPv6.

@@ -68,10 +68,10 @@ impl Netns {
         self.path().exists()
     }
 
-    /// Runs a closure inside, on its own thread. Sockets that it creates stay in the namespace.
+    /// Runs a closure inside the namespace, on a separate thread. Sockets that the closure creates stay in the namespace.
     ///
     /// # Errors
-    /// Returns an error if the namespace cannot be entered, or if the closure panics.
+    /// Returns an error if the thread cannot enter the namespace, or if the closure panics.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let handle = self.open()?;
         std::thread::scope(|scope| {
@@ -89,16 +89,16 @@ impl Netns {
     /// Runs a program inside. Returns its standard output.
     ///
     /// # Errors
-    /// Returns an error if the program cannot be started, or, with all output, if its exit code is not 0.
+    /// Returns an error if the program does not start, or if its exit code is not 0. The error about the exit code contains all output.
     pub fn exec<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<String> {
         let output = self.output(program, args)?;
         succeeded(&describe(program, args), &output).with_context(|| format!("in {}", self.name))
     }
 
-    /// Runs a program inside. Returns its output, with any exit code.
+    /// Runs a program inside. Returns the program's output, for any exit code.
     ///
     /// # Errors
-    /// Returns an error if the program cannot be started.
+    /// Returns an error if the program does not start.
     pub fn output<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<Output> {
         self.run(|| {
             Command::new(program)
@@ -109,7 +109,7 @@ impl Netns {
         .with_context(|| format!("starting {program}"))
     }
 
-    /// Runs a shell script inside. Returns its standard output.
+    /// Runs a shell script inside the namespace. Returns its standard output.
     ///
     /// # Errors
     /// Returns an error if the exit code is not 0.
@@ -117,18 +117,18 @@ impl Netns {
         self.exec("sh", &["-ec", script])
     }
 
-    /// Runs `ip` commands inside, one per line, in one process.
+    /// Runs `ip` commands inside the namespace, one per line, in one process.
     ///
     /// # Errors
-    /// Returns an error if a command fails. The commands after it are not run.
+    /// Returns an error if a command fails. `ip` does not run the commands after the failed command.
     pub fn ip(&self, batch: &str) -> Result<String> {
         self.feed("ip", &["-batch", "-"], batch)
     }
 
-    /// Runs a program inside with a text on its standard input. Returns its standard output.
+    /// Runs a program inside the namespace with a text on the program's standard input. Returns its standard output.
     ///
     /// # Errors
-    /// Returns an error if the program cannot be started, or if its exit code is not 0.
+    /// Returns an error if the program does not start, or if its exit code is not 0.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let output = self.run(|| -> Result<Output> {
             let mut child = Command::new(program)
@@ -159,7 +159,7 @@ impl Netns {
             .with_context(|| format!("writing {value} to {}", path.display()))
     }
 
-    /// Returns the IDs of the processes that run inside.
+    /// Returns the IDs of the processes that run inside the namespace.
     pub fn pids(&self) -> Vec<i32> {
         let found = command("ip", ["netns", "pids", self.name.as_str()]).unwrap_or_default();
         found
@@ -168,7 +168,7 @@ impl Netns {
             .collect()
     }
 
-    /// Kills every process inside and waits for about a second until the processes are gone.
+    /// Kills every process inside the namespace, and waits for about a second until the processes are gone.
     pub(crate) fn kill_all(&self) {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         for _ in 0..200 {
@@ -187,7 +187,7 @@ impl Netns {
         }
     }
 
-    /// Kills the processes inside and removes the namespace with its interfaces.
+    /// Kills the processes inside the namespace, and removes the namespace with its interfaces.
     pub(crate) fn delete(&self) -> Result<()> {
         self.kill_all();
         command("ip", ["netns", "del", self.name.as_str()]).map(drop)

@@ -17,7 +17,7 @@ pub struct Link {
     /// MTU in bytes, or 0 if `ip` prints no MTU.
     #[serde(default)]
     pub mtu: u32,
-    /// Hardware address, or empty if the interface has none.
+    /// Hardware address, or empty if the interface has no hardware address.
     #[serde(default)]
     pub address: String,
     /// `UP`, `DOWN` or `UNKNOWN`.
@@ -50,7 +50,7 @@ pub struct Address {
 pub struct Route {
     /// The destination, or `default`. A route to a single host has no prefix length.
     pub dst: String,
-    /// Address of the next hop. `None` for a directly connected destination.
+    /// Address of the next hop. The field is `None` for a directly connected destination.
     #[serde(default)]
     pub gateway: Option<String>,
     /// The interface.
@@ -95,7 +95,7 @@ pub struct Fdb {
     /// Address of the remote VTEP, on a VXLAN device.
     #[serde(default)]
     pub dst: Option<String>,
-    /// `permanent`, or empty for a learned entry.
+    /// State of the entry: `permanent`, or empty for a learned entry.
     #[serde(default)]
     pub state: String,
     /// Flags: `self`, `master`, …
@@ -110,7 +110,7 @@ impl Netns {
     /// Returns all interfaces of the namespace.
     ///
     /// # Errors
-    /// Returns an error if `ip` fails or its output cannot be parsed.
+    /// Returns an error if `ip` fails or prints malformed output.
     pub fn links(&self) -> Result<Vec<Link>> {
         self.json("ip", &["-d", "-j", "link", "show"])
     }
@@ -118,7 +118,7 @@ impl Netns {
     /// Returns the named interface, or `None` if it does not exist.
     ///
     /// # Errors
-    /// Returns an error if `ip` fails or its output cannot be parsed.
+    /// Returns an error if `ip` fails or prints malformed output.
     pub fn link(&self, name: &str) -> Result<Option<Link>> {
         Ok(self.links()?.into_iter().find(|link| link.ifname == name))
     }
@@ -126,7 +126,7 @@ impl Netns {
     /// Returns the addresses of all interfaces.
     ///
     /// # Errors
-    /// Returns an error if `ip` fails or its output cannot be parsed.
+    /// Returns an error if `ip` fails or prints malformed output.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         #[derive(Deserialize)]
         struct Interface {
@@ -155,7 +155,7 @@ impl Netns {
     /// Returns the IPv4 routes of the main table.
     ///
     /// # Errors
-    /// Returns an error if `ip` fails or its output cannot be parsed.
+    /// Returns an error if `ip` fails or prints malformed output.
     pub fn routes(&self) -> Result<Vec<Route>> {
         self.json("ip", &["-4", "-j", "route", "show"])
     }
@@ -163,7 +163,7 @@ impl Netns {
     /// Returns the IPv6 routes of the main table.
     ///
     /// # Errors
-    /// Returns an error if `ip` fails or its output cannot be parsed.
+    /// Returns an error if `ip` fails or prints malformed output.
     pub fn v6_routes(&self) -> Result<Vec<Route>> {
         self.json("ip", &["-6", "-j", "route", "show"])
     }
@@ -171,7 +171,7 @@ impl Netns {
     /// Returns the neighbours of both address families on an interface. Empty if the interface does not exist.
     ///
     /// # Errors
-    /// Returns an error if `ip` fails or its output cannot be parsed.
+    /// Returns an error if `ip` fails or prints malformed output.
     pub fn neighbours(&self, interface: &str) -> Result<Vec<Neighbour>> {
         // With `dev`, the output of `ip` lacks the interface.
         let all: Vec<Neighbour> = self.json("ip", &["-j", "neighbour", "show"])?;
@@ -184,7 +184,7 @@ impl Netns {
     /// Returns the forwarding database of an interface. Empty if the interface does not exist.
     ///
     /// # Errors
-    /// Returns an error if `bridge` fails or its output cannot be parsed.
+    /// Returns an error if `bridge` fails or prints malformed output.
     pub fn fdb(&self, interface: &str) -> Result<Vec<Fdb>> {
         let all: Vec<Fdb> = self.json("bridge", &["-j", "fdb", "show"])?;
         Ok(all

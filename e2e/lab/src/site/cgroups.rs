@@ -1,4 +1,4 @@
-//! Cgroups of pods, which remain after their processes were killed.
+//! Cgroups of pods, which remain after the end of their processes.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -74,7 +74,7 @@ pub(crate) fn existing() -> Vec<LabName> {
     labs
 }
 
-/// Returns the names in a folder. Empty if the folder does not exist.
+/// Returns the names in a folder. The list is empty if the folder does not exist.
 pub(crate) fn entries(folder: &Path) -> Vec<String> {
     let Ok(read) = std::fs::read_dir(folder) else {
         return Vec::new();

@@ -1,7 +1,7 @@
 //! Removal of labs: labs of this process, labs of dead processes, and kept labs.
 //!
 //! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. A process in one of the namespaces belongs to the lab.
-//! A process with a part of the folder mounted as its `/run` also belongs to the lab, because its namespace may have lost its name. Cables end only
+//! A process with a part of the folder mounted as `/run` also belongs to the lab, because the process's namespace may have no name. Cables end only
 //! in the lab's namespaces and disappear with them. Mounts disappear with the processes that made them.
 
 use std::collections::BTreeSet;
@@ -61,10 +61,10 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
     outcome
 }
 
-/// Removes all labs of this process, except kept labs. A handler of SIGINT calls this before it exits.
+/// Removes all labs of this process, except kept labs. A handler of SIGINT calls this function before it exits.
 ///
 /// # Errors
-/// Returns an error if a process, a namespace or a folder cannot be removed.
+/// Returns an error if the removal of a process, a namespace or a folder fails.
 pub fn remove_of_process() -> Result<()> {
     remove_where(|lab| lab.pid == std::process::id() && is_alive(lab) && !is_kept(lab)).map(drop)
 }
@@ -72,7 +72,7 @@ pub fn remove_of_process() -> Result<()> {
 /// Removes the labs of dead processes, except kept labs. Returns the number of removed labs.
 ///
 /// # Errors
-/// Returns an error if a process, a namespace or a folder cannot be removed.
+/// Returns an error if the removal of a process, a namespace or a folder fails.
 pub fn remove_stale() -> Result<usize> {
     remove_where(|lab| !is_alive(lab) && !is_kept(lab))
 }
@@ -80,12 +80,12 @@ pub fn remove_stale() -> Result<usize> {
 /// Removes every lab whose process has ended, including kept labs. Returns the number of removed labs.
 ///
 /// # Errors
-/// Returns an error if a process, a namespace or a folder cannot be removed.
+/// Returns an error if the removal of a process, a namespace or a folder fails.
 pub fn remove_ended() -> Result<usize> {
     remove_where(|lab| !is_alive(lab))
 }
 
-/// Kills every process that has a part of a folder in the lab mounted. These are all processes of one host, in any namespace.
+/// Kills every process that has a part of a folder in the lab mounted. The killed processes are all processes of one host, in any namespace.
 pub(crate) fn kill_below(folder: &Path) -> Result<()> {
     let below = format!("{}/", folder.display());
     // mountinfo has paths relative to their file system, which may be mounted at /tmp or above.
@@ -103,12 +103,14 @@ fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     outcome.map(|()| count)
 }
 
-/// Returns the identity of this process for the file [`OWNER`]. A PID is not enough, because the kernel reuses PIDs, in this boot and in the next.
+/// Returns the identity of this process for the file [`OWNER`]. A PID is not enough, because the kernel
+/// reuses PIDs, in this boot and in the next boot.
 pub(crate) fn owner() -> String {
     identity(std::process::id()).unwrap_or_default()
 }
 
-/// Returns the start time of a process and the ID of its boot. `None` if the process has ended, even if its parent has not waited for it yet.
+/// Returns the start time of a process and the boot ID of the machine. Returns `None` if the process has
+/// ended, even if its parent has not waited for it yet.
 fn identity(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -129,7 +131,7 @@ fn is_kept(lab: &LabName) -> bool {
     lab.folder().join(KEPT).exists()
 }
 
-/// Returns the processes that have a part of a folder mounted, as every process of a host has of the lab's folder.
+/// Returns the processes that have a part of a folder mounted. Every process of a host has a part of the lab's folder mounted.
 fn processes(mark: &str) -> Vec<i32> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let pids = entries(Path::new("/proc"))
@@ -168,7 +170,7 @@ fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
         }
         if Instant::now() >= end {
             bail!(
-                "processes {pids:?} do not end; look what they wait for (/proc/PID/stack) and say it again"
+                "processes {pids:?} do not end; find out what they wait for (/proc/PID/stack), and run the command again"
             );
         }
         for pid in pids {

@@ -51,8 +51,9 @@ impl Certificates {
         self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], None)
     }
 
-    /// Replaces the server's certificate and key with a new pair. etcd reads them at the next handshake.
-    /// The certificate is valid from the beginning of the first year to the beginning of the second year, or for a very long time without years.
+    /// Replaces the server's certificate and key with a new pair. etcd reads the new pair at the next handshake. The
+    /// certificate is valid from the beginning of the first year to the beginning of the second year. If
+    /// `years` is `None`, the certificate is valid for a very long time.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be written.

@@ -1,4 +1,4 @@
-//! A real etcd on hosts of the lab, with one member or several. Tests stop, kill and restore this etcd.
+//! A real etcd on hosts of the lab, with one or more members. Tests stop, kill and restore this etcd.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl EtcdOptions {
         self
     }
 
-    /// Enables authentication. The user gets access to the default prefix; `root` has the same password.
+    /// Enables authentication. The user gets access to the default prefix. The user `root` has the same password.
     #[must_use]
     pub fn auth(mut self, name: &str, password: &str) -> EtcdOptions {
         self.user = Some((name.to_owned(), password.to_owned()));
@@ -95,7 +95,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one member on each of these hosts and waits until all of them respond.
+    /// Starts one member on each of these hosts and waits until all members respond.
     ///
     /// # Errors
     /// Returns an error if etcd is not installed, or if a member does not respond in time.
@@ -188,7 +188,7 @@ impl Etcd {
     /// Returns a member's process, for example to freeze it.
     ///
     /// # Errors
-    /// Returns an error if there is no such member, or if it does not run.
+    /// Returns an error if the member does not exist or does not run.
     pub fn process(&mut self, member: usize) -> Result<&mut Process> {
         let found = self
             .members

@@ -1,4 +1,4 @@
-//! Access to etcd with etcdctl, as an operator has it.
+//! Access to etcd through etcdctl, which operators also use.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,7 +62,7 @@ impl EtcdClient {
     /// Runs etcdctl. Returns its standard output.
     ///
     /// # Errors
-    /// Returns an error with the standard error if etcdctl fails.
+    /// Returns an error with etcdctl's standard error output if etcdctl fails.
     pub fn etcdctl(&self, args: &[&str]) -> Result<String> {
         let output = self.netns.run(|| {
             let mut command = Command::new(&self.etcdctl);

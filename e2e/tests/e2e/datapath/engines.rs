@@ -1,4 +1,4 @@
-//! Backends of the userspace datapath, one row each: configuration, device, port and overhead.
+//! Backends of the userspace datapath, each with its configuration, device, port and overhead.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Faults between nodes that only probes can find: in hosts' firewalls, on the switch, and wrong clocks.
+//! Faults between nodes that only probes can find: faults of hosts' firewalls, faults of the switch, and wrong clocks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::NETWORK;
 use super::fault::in_parallel;
 use super::node::{Node, all_well, well_nodes};
 
-/// Runs a test with this many nodes on one switch. At its end, no node has a finding.
+/// Runs a test with this many nodes on one switch. At the end of the test, no node has a finding.
 fn nodes_on_a_switch(
     title: &str,
     count: u8,
@@ -54,7 +54,8 @@ fn all_ready(nodes: &mut [Node]) -> Result<()> {
     Ok(())
 }
 
-/// The pod network contains the nodes, and one peer is behind a gateway. So flannel's own route for the whole network leads to that peer.
+/// The pod network contains the nodes, and one peer is behind a gateway. flannel's own route for the whole
+/// network therefore leads to the peer behind the gateway.
 #[test]
 fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
     let network = r#"{"Network":"192.168.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
@@ -82,7 +83,7 @@ fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
             "{first:#}"
         );
         ensure!(
-            commands.len() == 2 && commands[1].starts_with("# not kept over a reboot"),
+            commands.len() == 2 && commands[1].starts_with("# these rules do not survive a reboot"),
             "{first:#}"
         );
         all_ready(nodes)?;
@@ -91,7 +92,7 @@ fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
     })
 }
 
-/// A firewall drops the packets of `ipip`, which uses no UDP port. This needs a kernel with IPIP.
+/// A firewall drops the packets of `ipip`, which uses no UDP port. This test needs a kernel with IPIP.
 pub(crate) fn protocol_4_is_dropped() -> Result<()> {
     nodes_of(
         &NETWORK.replace("vxlan", "ipip"),
@@ -176,7 +177,7 @@ fn dropped() -> Result<()> {
     })
 }
 
-/// The network carries less than its interfaces' MTU.
+/// The network has a smaller MTU than its interfaces.
 fn small_mtu() -> Result<()> {
     nodes_on_a_switch("doctor: mtu", 2, |_, lan, nodes| {
         on_the_switch(lan, "ip length > 1400 drop")?;
@@ -184,7 +185,7 @@ fn small_mtu() -> Result<()> {
             node.expect(&["mtu"])?;
             let first = node.first()?.to_string();
             ensure!(
-                code_or_text("mtu", "1350 bytes|as Backend.MTU, give 1400")
+                code_or_text("mtu", "1350 bytes|set Backend.MTU to 1400")
                     .split('|')
                     .all(|words| first.contains(words)),
                 "{first}"
@@ -217,8 +218,8 @@ fn small_mtu() -> Result<()> {
     })
 }
 
-/// The finding needs five losses. The node sends one probe every five seconds, and one in three is lost.
-/// This takes 75 seconds on average, and two minutes in one of fifty runs.
+/// Maximum time until a finding that needs five losses. The node sends one probe every five seconds, and the network loses one probe in three.
+/// Five losses take 75 seconds on average, and two minutes in one of fifty runs.
 const BY_CHANCE: Duration = Duration::from_secs(400);
 
 /// The network loses one packet in three.
@@ -237,8 +238,8 @@ fn lossy() -> Result<()> {
     })
 }
 
-/// A network card computes wrong checksums of inner packets. Here the switch spoils the UDP checksum, which follows 34 bytes of
-/// inner headers and 16 of outer ones.
+/// A network card computes wrong checksums of inner packets. In this test, the switch spoils the UDP
+/// checksum, which follows 34 bytes of inner headers and 16 bytes of outer headers.
 fn checksums() -> Result<()> {
     nodes_on_a_switch("doctor: checksum", 2, |_, lan, nodes| {
         // The kernel has to compute the checksums, because veth computes none that the sender left to its hardware.
@@ -270,7 +271,7 @@ fn clock() -> Result<()> {
         nodes[2].expect(&["clock"])?;
         let first = nodes[2].first()?["what"].to_string();
         ensure!(
-            first.contains(code_or_text("clock", "ahead of that of most peers")),
+            first.contains(code_or_text("clock", "ahead of the clocks of most peers")),
             "{first}"
         );
         nodes[0].expect(&[])?;

@@ -30,7 +30,7 @@ const FAULTS: &[Fault] = &[
     .unready(),
 ];
 
-/// Returns the checks whose commands fix the fault.
+/// Returns the checks of this module's faults that the doctor's commands fix.
 pub(super) fn mended() -> impl Iterator<Item = &'static str> {
     super::fault::mended(FAULTS)
 }

@@ -1,4 +1,4 @@
-//! A fault of a host. The doctor reports its cause and nothing else, its commands fix it, and afterwards the doctor finds nothing.
+//! A fault of a host. The doctor reports only the cause of the fault. The doctor's commands fix the fault, and afterwards the doctor finds nothing.
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::eventually_ok;
@@ -9,13 +9,13 @@ use super::node::Node;
 /// A fault of a node, with the scripts that make and remove it.
 #[derive(Clone, Copy)]
 pub(super) struct Fault {
-    /// Check that finds the fault.
+    /// Name of the check that finds the fault.
     pub check: &'static str,
     /// Script that makes the fault.
     make: &'static str,
     /// Script that removes the objects that the remedy leaves.
     clear: &'static str,
-    /// Whether no command can fix the fault, so that `clear` does.
+    /// Whether no command can fix the fault, so that the script `clear` fixes it.
     by_hand: bool,
     /// Effect of the fault on the daemon's readiness.
     readiness: Readiness,
@@ -23,9 +23,9 @@ pub(super) struct Fault {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Readiness {
-    /// The daemon stays ready: packets are lost elsewhere, or later.
+    /// Readiness that remains despite the fault, because the node loses packets elsewhere or later.
     Kept,
-    /// The daemon is not ready until the fault is fixed.
+    /// Lack of readiness until the fault is fixed.
     Withdrawn,
     /// No daemon responds.
     Silent,
@@ -42,7 +42,7 @@ pub(super) const fn fault(check: &'static str, make: &'static str, clear: &'stat
     }
 }
 
-/// Returns the checks of a table whose commands fix the fault.
+/// Returns the checks for those faults in a table that the doctor's commands fix.
 pub(super) fn mended(faults: &'static [Fault]) -> impl Iterator<Item = &'static str> {
     let by_commands = faults.iter().filter(|fault| !fault.by_hand);
     by_commands.map(|fault| fault.check)
@@ -112,7 +112,7 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
     })
 }
 
-/// Runs labs in parallel, because most of their time is waiting.
+/// Runs labs in parallel, because they spend most of their time waiting.
 pub(super) fn in_parallel(labs: &[fn() -> Result<()>]) -> Result<()> {
     let done: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = labs.iter().map(|lab| scope.spawn(lab)).collect();

@@ -1,4 +1,4 @@
-//! ufw and firewalld as the distribution ships them: the doctor's commands admit only peers, and survive a reload.
+//! Checks that the doctor's commands for the distribution's ufw and firewalld admit only peers, and that their effect survives a reload.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ nft 'table ip counted {
     }
 }'";
 
-/// Runs a test with two healthy nodes. The second one also has an address outside the underlay.
+/// Runs a test with two healthy nodes. The second node also has an address outside the underlay.
 fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) -> Result<()> {
     well_nodes(NETWORK, title, 2, |lab, _, nodes| {
         nodes[0].run(COUNTERS)?;
@@ -37,7 +37,7 @@ fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) ->
     })
 }
 
-/// Returns the packets that a counter of the first node has seen.
+/// Returns the number of packets in a counter of the first node.
 fn counted(node: &mut Node, name: &str) -> Result<u64> {
     let (_, text) = node.sh(&format!("nft -j list counter ip counted {name}"))?;
     let listing: serde_json::Value = serde_json::from_str(&text).context(text)?;
@@ -49,7 +49,7 @@ fn counted(node: &mut Node, name: &str) -> Result<u64> {
     found.with_context(|| format!("no counter: {listing}"))
 }
 
-/// Whether packets to the tunnel's port pass the firewall of the first node. `from` is one of the second node's two addresses.
+/// Returns whether packets to the tunnel's port pass the firewall of the first node. `from` is one of the second node's two addresses.
 fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     let to = nodes[0].host.v4()?;
     let from: Ipv4Addr = from.parse()?;
@@ -82,7 +82,7 @@ fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes a script that runs a program of a package, which is unpacked but not installed.
+/// Writes a script that runs a program from an unpacked package that is not installed.
 fn wrapper(
     node: &Node,
     name: &str,
@@ -141,7 +141,7 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
     })
 }
 
-/// Starts firewalld with files and a bus of its own. It ends with the host.
+/// Starts firewalld with its own files and its own D-Bus. This firewalld runs until the host ends.
 fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");

@@ -1,4 +1,4 @@
-//! Healthy networks raise no finding.
+//! Checks that healthy networks raise no finding.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lab::{FlanneldOptions, Lab, Store};
 
 use super::node::Node;
 
-/// Returns networks without a finding: each backend with both kinds of rules, and with one and two families.
+/// Returns networks without findings: each backend with both kinds of rules, and with one and two address families.
 fn healthy() -> Vec<String> {
     let mut all = Vec::new();
     for backend in ["vxlan", "udp", "host-gw"] {

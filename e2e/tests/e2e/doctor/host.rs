@@ -109,7 +109,7 @@ fn names_us(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// Another program has a port that flanneld needs. The test uses hosts of its own.
+/// The doctor reports another program that uses a port that flanneld needs. The test uses hosts of its own.
 #[test]
 fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
     Lab::run("doctor: ports", |lab| {
@@ -148,7 +148,8 @@ fn status_port_moves(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// No flag changes the tunnel's port, because all nodes use the same one. The daemon retries for a while, then exits.
+/// Checks that the doctor reports a taken tunnel port, which no flag changes because all nodes use the same
+/// port. The daemon retries for a while, then exits.
 fn tunnel_port_is_waited_for(node: &mut Node) -> Result<()> {
     node.stop()?;
     eventually_ok(

@@ -25,7 +25,8 @@ const FOLDERS: [(&str, &str); 7] = [
     ("links", "/etc/systemd/network"),
 ];
 
-/// Stand-in for systemd-run with the features that the doctor's commands need: it runs a program with the variables of a file, which no shell reads.
+/// Stand-in for systemd-run with the features that the doctor's commands need. The stand-in runs a program
+/// with the variables of a file, and no shell evaluates this file.
 const SYSTEMD_RUN: &str = r#"#!/bin/sh -e
 while :; do
     case "$1" in
@@ -45,11 +46,11 @@ exec "$@"
 /// A node as its operator sees it.
 pub(crate) struct Node {
     pub host: Host,
-    /// Folder with its /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
+    /// Folder with the node's /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
     pub files: PathBuf,
     options: FlanneldOptions,
     daemon: Option<Flanneld>,
-    /// Shell variables that its scripts may use.
+    /// Shell variables that the node's scripts may use.
     pub variables: Vec<(&'static str, String)>,
     scripts: u32,
 }
@@ -102,7 +103,7 @@ impl Node {
         self.files.join("bin/flanneld")
     }
 
-    /// Makes the daemon see the host's files, and runs this shell line before it.
+    /// Writes a script that mounts the host's files, runs the shell line `before`, and then starts the daemon.
     pub(crate) fn wrap(&self, before: &str) -> Result<()> {
         let flanneld = binaries::own("flanneld")?;
         write_script(
@@ -115,7 +116,7 @@ impl Node {
         )
     }
 
-    /// Starts the daemon as its unit does, with the options in the file.
+    /// Starts the daemon as its unit does, with the options in the node's /etc/default/flanneld.
     pub(crate) fn start(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
@@ -129,7 +130,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends the daemon as systemd does: a stopped one is continued, so that it can end.
+    /// Ends the daemon as systemd does: after SIGTERM, SIGCONT resumes a suspended daemon, so that the daemon can exit.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
@@ -173,7 +174,7 @@ impl Node {
         })
     }
 
-    /// Runs a script on the host. Returns its exit code and its output.
+    /// Runs a script on the host. Returns the script's exit code and output.
     pub(crate) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
@@ -194,14 +195,14 @@ impl Node {
         Ok((status.code().unwrap_or(-1), process.log()))
     }
 
-    /// Runs a script on the host. Returns an error if it fails.
+    /// Runs a script on the host. Returns an error if the script fails.
     pub(crate) fn run(&mut self, script: &str) -> Result<()> {
         let (code, text) = self.sh(script)?;
         ensure!(code == 0, "{script}: {code}: {text}");
         Ok(())
     }
 
-    /// Runs the doctor. Returns its exit code, and its report in JSON.
+    /// Runs the doctor. Returns the doctor's exit code, and its report in JSON.
     pub(crate) fn doctor(&mut self) -> Result<(i32, Value)> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
         let report =
@@ -216,7 +217,7 @@ impl Node {
         Ok(report["findings"][0].clone())
     }
 
-    /// Runs the doctor. Returns the check that explains this check's finding, if there is one.
+    /// Runs the doctor. Returns the check, if any, that explains this check's finding.
     pub(crate) fn folded(&mut self, check: &str) -> Result<Option<String>> {
         let (_, report) = self.doctor()?;
         let mut findings = report["findings"].as_array().context("no findings")?.iter();
@@ -226,7 +227,7 @@ impl Node {
             .map(str::to_owned))
     }
 
-    /// Waits until the doctor finds exactly these causes in this order: in JSON, in the text, and in the metrics of a running daemon.
+    /// Waits until the doctor's JSON, its text, and the metrics of a running daemon report exactly these causes in this order.
     pub(crate) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
         self.expect_within(DEADLINE, wanted)
     }
@@ -295,12 +296,12 @@ impl Node {
             .collect())
     }
 
-    /// Returns status and body of /readyz.
+    /// Returns the status and the body of /readyz.
     pub(crate) fn readyz(&mut self) -> Result<(u16, String)> {
         self.daemon()?.get("/readyz")
     }
 
-    /// Runs commands as they are printed, and restarts the daemon where they ask systemd for it.
+    /// Runs commands as the doctor prints them, and restarts the daemon where a command asks systemd for a restart.
     pub(crate) fn type_in(&mut self, commands: &[String]) -> Result<()> {
         let file = self.files.join("restart");
         for command in commands {
@@ -315,7 +316,7 @@ impl Node {
         Ok(())
     }
 
-    /// Runs the commands that the units of remedies run at a boot.
+    /// Runs the commands that the systemd units of remedies run at boot.
     pub(crate) fn run_units(&mut self) -> Result<()> {
         self.run("cat /etc/systemd/system/flannel-*.service | sed -n 's/^ExecStart=//p' | sh -e")
     }
@@ -333,14 +334,14 @@ impl Node {
             .collect())
     }
 
-    /// Runs the commands of the first finding as they are printed.
+    /// Runs the commands of the first finding as the doctor prints them.
     pub(crate) fn mend(&mut self) -> Result<()> {
         let commands = self.commands()?;
         self.type_in(&commands)
     }
 }
 
-/// Returns commands that mount the host's own files where programs look for them. Only the process sees these mounts.
+/// Returns commands that mount the host's own files where programs look for them. Only the process that runs these commands sees the mounts.
 fn mounts(files: &Path) -> String {
     FOLDERS
         .map(|(name, place)| {
@@ -394,7 +395,8 @@ pub(crate) fn ready_nodes(
     Ok(nodes)
 }
 
-/// Runs a test with this many nodes of a network on one switch. The lab's folder `leases` has their leases. At the start, no node has a finding.
+/// Runs a test with this many nodes of a network on one switch. The lab's folder `leases` contains the nodes'
+/// leases. At the start, no node has a finding.
 pub(crate) fn well_nodes(
     network: &str,
     title: &str,
@@ -424,7 +426,7 @@ pub(crate) fn well_nodes_with(
     })
 }
 
-/// Waits until no node has a finding and all are ready.
+/// Waits until no node has a finding and all nodes are ready.
 pub(crate) fn all_well(nodes: &mut [Node]) -> Result<()> {
     for node in nodes {
         node.expect(&[])?;

@@ -12,7 +12,7 @@ use super::fault::in_parallel;
 use super::node::{Node, all_well, ready_nodes, well_nodes};
 use super::{DEADLINE, NETWORK, SOON};
 
-/// Checks that the only finding is an unreachable store, and that it contains these words.
+/// Checks that the only finding is an unreachable store, and that this finding contains these words.
 fn expect_store_finding(node: &mut Node, words: &[&str]) -> Result<()> {
     node.expect(&["store-unreachable"])?;
     let text = node.first()?.to_string();
@@ -25,7 +25,7 @@ fn expect_store_finding(node: &mut Node, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// etcd is killed, then hangs, then there is no route to it.
+/// Outages of etcd: a killed process, then a hanging process, then a missing route to etcd.
 fn etcd_unreachable() -> Result<()> {
     Lab::run("doctor: store", |lab| {
         let lan = lab.switch("lan")?;
@@ -46,7 +46,7 @@ fn etcd_unreachable() -> Result<()> {
         let here = "etcd at http://192.168.56.199:2379";
 
         etcd.kill(0)?;
-        expect_store_finding(node, &[here, "the connection is refused"])?;
+        expect_store_finding(node, &[here, "refuses the connection"])?;
         ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
         let commands = node.commands()?;
         ensure!(
@@ -66,14 +66,14 @@ fn etcd_unreachable() -> Result<()> {
         node.ready()?;
 
         node.run("ip route add unreachable 192.168.56.199/32")?;
-        expect_store_finding(node, &[here, "there is no route to it"])?;
+        expect_store_finding(node, &[here, "this host has no route to the store"])?;
         node.run("ip route delete unreachable 192.168.56.199/32")?;
         node.expect(&[]).context("after it had no route")?;
         node.ready()
     })
 }
 
-/// Certificates do not match: etcd's is expired, or not valid yet, or this node trusts another authority.
+/// Mismatched certificates: etcd's certificate is expired or not valid yet, or this node trusts another authority.
 fn certificates() -> Result<()> {
     Lab::run("doctor: certificates", |lab| {
         let lan = lab.switch("lan")?;
@@ -126,7 +126,7 @@ fn certificates() -> Result<()> {
     })
 }
 
-/// The network configuration is missing, wrong, or another program's.
+/// A network configuration that is missing, wrong, or another program's.
 fn configuration() -> Result<()> {
     Lab::run("doctor: configuration", |lab| {
         let lan = lab.switch("lan")?;
@@ -174,7 +174,7 @@ fn configuration() -> Result<()> {
     })
 }
 
-/// etcd loses all data, and later gets another configuration, while daemons run.
+/// Loss of all data in etcd, and later another configuration, while daemons run.
 fn wiped() -> Result<()> {
     Lab::run("doctor: wiped", |lab| {
         let lan = lab.switch("lan")?;
@@ -220,7 +220,7 @@ fn wiped() -> Result<()> {
     })
 }
 
-/// There are more nodes than subnets.
+/// A network with more nodes than subnets.
 fn pool() -> Result<()> {
     Lab::run("doctor: pool", |lab| {
         let lan = lab.switch("lan")?;
@@ -259,7 +259,7 @@ fn pool() -> Result<()> {
     })
 }
 
-/// A machine is a clone of another one.
+/// A machine that is a clone of another machine.
 fn clone() -> Result<()> {
     Lab::run("doctor: clone", |lab| {
         let lan = lab.switch("lan")?;
@@ -290,7 +290,7 @@ fn clone() -> Result<()> {
     })
 }
 
-/// The holder of a lease never returns.
+/// A lease whose holder never returns.
 fn gone() -> Result<()> {
     well_nodes(NETWORK, "doctor: gone", 2, |lab, _, nodes| {
         nodes[1].host.power_off()?;
@@ -301,10 +301,9 @@ fn gone() -> Result<()> {
         nodes[0].run("touch -d '20 minutes ago' $LEASES/subnets/$(echo $PEER | tr / -)")?;
         nodes[0].expect(&["silent-node"])?;
         ensure!(
-            nodes[0].first()?["what"].to_string().contains(code_or_text(
-                "silent-node",
-                "has not been heard of for 20 min"
-            )),
+            nodes[0].first()?["what"]
+                .to_string()
+                .contains(code_or_text("silent-node", "has not reported for 20 min")),
             "{:#}",
             nodes[0].first()?
         );
@@ -316,7 +315,7 @@ fn gone() -> Result<()> {
         };
         let (code, text) = nodes[0].sh(command)?;
         ensure!(
-            code != 0 && text.contains("cannot ask without a terminal"),
+            code != 0 && text.contains("cannot ask for confirmation without a terminal"),
             "{code} {text}"
         );
         nodes[0].run(&format!("{command} --yes"))?;

@@ -1,4 +1,4 @@
-//! The NAT trap: on each machine the default route leads through a NAT interface.
+//! The NAT trap, in which each machine's default route leads through a NAT interface.
 
 use anyhow::{Context, Result, ensure};
 use lab::{
@@ -13,7 +13,7 @@ use crate::operator::remedies_of_the_trap;
 struct Trap {
     title: &'static str,
     hosts: fn(&Lab) -> Result<Vagrant>,
-    /// Whether the store is etcd. Otherwise it is a directory.
+    /// Whether the store is etcd. Otherwise, the store is a directory.
     in_etcd: bool,
     /// Checks with findings on the first node.
     first: &'static [&'static str],

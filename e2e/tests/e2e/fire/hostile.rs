@@ -9,7 +9,7 @@ pub(super) enum Fate {
     Unreadable,
     /// In `flannel_leases_refused`.
     Refused,
-    /// In neither, because it looks like a peer.
+    /// Neither metric, because the entry looks like a peer.
     Peer,
 }
 use Fate::{Peer, Refused, Unreadable};
@@ -164,7 +164,7 @@ pub(super) fn value(public: &str, mac: &str) -> String {
 }
 
 impl Value {
-    /// Returns the value as text. `number` makes its MAC unique.
+    /// Returns the value as text. `number` makes the MAC in the value unique.
     fn text(&self, number: usize) -> String {
         let plain = value("192.168.56.240", "02:00:00:00:bb:01");
         match self {
@@ -190,7 +190,7 @@ impl Value {
     }
 }
 
-/// Returns more than two hundred entries. `good` has the third byte of each good node's subnet, and its MAC.
+/// Returns more than two hundred hostile entries. `good` contains the third byte of each good node's subnet, and the node's MAC.
 pub(super) fn entries(good: &[(u8, String)]) -> Vec<Entry> {
     let length = value("192.168.56.240", "02:00:00:00:bb:01").len();
     let cuts = (0..length)

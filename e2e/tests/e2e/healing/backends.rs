@@ -1,4 +1,4 @@
-//! Backends whose data plane flanneld repairs, one row each: network, devices, and the damage that `ip` and `bridge` can do to them.
+//! Backends whose data plane flanneld repairs: their networks, their devices, and the damage that `ip` and `bridge` can do to these devices.
 
 use Foreign::{GoesWithDevice, Stays};
 
@@ -18,19 +18,19 @@ pub(crate) struct Backend {
     pub(crate) damages: &'static [Damage],
 }
 
-/// A damage to the first host, and its effect on the objects of others.
+/// A damage to the first host, and its effect on the objects of other programs.
 pub(crate) struct Damage {
     pub(crate) what: &'static str,
-    /// Shell command. If it contains `DEV`, it runs once for each device.
+    /// Shell command. A command that contains `DEV` runs once for each device.
     pub(crate) command: &'static str,
     pub(crate) foreign: Foreign,
 }
 
-/// Effect of a damage on the objects of others, which no daemon could prevent.
+/// Effect of a damage on the objects of other programs, which no daemon could prevent.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Foreign {
     Stays,
-    /// The kernel drops all objects on the device.
+    /// Loss of all objects on the device, because the kernel drops them.
     GoesWithDevice,
 }
 
@@ -98,7 +98,7 @@ pub(crate) static HOST_GW: Backend = Backend {
     damages: &[],
 };
 
-/// This backend needs a kernel with IPIP.
+/// The `ipip` backend, which needs a kernel with IPIP.
 pub(crate) static IPIP: Backend = Backend {
     name: "ipip",
     conf: r#"{"Type":"ipip"}"#,
@@ -109,7 +109,7 @@ pub(crate) static IPIP: Backend = Backend {
     damages: &OF_IPIP,
 };
 
-/// WireGuard in userspace. No other program can change its peers and keys.
+/// WireGuard in userspace. No other program can change the backend's peers and keys.
 pub(crate) static WIREGUARD: Backend = Backend {
     name: "wireguard",
     conf: r#"{"Type":"wireguard","Implementation":"userspace"}"#,
@@ -131,7 +131,7 @@ const DOWN_AND_UP: Damage = damage(
     "ip link set DEV down; ip link set DEV up",
     GoesWithDevice,
 );
-/// The MTU is at least 1280: below that, the kernel removes IPv6 from the device.
+/// Change of the MTU to a value of at least 1280 bytes, because the kernel removes IPv6 from devices with a lower MTU.
 const MTU: Damage = damage("the MTU changes", "ip link set DEV mtu 1300", Stays);
 const ADDRESS_REMOVED: Damage = damage(
     "the address is removed",

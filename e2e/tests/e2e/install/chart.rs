@@ -1,4 +1,4 @@
-//! The Helm chart: for every value, an API server accepts the rendered objects, and the value has its effect.
+//! Checks for every value of the Helm chart that an API server accepts the rendered objects, and that the value has its effect.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -13,7 +13,7 @@ use cases::Case;
 
 mod cases;
 
-/// With an empty prefix the daemon uses the default one. The policy must not allow every annotation then.
+/// The daemon uses the default prefix if the prefix is empty. The policy then does not allow every annotation.
 #[test]
 fn policy_prefix_is_normalised_like_the_flag() -> Result<()> {
     for (value, want) in [
@@ -135,7 +135,7 @@ fn require_case(objects: &[Value], case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Adds the kinds of the Prometheus Operator that the chart uses. Their content is not checked.
+/// Adds the kinds of the Prometheus Operator that the chart uses. The API server does not check the content of these kinds.
 fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
     for (kind, plural) in [
         ("PodMonitor", "podmonitors"),
@@ -329,7 +329,7 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
     })
 }
 
-/// Returns the parts of an object that chart and manifest share, in a form that can be compared.
+/// Returns the parts of an object that the chart and the manifest share, in a form that can be compared.
 fn comparable(object: &Value) -> Result<Value> {
     let mut object = object.clone();
     let mut parts = json!({ "spec": object["spec"].take(), "rules": object["rules"].take(), "subjects": object["subjects"].take(), "data": object["data"].take() });

@@ -1,4 +1,4 @@
-//! The commands of the pages for hosts: those that can run in a lab are run on a node with etcd, and no other is on the pages without a reason.
+//! Commands in the documents for hosts. A node with etcd runs the commands that can run in a lab. The test lists a reason for each other command.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::doctor::DEADLINE;
 use crate::doctor::node::{Node, all_well};
 use crate::operator::blocks;
 
-/// The documents. The documents about Kubernetes have their own test (`pages`), and so have the doctor's commands (`doctor::commands`).
+/// The documents. The documents about Kubernetes and the doctor's commands have their own tests (`pages` and `doctor::commands`).
 const PAGES: &[&str] = &[
     "README.md",
     "docs/quick-start.md",
@@ -27,7 +27,7 @@ const PAGES: &[&str] = &[
     "docs/cni.md",
 ];
 
-/// The commands that run on the first node, in this order. etcd gets the configuration before, and the daemon starts after [`BEFORE`].
+/// The commands that run on each node, in this order. The first command writes the network configuration to etcd. The daemon starts after [`BEFORE`].
 const BEFORE: &[&str] = &[
     r#"etcdctl put /coreos.com/network/config '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'"#,
     "sed -i 's|^FLANNELD_ETCD_ENDPOINTS=.*|FLANNELD_ETCD_ENDPOINTS=http://10.0.0.1:2379|' /etc/default/flanneld",
@@ -283,7 +283,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Docker's lines are a file and a script in pieces: `flanneld/tests/docker_opts.rs` runs the program that they call.
+/// Document whose commands are a file and a script in pieces. `flanneld/tests/docker_opts.rs` runs the program that they call.
 const DOCKER: &str = "docs/docker.md";
 
 #[test]

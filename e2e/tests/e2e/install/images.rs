@@ -1,4 +1,4 @@
-//! The images are complete, run with few rights, have the same bytes when built twice, and can be loaded by containerd.
+//! Checks that the images are complete, run with few rights, have the same bytes in two builds, and load into containerd.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Runs a program of an image in a chroot of the image, in a network namespace of its own.
+/// Runs a program of an image in a chroot of the image and in a separate network namespace.
 fn inside(root: &Path, script: &str) -> Result<String> {
     let mut words = script.split(' ');
     output(
@@ -110,7 +110,7 @@ impl Drop for Ended {
     }
 }
 
-/// Imports archives into a separate containerd, and returns the names that it lists.
+/// Imports archives into a separate containerd, and returns the image names that containerd lists.
 fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     let folder = folder.join("containerd");
     std::fs::create_dir_all(&folder)?;
@@ -198,7 +198,7 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
     })
 }
 
-/// Builds the images twice, and checks that they have the same bytes. Returns the first archives.
+/// Builds the images twice, and checks that both builds have the same bytes. Returns the first archives.
 fn built_twice(folder: &Path) -> Result<[PathBuf; 2]> {
     let (first, second) = (folder.join("first"), folder.join("second"));
     build(&first)?;

@@ -1,4 +1,4 @@
-//! The manifests: a real API server accepts them, and ours and Go flannel's can be applied over each other.
+//! Checks that a real API server accepts the manifests, and that our manifest and Go flannel's manifest can replace each other.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Lab};
@@ -124,7 +124,7 @@ fn apply(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
     api.kubectl(&["apply", "--filename", &file.display().to_string()])
 }
 
-/// With these labels and selectors, a manifest replaces Go flannel's manifest.
+/// A manifest with the labels and selectors of Go flannel's objects replaces Go flannel's manifest.
 #[test]
 fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
     Lab::run("labels", |lab| {
@@ -226,7 +226,8 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
     })
 }
 
-/// Applies our manifest over Go flannel's, Go flannel's over ours, and ours again. Checks each time that no object of the other manifest is left.
+/// Applies our manifest over Go flannel's manifest, then Go flannel's manifest over ours, then our manifest again. Checks after each
+/// replacement that no object of the other manifest is left.
 fn manifests_replace_each_other(
     lab: &Lab,
     api: &ApiServer,

@@ -1,4 +1,5 @@
-//! Commands in the Kubernetes documentation. A real cluster runs those that can run here. There is a reason for each of the others.
+//! Commands in the Kubernetes documentation. A real cluster runs the commands that can run in a test. The
+//! test lists a reason for each of the other commands.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use lab::{Cluster, ClusterOptions, Lab, eventually_ok, stdout};
 use super::{images, read, repository, require_known, shapes};
 use crate::operator::{Operator, blocks};
 
-/// The documents, and in each the heading of the part whose commands the test runs. An empty heading means the whole document.
+/// The documents, each with the heading of the part whose commands the test runs. An empty heading means the whole document.
 const PAGES: &[(&str, &str)] = &[
     ("docs/kubernetes.md", ""),
     ("docs/kubernetes-k3s.md", ""),
@@ -138,7 +139,7 @@ fn kubelet_arguments_are_kept_by_documented_commands() -> Result<()> {
     Ok(())
 }
 
-/// Commands that run before the network is removed again, in this order.
+/// Commands that run in this order before the removal of the network.
 const WHILE_THERE: &[&str] = &[
     "kubectl apply -f conf/kube-flannel.yml",
     "kubectl -n kube-flannel rollout status daemonset/kube-flannel-ds",
@@ -163,7 +164,7 @@ const WHILE_THERE: &[&str] = &[
     "kubectl delete --ignore-not-found -f conf/kube-flannel-policy.yml",
 ];
 
-/// Commands that change from one selector to another. `kube::upstream` runs these while packets flow.
+/// Commands that change from one selector to another. `kube::upstream` runs these commands while packets flow.
 const CROSSED: &[&str] = &[
     "helm upgrade flannel conf/chart --namespace kube-flannel --reset-then-reuse-values",
     "helm history flannel --namespace kube-flannel",
@@ -181,7 +182,7 @@ const CROSSED: &[&str] = &[
 /// Command that runs on a node while the network is installed.
 const ON_A_NODE: &str = "curl -s http://127.0.0.1:8081/readyz";
 
-/// Commands that remove flannel. `CHART` then installs the chart.
+/// Commands that remove flannel. After these commands, `CHART` installs the chart.
 const REMOVAL: &[&str] = &[
     "kubectl delete -f conf/kube-flannel.yml",
     "kubectl apply -f conf/kube-flannel-cleanup.yml",
@@ -215,7 +216,7 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
     Ok(())
 }
 
-/// Whether a node has flannel's device, and whether it has the CNI configuration.
+/// Returns whether a node has flannel's device, and whether it has the CNI configuration.
 fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
     let node = cluster.nodes.get(number).context("a node")?;
     let device = node

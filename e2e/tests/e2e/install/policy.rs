@@ -1,4 +1,4 @@
-//! The admission policy: a flannel pod can change only its own Node, and only flannel's part of it.
+//! Checks that the admission policy lets a flannel pod change only its own Node, and only flannel's part of this Node.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Go flannel's objects as clusters have them: from its released manifest, from the raw one in its repository, or from its chart.
+//! Go flannel's objects as clusters have them: from the released manifest, from the raw manifest in Go flannel's repository, or from the chart.
 
 use std::process::Command;
 
@@ -7,12 +7,12 @@ use lab::{binaries, succeeded};
 
 use super::{read, repository};
 
-/// Returns the raw manifest in Go flannel's repository. It selects by `app` only.
+/// Returns the raw manifest in Go flannel's repository. The DaemonSet selects pods only by `app`.
 pub(crate) fn raw() -> Result<String> {
     read("e2e/tests/manifests/go/raw.yml")
 }
 
-/// Returns the released manifest, which Go flannel makes from the raw one. It selects by `app` and `k8s-app`.
+/// Returns the released manifest, which Go flannel makes from the raw manifest. The DaemonSet selects pods by `app` and `k8s-app`.
 pub(crate) fn released() -> Result<String> {
     let folder = repository("e2e/tests/manifests/go");
     output(
@@ -34,7 +34,7 @@ pub(crate) fn in_kube_system() -> Result<String> {
         .join("---\n"))
 }
 
-/// Returns the objects that Go flannel's chart installs. It selects by `app` only.
+/// Returns the objects that Go flannel's chart installs. The DaemonSet selects pods only by `app`.
 pub(crate) fn charted() -> Result<String> {
     let folder = repository("e2e/tests/manifests/go-chart");
     output(

@@ -1,4 +1,4 @@
-//! The Vagrantfile: Ruby evaluates it with a stand-in for Vagrant, and bash reads the scripts of its machines.
+//! The Vagrantfile, which Ruby evaluates with a stand-in for Vagrant, and the scripts of its machines, which bash parses.
 
 use std::process::Command;
 

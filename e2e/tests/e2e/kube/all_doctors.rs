@@ -26,7 +26,7 @@ fn document(operator: &Operator) -> Result<Value> {
 struct Folded {
     check: String,
     nodes: Vec<String>,
-    /// Nodes whose findings it explains.
+    /// Nodes whose findings this finding explains.
     explained: Vec<String>,
 }
 
@@ -131,8 +131,8 @@ fn page_from_afar(operator: &Operator) -> Result<()> {
     Ok(())
 }
 
-/// A fault of one node is its finding, and explains the findings of other nodes about it. Another node does not reach the API server.
-/// The kubelet of a third one is unreachable.
+/// The doctor reports one node's fault as a finding of this node, which explains the findings of other nodes
+/// about the fault. Another node does not reach the API server. The kubelet of a third node is unreachable.
 #[test]
 fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
     let _turn = cluster_turn();

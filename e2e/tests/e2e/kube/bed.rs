@@ -13,14 +13,14 @@ use lab::{
 
 pub(crate) use lab::api_turn as turn;
 
-/// Ten times the expected time: after failures, up to ten seconds pass between attempts.
+/// Ten times the ten seconds that may pass between two attempts after failures.
 pub(super) const SOON: Duration = Duration::from_secs(100);
-/// Ten times the minute for which the daemon ignores a possible mistake: a peer that disappears, a condition that others change, lost readiness.
+/// Ten times the minute for which the daemon ignores the disappearance of a peer, a foreign change of a condition, and lost readiness.
 pub(super) const MINUTES: Duration = Duration::from_secs(600);
 /// Ten times the second within which the daemon must correct its node's own state.
 pub(super) const OWN: Duration = Duration::from_secs(10);
 const READY: Duration = Duration::from_secs(100);
-/// Less than the minute after which a node without the API is not ready, and a Node without flannel's mark is no longer a peer.
+/// Time below the minute after which a node without the API is unready, and a Node without flannel's mark is no peer.
 pub(super) const MOST_OF_A_MINUTE: Duration = Duration::from_secs(50);
 
 pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -32,7 +32,7 @@ pub(super) struct Bed {
     pub(super) daemons: Vec<Flanneld>,
     pub(super) options: Vec<FlanneldOptions>,
     pub(super) pods: Vec<Pod>,
-    /// The first proxy is in use. The second one is the next address in `--kube-api-url`.
+    /// The first proxy is in use. The second proxy is the next address in `--kube-api-url`.
     pub(super) proxies: [Proxy; 2],
     pub(super) api: ApiServer,
     pub(super) hosts: Vec<Host>,
@@ -40,14 +40,14 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// Starts hosts without Nodes and daemons.
+    /// Starts hosts that have neither Nodes nor daemons.
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         Bed::with(lab, hosts, net_conf, |host| {
             ApiServer::start(host, Families::Dual)
         })
     }
 
-    /// Starts hosts without Nodes and daemons, with an API server that `start` starts.
+    /// Starts hosts that have neither Nodes nor daemons, with an API server that `start` starts.
     pub(super) fn with(
         lab: &Lab,
         hosts: u8,
@@ -73,7 +73,7 @@ impl Bed {
         Bed::on(lab, api, hosts, net_conf)
     }
 
-    /// Uses these hosts, with an API server on `machine`.
+    /// Builds the test environment from these hosts, with an API server on `machine`.
     pub(super) fn of(
         lab: &Lab,
         machine: &Host,
@@ -103,14 +103,14 @@ impl Bed {
         })
     }
 
-    /// Starts hosts with a Node, a ready daemon and a pod each, all of which reach each other.
+    /// Starts hosts with a Node, a ready daemon and a pod each, and waits until all pods reach each other.
     pub(super) fn start(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         let mut bed = Bed::empty(lab, hosts, net_conf)?;
         bed.populate()?;
         Ok(bed)
     }
 
-    /// Creates a Node, a ready daemon and a pod for each host, all of which reach each other.
+    /// Creates a Node, a ready daemon and a pod for each host, and waits until all pods reach each other.
     pub(super) fn populate(&mut self) -> Result<()> {
         for number in 1..=self.hosts.len() {
             self.admin().create_node(&self.node(number))?;
@@ -177,7 +177,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Returns where a host sends packets for a subnet: the outer address of the FDB entry behind the route over `flannel.1`.
+    /// Returns the address to which a host sends packets for a subnet: the outer address in the FDB entry of the route over `flannel.1`.
     pub(super) fn tunnel(&self, host: usize, subnet: &str) -> Result<Option<String>> {
         let netns = self.hosts[host].netns();
         let routes = netns.exec("ip", &["route", "show", "exact", subnet])?;
@@ -210,7 +210,7 @@ impl Bed {
         Ok(entry.map(str::to_owned))
     }
 
-    /// Waits until a host sends packets for a subnet to this address, or nowhere.
+    /// Waits until a host sends packets for a subnet to the address `to`, or to no address if `to` is `None`.
     pub(super) fn wait_tunnel(&self, host: usize, subnet: &str, to: Option<&str>) -> Result<()> {
         // Removals are delayed by seconds, or by a minute when many come at once.
         let deadline = if to.is_some() { SOON } else { MINUTES };
@@ -225,7 +225,7 @@ impl Bed {
         )
     }
 
-    /// Returns all state of a host about its peers. The text is equal as long as nothing changes.
+    /// Returns all state of a host about its peers. The text does not change while the state does not change.
     pub(super) fn peers_of(&self, host: usize) -> Result<String> {
         let netns = self.hosts[host].netns();
         let mut lines = Vec::new();
@@ -245,7 +245,7 @@ impl Bed {
         Ok(lines.join("\n"))
     }
 
-    /// Returns the state of a host about the other hosts of the bed, without peers that a test created.
+    /// Returns the state of a host about the other hosts of the test environment, without peers that a test created.
     pub(super) fn hosts_of(&self, host: usize) -> Result<String> {
         let peers = self.peers_of(host)?;
         let others = (1..=self.hosts.len()).filter(|number| *number != host + 1);
@@ -271,7 +271,7 @@ impl Bed {
 
     /// Checks that changes of Nodes reach every host now, with a new peer each time.
     ///
-    /// The peer is deleted afterwards and may stay for a while: after an outage, removals are delayed by a minute.
+    /// The function deletes the peer afterwards. The peer may stay for a while, because daemons delay removals by a minute after an outage.
     pub(super) fn require_alive(&self) -> Result<()> {
         self.with_canary(|subnet, public| {
             (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, subnet, Some(public)))
@@ -290,7 +290,7 @@ impl Bed {
         })
     }
 
-    /// Runs `work` while there is a peer with a subnet and an address of its own.
+    /// Creates a peer with its own subnet and address, and runs `work` while the peer exists.
     fn with_canary(&self, work: impl FnOnce(&str, &str) -> Result<()>) -> Result<()> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = 100 + NUMBER.fetch_add(1, Ordering::Relaxed) % 100;
@@ -310,7 +310,7 @@ impl Bed {
         outcome
     }
 
-    /// Starts a host's daemon again, however it ended, and waits until it is ready.
+    /// Starts a host's daemon again after any kind of exit, and waits until the daemon is ready.
     pub(super) fn restart(&mut self, host: usize) -> Result<()> {
         self.daemons[host] = self.hosts[host].start_flanneld(&self.options[host])?;
         self.daemons[host].wait_ready(READY).map(drop)
@@ -347,7 +347,7 @@ pub(super) fn within_a_minute(start: Instant, look: impl FnOnce() -> Result<()>)
     }
 }
 
-/// One row of a table.
+/// Function that runs one scenario of a table.
 pub(super) type Scenario = fn(&mut Bed) -> Result<()>;
 
 /// Returns the options of a host's daemon.
@@ -363,7 +363,7 @@ pub(super) fn options(
     ))
 }
 
-/// Returns a pod on a node that replies to each TCP connection on port 8080 with its own name. hostPort 8090 leads to it as well.
+/// Returns a pod on a node. The pod replies to each TCP connection on port 8080 with its own name. The hostPort 8090 also leads to the pod.
 pub(super) fn echo_pod(name: &str, node: &str) -> String {
     format!(
         r#"

@@ -1,4 +1,4 @@
-//! Findings about the responses of a real API server: the doctor reports each one first, and its commands remove it.
+//! Checks that the doctor reports each finding about the responses of a real API server first, and that its commands remove the finding.
 
 use std::path::Path;
 
@@ -88,7 +88,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
             finding["what"]
                 == lab::code_or_text(
                     "rbac",
-                    "flanneld may not watch nodes: its account lacks the right"
+                    "flanneld is not allowed to watch nodes: flanneld's account lacks the permission"
                 ),
             "{finding:#}"
         );
@@ -152,7 +152,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
     })
 }
 
-/// Starts the controller manager as kubelet starts it from kubeadm's manifest, with the arguments in that.
+/// Starts the controller manager with the arguments in kubeadm's manifest, as kubelet starts it.
 fn controller_manager(bed: &Bed, manifest: &Path) -> Result<Process> {
     let text = std::fs::read_to_string(manifest)?;
     let args = text

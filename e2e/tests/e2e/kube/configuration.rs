@@ -1,4 +1,4 @@
-//! The configuration that pods mount: corrected while nodes wait, changed while in use, and moved to another range Node by Node.
+//! The configuration that pods mount: its correction while nodes wait, its change during use, and its move to another range Node by Node.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Answer, Call, Lab, NodeObject, eventually, eventually_ok};
@@ -12,7 +12,7 @@ fn elsewhere(net_conf: &str) -> String {
         .replace("fd10:244::/48", "fd10:42::/48")
 }
 
-/// Starts a daemon on each of three nodes with a configuration that none of them can use, and corrects it.
+/// Starts a daemon on each of three nodes with a configuration that no node can use, and corrects the configuration.
 fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
     let _turn = turn();
     Lab::run(title, |lab| {
@@ -40,7 +40,7 @@ fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
         bed.reach()?;
         for daemon in &mut bed.daemons {
             ensure!(
-                daemon.is_running() && !daemon.log().contains("is not used"),
+                daemon.is_running() && !daemon.log().contains("does not use"),
                 "{}",
                 daemon.log()
             );
@@ -68,7 +68,9 @@ fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()
         std::fs::write(&bed.net_conf, elsewhere(DUAL))?;
         for daemon in &bed.daemons {
             eventually(SOON, "it tells that the file has changed", || {
-                daemon.log().contains("has changed: a restart applies it")
+                daemon
+                    .log()
+                    .contains("has changed; a restart applies the change")
             })?;
         }
         for number in 1..=3 {
@@ -108,7 +110,7 @@ fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()
             );
             let times = daemon
                 .log()
-                .matches("has changed: a restart applies it")
+                .matches("has changed; a restart applies the change")
                 .count();
             ensure!(
                 times == 1,

@@ -26,7 +26,7 @@ struct Suite {
     families: Families,
 }
 
-/// Includes the Conntrack tests, which are not in the conformance profile: UDP flows continue while their pods end and start.
+/// The conformance suite, with the Conntrack tests from outside the conformance profile: UDP flows continue while their pods end and start.
 const CONFORMANCE: Suite = Suite {
     name: "conformance",
     focus: r"\[sig-network\].*\[Conformance\]|\[sig-network\] Conntrack",
@@ -66,7 +66,7 @@ fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
     passes(&DUAL_STACK, ProxyMode::Nftables)
 }
 
-/// Runs a suite. Checks that all of its tests pass at the first attempt.
+/// Runs a suite. Checks that all tests of the suite pass at the first attempt.
 fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     let _turn = cluster_turn();
     let folder = repository("target/conformance");
@@ -124,7 +124,7 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     Ok(())
 }
 
-/// Returns the launch of Kubernetes' test program with the tests that match and a report in JSON.
+/// Returns the launch of Kubernetes' test program with the tests that match `focus`, and with a report in JSON.
 fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
     Ok(Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
         .arg(format!(
@@ -199,7 +199,7 @@ fn install_name_service(cluster: &Cluster) -> Result<()> {
         .map(drop)
 }
 
-/// Adds routes from the API server to pods, because it proxies to them. A control plane that is a node has these routes.
+/// Adds routes from the API server to pods, because the API server proxies requests to pods. A control plane that is a node has these routes.
 fn route_pods(cluster: &Cluster) -> Result<()> {
     for member in &cluster.nodes {
         let node = cluster.api.admin().node(member.name())?;
@@ -227,7 +227,7 @@ fn route_pods(cluster: &Cluster) -> Result<()> {
 /// Outcome of a test.
 struct Outcome {
     seconds: f64,
-    /// Reason why it did not pass.
+    /// Reason why the test did not pass.
     trouble: Option<String>,
 }
 

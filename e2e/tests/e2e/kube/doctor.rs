@@ -1,4 +1,4 @@
-//! The doctor in real clusters: `kubectl exec` returns its reports, and its commands are pasted.
+//! The doctor in real clusters: `kubectl exec` returns its reports, and the tests run its commands as printed.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Output;
@@ -102,7 +102,7 @@ fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Val
     Ok(last)
 }
 
-/// Checks that every node reports the trap, and that the documented commands fix it.
+/// Checks that every node reports the NAT trap, and that the documented commands fix it.
 fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]) -> Result<()> {
     let begun = Instant::now();
     let report = expect(operator, cluster, &["wrong-interface"])?;
@@ -209,7 +209,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
     })
 }
 
-/// Whether the API of a daemon accepts a connection.
+/// Returns whether the API of a daemon accepts a connection.
 fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
     let address: SocketAddr = address.parse()?;
     Ok(netns
@@ -217,7 +217,7 @@ fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
         .is_ok())
 }
 
-/// A pod with the host network, as daemons of nodes have it.
+/// A pod that uses the host network, as daemons of nodes do.
 const HOST_POD: &str = "
 apiVersion: v1
 kind: Pod
@@ -231,8 +231,8 @@ spec:
   - {name: c, image: localhost/busybox:1, imagePullPolicy: Never, command: [sleep, infinity]}
 ";
 
-/// Checks that neither a pod nor another host reaches the API. A pod with the host network does, with an allowed Host name only,
-/// and never through the socket.
+/// Checks that neither a pod nor another host reaches the API. A pod with the host network reaches the API
+/// only with an allowed Host name, and never through the socket.
 fn status_api_is_for_the_node_only(operator: &Operator, cluster: &Cluster) -> Result<()> {
     let node = cluster.nodes[0].host();
     let gateway = node
@@ -344,7 +344,7 @@ fn require_no_token(operator: &Operator, cluster: &Cluster, answer: &str) -> Res
     Ok(())
 }
 
-/// Cuts each node off the API server's Service, and restarts flanneld there.
+/// Cuts each node off from the API server's Service, and restarts flanneld on each node.
 fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         node.host().netns().feed(

@@ -1,4 +1,4 @@
-//! The Node and subnet.env equal those that Go flannel 0.28.9 wrote for the same input, except for the mark in the backend data.
+//! Checks that the Node and subnet.env equal Go flannel 0.28.9's output for the same input, except for the mark in the backend data.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const CASES: [&str; 10] = [
     "vxlan-dual",
     "vxlan-v6only",
 ];
-/// The MAC that a case prescribes. All others are this node's own.
+/// The MAC that a case prescribes. All other MACs are this node's own.
 const KEPT: &str = "02:aa:bb:cc:dd:ee";
 
 fn folder() -> PathBuf {
@@ -176,7 +176,7 @@ fn marked(data: &str) -> String {
     }
 }
 
-/// Replaces each MAC by a word, except the one that the case prescribes.
+/// Replaces each MAC with a word, except the MAC that the case prescribes.
 fn mask(text: &str) -> String {
     let is_mac =
         |word: &str| word.len() == KEPT.len() && word.split(':').count() == 6 && word != KEPT;

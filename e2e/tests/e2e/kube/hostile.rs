@@ -1,4 +1,4 @@
-//! A bad peer affects only itself: Nodes that cannot be used, and routes in the place of a peer's, make no healthy node unready.
+//! Checks that a bad peer affects only itself: unusable Nodes, and foreign routes in place of a peer's route, make no healthy node unready.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
 use crate::kube::nodes::hostile_nodes;
 
-/// Longer than the ten seconds after which a node that is not in sync is not ready.
+/// Time longer than the ten seconds after which a node that is not in sync is not ready.
 const HOLDS: Duration = Duration::from_secs(15);
 const HOST_GW: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
 const UDP: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"udp"}}"#;
-/// An address off the link of all nodes.
+/// An address outside the link that all nodes share.
 const FAR: &str = "10.99.0.5";
 
 /// Backends with their wire names.
 const BACKENDS: [(&str, &str); 3] = [("vxlan", VXLAN), ("host-gw", HOST_GW), ("", UDP)];
 
-/// Returns Nodes with a subnet each, and an address that some kernel or backend refuses.
+/// Returns Nodes, each with a subnet and with an address that some kernel or backend refuses.
 fn odd_addresses(backend: &str) -> Vec<NodeObject> {
     let addresses = [
         FAR,
@@ -205,7 +205,7 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
             "{document}"
         );
         ensure!(
-            daemon.log().contains("a peer cannot be programmed"),
+            daemon.log().contains("cannot program a peer"),
             "{}",
             daemon.log_tail(20)
         );
@@ -227,7 +227,7 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
     })
 }
 
-/// Only a problem with its own device makes a node unready.
+/// Only a problem with the node's own device makes a node unready.
 #[test]
 fn foreign_device_makes_its_node_unready() -> Result<()> {
     let _turn = turn();

@@ -1,4 +1,4 @@
-//! Flannel in whole clusters, installed as an operator does it, and the checks that must pass then.
+//! Installation of flannel in whole clusters as an operator does it, and the checks that must pass afterwards.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(super) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// Returns the images of the programs under test, which are built once for all tests.
+/// Returns the images of the programs under test. The first call builds the images for all tests.
 pub(super) fn images() -> Result<Vec<PathBuf>> {
     static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,20 +71,20 @@ pub(super) fn backend(text: &str, backend: &str) -> String {
     text.replace("\"Type\": \"vxlan\"", &format!("\"Type\": \"{backend}\""))
 }
 
-/// Makes probes run each second instead of every ten, so that an update of several nodes takes only seconds.
+/// Makes probes run every second instead of every ten seconds, so that an update of several nodes takes only seconds.
 pub(super) fn impatient(text: &str) -> String {
     text.replace("initialDelaySeconds: 5", "initialDelaySeconds: 1")
         .replace("periodSeconds: 10", "periodSeconds: 1")
 }
 
-/// Installs flannel, possibly over another one, and waits until every node is Ready and every daemon is ready.
+/// Installs flannel, possibly over another installation, and waits until every node is Ready and every daemon is ready.
 pub(super) fn install(cluster: &Cluster, manifest: &str) -> Result<()> {
     cluster.apply(manifest)?;
     cluster.wait_ready()?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")
 }
 
-/// Creates a pod on each started node that has none yet, and the Service for them.
+/// Creates a test pod on each started node that has no test pod yet, and the Service for these pods.
 pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
     let pods = cluster
         .started()
@@ -182,7 +182,7 @@ pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
     seen_by(cluster, outside, outside.v4()?.into())
 }
 
-/// Returns the source address of `p1`'s packets as another node sees it on its address in the pod network.
+/// Returns the source address of `p1`'s packets that another node receives at its own address in the pod network.
 pub(super) fn source_inside(cluster: &Cluster) -> Result<IpAddr> {
     let other = cluster.nodes[1].host();
     seen_by(cluster, other, of_bridge(other)?)

@@ -1,4 +1,4 @@
-//! The mark in the backend data distinguishes our nodes from Go flannel's, even when our daemon is silent.
+//! Checks that the mark in the backend data distinguishes our nodes from Go flannel's nodes, even when our daemon is silent.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
 
-/// Longer than the half minute for which a daemon may be silent when it starts.
+/// Time longer than the half minute for which a daemon may be silent at its start.
 const TOLD: Duration = Duration::from_secs(40);
 
 /// Returns the state of `h2` as `h1` sees it.
@@ -24,7 +24,7 @@ fn peer(bed: &Bed) -> Result<Value> {
     Ok(peer.clone())
 }
 
-/// Whether the doctor of `h1` reports that one of our nodes does not reply to probes.
+/// Returns whether the doctor of `h1` reports that one of our nodes does not reply to probes.
 fn is_filtered(bed: &Bed) -> Result<bool> {
     let report = json(&bed.daemons[0].flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;

@@ -14,7 +14,7 @@ const READY: &str = "http://127.0.0.1:8081/readyz";
 
 /// Runs a rolling update, a drain, kills and restarts, and a minute without the API. The last node joins at the end.
 ///
-/// From the rolling update on, the daemons have two addresses of the API. Later, the first one disappears permanently.
+/// From the rolling update on, the daemons have two addresses of the API. Later, the first address disappears permanently.
 pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
     let doors = [cluster.api.door(7001)?, cluster.api.door(7002)?];
     let urls = format!("--kube-api-url={},{}", doors[0].url(), doors[1].url());
@@ -112,7 +112,7 @@ fn daemons(node: &Member) -> Vec<i32> {
         .collect()
 }
 
-/// Stops the API server until every daemon reports this, and starts it again at the second address only.
+/// Stops the API server until every daemon reports the outage, and starts the server again only at the second address.
 fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) -> Result<()> {
     cluster.kill_control_plane()?;
     first.close()?;

@@ -1,4 +1,4 @@
-//! Changes of Nodes: re-created, duplicated, damaged, restored from a snapshot, overwritten by others.
+//! Changes of Nodes: Nodes that are re-created, duplicated, damaged, restored from a snapshot, or overwritten by other programs.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const NODES: &[(&str, Scenario)] = &[
     ("the own Node gone and back", own_node_gone),
 ];
 
-/// Scenarios after which removals are delayed by a minute.
+/// Scenarios after which daemons delay removals by a minute.
 const MASSES: &[(&str, Scenario)] = &[
     ("sixty hostile Nodes", hostile),
     ("etcd restored from a snapshot", restored),
@@ -141,7 +141,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
     })
 }
 
-/// Checks that the third host's daemon, still the same process, reported the new podCIDR and has removed all of the old one.
+/// Checks that the third host's daemon, still the same process, has reported the new podCIDR and removed all objects of the old podCIDR.
 fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
     let daemon = &mut bed.daemons[2];
     ensure!(
@@ -228,7 +228,7 @@ fn another_h3(bed: &Bed, third: u8) -> Result<NodeObject> {
         .internal(bed.hosts[2].v6()?))
 }
 
-/// Waits until the third host serves a subnet. Checks that its bridge has lost only the gateway addresses of the previous subnet.
+/// Waits until the third host serves a subnet. Checks that the host's bridge has lost only the gateway addresses of the previous subnet.
 fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
     let (daemon, netns) = (&bed.daemons[2], bed.hosts[2].netns());
     eventually(SOON, "subnet.env has the new subnet", || {
@@ -258,7 +258,7 @@ fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
     Ok(())
 }
 
-/// Adds a pod on the third host with the CNI plugin, to the existing bridge. Checks that the first host's pod reaches it in both families.
+/// Adds a pod on the third host with the CNI plugin, to the existing bridge. Checks that the first host's pod reaches the new pod in both families.
 fn new_pod_is_reached(bed: &Bed, name: &str) -> Result<()> {
     let host = &bed.hosts[2];
     let folder = host.folder()?;
@@ -457,7 +457,7 @@ const HOSTILE_SUBNETS: &[&str] = &[
 ];
 const HOSTILE_BACKENDS: &[&str] = &["", "host-gw", "VXLAN", "wireguard", "no-such", "🦀"];
 
-/// Returns Nodes of this backend that no peer can use, each with another fault.
+/// Returns Nodes of this backend that no peer can use, each with a different fault.
 pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let huge = "x".repeat(200 << 10);
     let mac = r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66"}"#;
@@ -497,7 +497,7 @@ pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     nodes
 }
 
-/// Whether a line is about a peer that [`Bed::require_alive`] created.
+/// Returns whether a line is about a peer that [`Bed::require_alive`] created.
 fn is_canary(line: &str) -> bool {
     let third = line
         .strip_prefix("10.244.")

@@ -1,4 +1,4 @@
-//! Outages of the API: packets keep flowing, and daemons apply the changes of that time soon after.
+//! Checks that packets keep flowing during outages of the API, and that daemons apply the missed changes soon after an outage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -100,7 +100,7 @@ fn kubernetes_1_33_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     })
 }
 
-/// Deletes a Node while the API is away, so only the next list shows this.
+/// Deletes a Node while the API is away, so that only the next list shows the deletion.
 fn deleted_meanwhile(bed: &mut Bed) -> Result<()> {
     bed.proxies.iter().for_each(lab::Proxy::cut);
     bed.admin().delete_node("peer-010")?;
@@ -112,7 +112,7 @@ fn is_watch_of_nodes(call: &Call) -> bool {
     call.is_of_nodes() && call.is_watch()
 }
 
-/// Checks that no peer is removed while `fault` lasts, and that daemons see a new peer afterwards.
+/// Checks that daemons remove no peer while `fault` lasts, and that they see a new peer afterwards.
 fn under(
     bed: &Bed,
     lasts: Duration,
@@ -219,7 +219,7 @@ fn unauthorized(bed: &mut Bed) -> Result<()> {
     })
 }
 
-/// Returns the next of these answers for each request, over and over again.
+/// Returns a handler that replies to each request with the next of these answers, and repeats the answers in a cycle.
 fn in_turn(answers: Vec<Answer>) -> impl Fn(&Call) -> Answer + Send + Sync + Clone + 'static {
     let next = Arc::new(AtomicUsize::new(0));
     move |_| answers[next.fetch_add(1, Ordering::Relaxed) % answers.len()].clone()

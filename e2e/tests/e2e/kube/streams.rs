@@ -8,7 +8,7 @@ use lab::{Cluster, Netns, Probe, ProbeOptions};
 
 use crate::kube::bed::SOON;
 
-/// A pod on each node, which stays when a node is drained.
+/// A pod on each node, which stays during a drain of the node.
 const PODS: &str = "
 apiVersion: v1
 kind: Namespace
@@ -28,11 +28,11 @@ spec:
       - {name: probe, image: localhost/busybox:1, imagePullPolicy: Never, command: [sleep, infinity]}
 ";
 
-/// Streams between pods. Each goes from a node's pod to that of the next node.
+/// Streams between pods. Each stream goes from a node's pod to the next node's pod.
 pub(super) struct Streams(Vec<Probe>);
 
 impl Streams {
-    /// Starts streams between all running nodes in a ring, and waits until packets of each arrive.
+    /// Starts streams between all running nodes in a ring, and waits until packets of each stream arrive.
     pub(super) fn start(cluster: &Cluster) -> Result<Streams> {
         cluster.apply(PODS)?;
         cluster.wait_daemon_set("probe", "probe")?;
@@ -49,19 +49,19 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Waits until packets of each stream that are sent from now on arrive.
+    /// Waits until newly sent packets of each stream arrive.
     pub(super) fn wait_flowing(&self) -> Result<()> {
         self.0
             .iter()
             .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))
     }
 
-    /// Ends the streams and returns the report of each.
+    /// Ends the streams and returns the report of each stream.
     pub(super) fn finish(self) -> Result<Vec<lab::ProbeReport>> {
         self.0.into_iter().map(Probe::finish).collect()
     }
 
-    /// Ends the streams. Returns an error if a packet was lost.
+    /// Ends the streams. Returns an error if a stream lost a packet.
     pub(super) fn require_clean(self) -> Result<()> {
         self.finish()?.into_iter().try_for_each(|report| {
             println!("between pods: {report}");
@@ -70,7 +70,7 @@ impl Streams {
     }
 }
 
-/// Returns the pods' namespaces and addresses, in the order of their nodes.
+/// Returns the pods' network namespaces and addresses, in the order of their nodes.
 fn pods(cluster: &Cluster) -> Result<Vec<(Netns, IpAddr)>> {
     let found = cluster.api.admin().get("/api/v1/namespaces/probe/pods")?;
     let of_node: BTreeMap<&str, &serde_json::Value> = found["items"]

@@ -13,7 +13,7 @@ use crate::kube::installed::{
 use crate::kube::streams::Streams;
 
 const UDP: [&str; 2] = ["--set", "flannel.backend=udp"];
-/// Longest outage. While a node is updated, its tunnel is away for 3 seconds, or for 10 on an overloaded machine.
+/// Longest outage. An update of a node interrupts the node's tunnel for 3 seconds, or for 10 seconds on an overloaded machine.
 const GAP: Duration = Duration::from_secs(60);
 
 #[test]

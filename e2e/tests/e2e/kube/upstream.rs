@@ -1,4 +1,4 @@
-//! Go flannel's manifests and chart, and ours, each applied over the other.
+//! Go flannel's manifests and chart, and our manifest and chart, each applied over the other.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,7 +21,7 @@ const OURS: [&str; 2] = [
     "docker.io/flannel-rs/flannel:v0.1.0",
     "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0",
 ];
-/// Variable with an archive of Go flannel's images, the daemon's and the plugin's, as `docker save` and `ctr images export` write it.
+/// Variable with the path of an archive of Go flannel's daemon and plugin images, as `docker save` and `ctr images export` write it.
 const GO_FLANNEL_IMAGE: &str = "GO_FLANNEL_IMAGE";
 
 /// Returns Go flannel's released manifest, with more frequent probes.
@@ -29,7 +29,8 @@ fn go_released() -> Result<String> {
     Ok(impatient(&shapes::released()?))
 }
 
-/// Installs our manifest over Go flannel's, and Go flannel's again, while packets flow. Checks that no packet is lost.
+/// Installs our manifest over Go flannel's manifest, and then Go flannel's manifest again, while packets
+/// flow. Checks that the network loses no packet.
 fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     let ours = manifest(|text| impatient(&text))?;
     under_streams(
@@ -45,7 +46,7 @@ fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
 /// A named change of the installation.
 type Change<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
 
-/// Installs the first one, then makes the changes while packets flow between pods. Checks that no packet is lost.
+/// Runs `first`, then makes the changes while packets flow between pods. Checks that the network loses no packet.
 fn under_streams(
     cluster: &Cluster,
     first: impl FnOnce() -> Result<()>,
@@ -181,7 +182,7 @@ fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     Ok(operator)
 }
 
-/// Returns the commands below a heading of docs/migrating.md, in their blocks.
+/// Returns the commands below a heading of docs/migrating.md, grouped by code block.
 fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
     let page = std::fs::read_to_string(repository("docs/migrating.md"))?;
     let part = page

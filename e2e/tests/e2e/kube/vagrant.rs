@@ -13,7 +13,7 @@ use crate::kube::installed::{impatient, install, manifest, require_traffic, with
 enum Order {
     Together,
     OneByOne,
-    /// Together, and again after all of them were switched off.
+    /// Start of all nodes together, and a second start after a power-off of all nodes.
     OffAndOn,
 }
 
@@ -52,7 +52,7 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
     })
 }
 
-/// Checks that every node publishes the address that joins it with the others, although kubelet may report another one.
+/// Checks that every node publishes its address in the nodes' shared network, although kubelet may report another address.
 fn require_right(cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         let right = node.host().v4_of("enp0s8")?.to_string();

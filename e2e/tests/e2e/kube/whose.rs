@@ -1,4 +1,4 @@
-//! Choice of the interface: which one a node takes, keeps and leaves, depending on its own Node and on others.
+//! Choice of the interface that a node takes, keeps or leaves, depending on its own Node and on other Nodes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
 
-/// More than the minute after which a node may leave an interface.
+/// Time longer than the minute after which a node may leave an interface.
 const LONGER_THAN_SILENCE: Duration = Duration::from_secs(80);
 
 impl Bed {
@@ -38,7 +38,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Starts the daemon of a host without subnet.env, as for the first time.
+    /// Starts the daemon of a host without subnet.env, as at the daemon's first start.
     fn start_first(&mut self, host: usize) -> Result<()> {
         let file = self.hosts[host].subnet_file()?;
         if file.exists() {
@@ -77,7 +77,7 @@ impl Bed {
     }
 }
 
-/// Returns a Node that flannel serves and whose kubelet reports.
+/// Returns a Node that flannel serves and whose kubelet reports that it is ready.
 fn served(name: &str, subnet: &str, public: &str) -> Result<NodeObject> {
     let node = NodeObject::new(name)
         .pod_cidr(subnet)
@@ -143,10 +143,10 @@ fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
     })
 }
 
-/// Adds to a Node with name, podCIDR and InternalIP.
+/// Function that edits a Node with a name, a podCIDR and an InternalIP.
 type EditNode = fn(NodeObject) -> NodeObject;
 
-/// Other Nodes with the address of the only interface: a name, what the own Node and the other one contain, and the published address.
+/// Other Nodes with the address of the only interface: a name, the edits of the own and the other Node, and the published address.
 const CLAIMS: &[(&str, EditNode, EditNode, &str)] = &[
     (
         "a dead Node",
@@ -231,7 +231,7 @@ fn address_claims_of_ignored_nodes_do_not_block_the_start() -> Result<()> {
         let log = bed.daemons[0].log();
         ensure!(
             log.lines()
-                .filter(|line| line.contains("no interface to use yet"))
+                .filter(|line| line.contains("no usable interface yet"))
                 .count()
                 == 1
                 && !log.contains("veth"),

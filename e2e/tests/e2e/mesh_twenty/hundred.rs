@@ -1,4 +1,4 @@
-//! `flannelctl doctor --cluster` with a hundred real nodes: it lists all of them, and names the node that has a fault.
+//! Checks that `flannelctl doctor --cluster` lists all of a hundred real nodes, and names the node that has a fault.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::mesh::V4;
 const NODES: u8 = 100;
 const FAULTY: usize = 41;
 const DEADLINE: Duration = Duration::from_secs(300);
-/// Entries of the kernel's ARP table, which all namespaces share: each node has one for each other node. The usual limit is 1024.
+/// Number of entries in the kernel's ARP table, which all namespaces share: each node has an entry for each other node. The usual limit is 1024.
 const NEIGHBOURS: u32 = 16_384;
 
-/// Returns the document, and how long it took.
+/// Returns the document of the doctor, and the duration of the command.
 fn look(bed: &Bed) -> Result<(Value, Duration)> {
     let begun = Instant::now();
     let output = bed.daemons[0].flannelctl(&["doctor", "--cluster", "-o", "json"])?;

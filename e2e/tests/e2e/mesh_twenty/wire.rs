@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{DEADLINE, NODES};
 
-/// Two cycles of this number of nodes: each direction is probed at least once in that time.
+/// Two cycles of this number of nodes, in which the nodes probe each direction at least once.
 const WINDOW: Duration = Duration::from_secs(11);
 
 /// Counts packets by sender, and probes by sender and target. In the tunnel, a probe follows the headers of UDP, VXLAN, Ethernet, IP and UDP.
@@ -31,9 +31,9 @@ const COUNTERS: &str = "table bridge probes {
     }
 }";
 
-/// Packets and bytes, by sender.
+/// Numbers of packets and bytes, by sender.
 type Sent = BTreeMap<Ipv4Addr, (u64, u64)>;
-/// Probes, by sender and target.
+/// Numbers of probes, by sender and target.
 type Asked = BTreeMap<(Ipv4Addr, Ipv4Addr), u64>;
 
 fn counted(lan: &Switch) -> Result<(Sent, Asked)> {
@@ -120,7 +120,7 @@ pub(super) fn require_bounded_neighbours(hosts: &[Host]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that nodes at rest probe each peer rarely, and need no broadcasts for it.
+/// Checks that nodes at rest probe each peer rarely, and need no broadcasts for these probes.
 pub(super) fn require_frugal(bed: &Bed) -> Result<()> {
     let addresses = bed.hosts.iter().map(Host::v4).collect::<Result<Vec<_>>>()?;
     // On a busy machine replies are late and probes are repeated, so it measures again.

@@ -1,5 +1,4 @@
-//! Content and effect of the rules: they equal Go flannel's exactly, use the host's variant of iptables, and choose random ports where
-//! possible.
+//! Checks that the rules equal Go flannel's rules exactly, use the host's variant of iptables, and choose random ports where possible.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,7 +14,7 @@ use super::node::{
     reaches,
 };
 
-/// Time for several checks of the rules by the daemon, which come each second.
+/// Time in which the daemon checks the rules several times, at one check per second.
 const LOOKS: Duration = Duration::from_secs(3);
 
 /// Returns the four listings of a capture.
@@ -80,7 +79,7 @@ scenarios! { pods_reach_the_outside_from_the_nodes_address;
     nftables_masquerades_packets_to_the_outside => NFTABLES,
 }
 
-/// A host outside has no route to pods, so it replies only to packets from the node's address.
+/// Checks that a host outside, which has no route to pods, receives packets of pods from the node's address.
 fn pods_reach_the_outside_from_the_nodes_address(config: &str) -> Result<()> {
     Lab::run("outside", |lab| {
         let store = lab::Store::dir(&lab.folder("leases")?);
@@ -126,7 +125,7 @@ scenarios! { random_ports_are_tried_first;
     random_ports_are_tried_first_by_nftables => (NFTABLES, "nft"),
 }
 
-/// Checks that the rules are written without random ports if the programs do not support these, and that a restart keeps those rules.
+/// Checks that the daemon writes rules without random ports if the programs do not support such ports, and that a restart keeps the rules.
 fn random_ports_are_tried_first((config, program): (&str, &str)) -> Result<()> {
     Lab::run("random ports", |lab| {
         let listing = if program == "nft" {

@@ -1,4 +1,4 @@
-//! The encapsulation port: tunnel packets of unknown senders are counted or dropped, and pods cannot send any.
+//! Checks that the guard counts or drops tunnel packets of unknown senders to the encapsulation port, and that pods cannot send tunnel packets.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn legacy_programs(lab: &Lab) -> String {
         .path()
 }
 
-/// Binds a socket in a namespace. Port 0 selects a free one.
+/// Binds a socket in a namespace. Port 0 selects a free port.
 fn socket(netns: &Netns, address: &str) -> UdpSocket {
     let socket = netns.run(|| UdpSocket::bind(address)).unwrap().unwrap();
     socket
@@ -61,7 +61,8 @@ fn socket(netns: &Netns, address: &str) -> UdpSocket {
     socket
 }
 
-/// Whether any of three packets arrives. If one is expected, sends three again until the deadline, because a busy machine needs time.
+/// Returns whether any of three packets arrives. If `expected` is true, the function sends three packets
+/// again until the deadline, because a busy machine needs time.
 fn arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket, expected: bool) -> bool {
     let to: SocketAddr = to.parse().unwrap();
     let arrives = || {
@@ -140,7 +141,7 @@ scenarios! { encapsulation_port_is_guarded;
     encapsulation_port_is_guarded_by_nftables => (GUARDED_NFTABLES, false),
 }
 
-/// A node whose tunnel port is guarded, its peer, a host that forges packets, and one that becomes a node later. Fields are dropped in this order.
+/// A node with a guarded tunnel port, its peer, a host that forges packets, and a host that becomes a node later. Fields are dropped in this order.
 struct Scene {
     config: &'static str,
     plain: FlanneldOptions,
@@ -231,7 +232,7 @@ impl Scene {
         );
     }
 
-    /// Checks that packets of a pod to the tunnel's port outside the network are dropped. Packets to another port pass.
+    /// Checks that the guard drops a pod's packets to the tunnel's port outside the network. Packets to another port pass.
     fn pods_make_no_tunnel_packets(&self, mode: &str, pod_one: &Pod) {
         for (port, passes) in [(4000, true), (8472, mode == "off")] {
             let (v4, v6) = (
@@ -256,7 +257,7 @@ impl Scene {
         }
     }
 
-    /// Checks that packets of peers are tracked only without a guard.
+    /// Checks that the kernel tracks packets of peers only without a guard.
     fn peers_are_tracked_only_without_a_guard(&self, mode: &str) {
         let tracked = || {
             let output = self.hosts[0]
@@ -285,7 +286,7 @@ impl Scene {
         .unwrap();
     }
 
-    /// Checks that the guard admits a host that becomes a node, and no longer admits one that has stopped being a node.
+    /// Checks that the guard admits a host that becomes a node, and refuses a host that is no longer a node.
     fn membership_is_followed(&self, pod_one: &Pod) {
         let one = self.start("drop");
         let four = self.hosts[3].flanneld(&self.plain).unwrap();
@@ -335,7 +336,7 @@ fn forged_targets(pod: &Pod) -> [String; 2] {
     ]
 }
 
-/// Checks that packets from unknown senders are counted, except in mode `off`.
+/// Checks that the guard counts packets from unknown senders, except in mode `off`.
 fn unknown_senders_are_counted(mode: &str, one: &Flanneld, forger: &Forger, pod_one: &Pod) {
     let metric = "flannel_encap_stranger_packets";
     if mode == "off" {
@@ -353,7 +354,7 @@ fn unknown_senders_are_counted(mode: &str, one: &Flanneld, forger: &Forger, pod_
     .unwrap();
 }
 
-/// Checks that tunnel packets of unknown senders are accepted, counted or dropped, that those of nodes always arrive, and that pods cannot send any.
+/// Checks that the guard accepts, counts or drops tunnel packets of unknown senders, admits all packets of nodes, and stops tunnel packets of pods.
 fn encapsulation_port_is_guarded((config, legacy): (&'static str, bool)) -> Result<()> {
     let scene = Scene::build(config, legacy);
     let mut pod_one = None;

@@ -1,4 +1,4 @@
-//! Masquerading, tested with packets: each kind of source to each kind of destination, with each applier, in both families.
+//! Masquerading, tested with packets from each kind of source to each kind of destination, with each applier and in both families.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,12 +21,13 @@ const APPLIERS: [(&str, bool, Xtables); 3] = [
     ("nftables", true, Xtables::Nft),
 ];
 
-/// Addresses that the receiver sees: the sender's `own` address, the `node`'s address, the node's address in the `overlay`, or that of
-/// the node's bridge (`gateway`). `*` means that the port differs from the sender's.
+/// Addresses that the receiver sees: the sender's `own` address, or the address of the `node`, its `overlay`
+/// device or its bridge (`gateway`). `*` means that the port differs from the sender's.
 ///
 /// Packets of `remote-pod` arrive through the tunnel. `host` is a process bound to the node's address; for `host-any`, the kernel chooses the
-/// address. `outside` is a machine that has its routes through this node. `mark-…` is a pod whose packets carry that mark. As a destination,
-/// `outside` is another machine on the underlay, and `multicast` a group that is received there (for `outside`: by a pod).
+/// address. `outside` is a machine whose routes lead through this node. `mark-…` is a pod whose packets carry the named mark. As a destination,
+/// `outside` is another machine on the underlay. `multicast` is a group with a receiver on the underlay, or with a pod as the receiver for
+/// packets of `outside`.
 const PLAIN: &str = "
 from           local-pod  remote-pod  host  outside  multicast
 local-pod      own        own         own   node*    own
@@ -93,14 +94,15 @@ const CASES: [(&[&str], &str); 4] = [
     ),
 ];
 
-/// Marks of another program, with the first source port of each. A mark has a thousand ports.
+/// Marks of another program, with the first source port of each mark. A mark has a thousand ports.
 const MARKS: [(&str, u16); 4] = [
     ("0x4000", 21000),
     ("0x4001", 22000),
     ("0x14000", 23000),
     ("0x8000", 24000),
 ];
-/// First source port of the sources without a mark, which have a thousand each. Masquerading may give them one address, so they must not clash.
+/// First source port of the sources without a mark, which have a thousand ports each. Masquerading may give these
+/// sources one address, so their ports must not clash.
 const UNMARKED: u16 = 10000;
 
 const GROUPS: [IpAddr; 2] = [
@@ -130,11 +132,11 @@ fn pod_address(pod: &Pod, v6: bool) -> Result<IpAddr> {
     }
 }
 
-/// Three nodes, of which the first is tested, and two machines outside.
+/// Three nodes, the first of which is under test, and two machines outside.
 struct Cluster {
     hosts: Vec<Host>,
     outside: [Host; 2],
-    /// Two pods on the tested node, and one on each of the other nodes.
+    /// Two pods on the tested node, and one pod on each of the other nodes.
     pods: [Pod; 4],
     options: FlanneldOptions,
 }
@@ -317,7 +319,7 @@ impl Cluster {
         })
     }
 
-    /// Returns the rows: a name, the namespace and address of the source, and the first port.
+    /// Returns the name, the network namespace, the address and the first port of each source.
     fn sources(&self, v6: bool) -> Result<Vec<(String, &Netns, IpAddr, u16)>> {
         let [local, _, remote, _] = &self.pods;
         let ([node, ..], [outside, _]) = (&self.hosts[..], &self.outside) else {
@@ -361,7 +363,7 @@ impl Cluster {
     }
 }
 
-/// Returns one cell: the name of the address that the target sees, with a mark if the ports are changed.
+/// Returns one cell: the name of the address that the target sees, with `*` if the ports differ from the sender's ports.
 fn cell(
     netns: &Netns,
     from: IpAddr,
@@ -409,7 +411,7 @@ struct Echoes {
 }
 
 impl Echoes {
-    /// Returns the columns of a source. No source is its own target.
+    /// Returns the targets of a source, in the order of the table's columns. No source is its own target.
     fn targets_of(&self, source: &str) -> [&Echo; 5] {
         let is_outside = source == "outside";
         [
@@ -448,7 +450,7 @@ fn neighbour_gateway(cluster: &Cluster, v6: bool) -> Result<IpAddr> {
         .context("cni0 has no address")
 }
 
-/// Reduces blanks between words to one, and removes empty lines.
+/// Reduces blanks between words to one blank, and removes empty lines.
 fn squeezed(text: &str) -> String {
     text.lines()
         .filter(|line| !line.trim().is_empty())

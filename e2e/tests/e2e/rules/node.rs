@@ -1,4 +1,4 @@
-//! A host for tests of traffic rules: how its daemon starts, its rules, and the warnings in its log.
+//! A host for tests of traffic rules: the start of its daemon, its rules, and the warnings in its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ impl Applier {
         )
     }
 
-    /// Returns the variant of the program `iptables` on a host of this kind.
+    /// Returns the variant of the program `iptables` on a host with this applier.
     pub(super) fn xtables(self) -> Xtables {
         if self == IptablesLegacy {
             Xtables::Legacy
@@ -56,18 +56,18 @@ pub(super) type Dump = BTreeMap<String, Vec<String>>;
 pub(super) struct Node {
     pub(super) host: Host,
     pub(super) store: Store,
-    /// Options of its daemon: with masquerade rules, and with a check of the rules each second.
+    /// Options of the host's daemon: with masquerade rules, and with a check of the rules each second.
     pub(super) options: FlanneldOptions,
 }
 
 impl Node {
-    /// Builds the only host on a switch. Its daemon finds the programs of this machine.
+    /// Builds the only host on a switch. The host's daemon finds the programs of this machine.
     pub(super) fn alone(lab: &Lab, net_conf: &str) -> Result<Node> {
         let lan = lab.switch("lan")?;
         Node::new(lab, &lan, 1, net_conf)
     }
 
-    /// Builds the host with this number on the switch. Its daemon finds all programs.
+    /// Builds the host with this number on the switch. The host's daemon finds all programs.
     pub(super) fn build(lab: &Lab, lan: &Switch, number: u8, applier: Applier) -> Result<Node> {
         Node::with(
             lab,
@@ -78,7 +78,7 @@ impl Node {
         )
     }
 
-    /// Builds a host as [`Node::build`] does. Its daemon finds only these programs.
+    /// Builds a host as [`Node::build`] does. The host's daemon finds only these programs.
     pub(super) fn with(
         lab: &Lab,
         lan: &Switch,
@@ -139,7 +139,7 @@ impl Node {
         Ok(out)
     }
 
-    /// Whether nothing of flannel exists for this applier in either family: neither rules nor empty chains.
+    /// Returns whether nothing of flannel exists for this applier in either family: neither rules nor empty chains.
     pub(super) fn is_clean(&self, applier: Applier) -> bool {
         let programs: &[(&str, &[&str])] = match applier {
             IptablesNft => &[("iptables-nft-save", &[]), ("ip6tables-nft-save", &[])],
@@ -200,8 +200,9 @@ fn saved(name: &str, text: &str, out: &mut Dump) {
     }
 }
 
-/// Adds nft's listing to a dump, by table and chain. Leaves out the tables of iptables-nft, which lists them itself: nft prints a masquerade
-/// rule of theirs in one family and omits it in the other.
+/// Adds nft's listing to a dump, by table and chain. Leaves out the tables of iptables-nft, which lists these
+/// tables itself. The program nft prints a masquerade rule of these tables in one family and omits the rule
+/// in the other family.
 fn listed(text: &str, out: &mut Dump) {
     let (mut table, mut place) = (String::new(), String::new());
     for line in text.lines() {
@@ -230,7 +231,8 @@ fn listed(text: &str, out: &mut Dump) {
     });
 }
 
-/// Returns the warnings and errors in a log. Leaves out the warning that a node is not ready, because it repeats these reasons.
+/// Returns the warnings and errors in a log. Leaves out the warning that a node is not ready, because this
+/// warning repeats the reasons of the other warnings.
 pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
     let warnings = log.lines().filter(|line| {
@@ -282,7 +284,7 @@ pub(super) fn difference(wanted: &Dump, found: &Dump) -> String {
         .collect()
 }
 
-/// A pod that sends packets through the masquerade to a machine outside, each as a connection of its own.
+/// A pod that sends packets through the masquerade to a machine outside, each packet in a separate connection.
 pub(super) struct Stream {
     pub(super) probe: Probe,
     _pod: Pod,

@@ -1,5 +1,6 @@
-//! Obstacles to writing rules: a lock that is held forever, missing programs, a limit of processes. The node works except for its rules,
-//! reports the obstacle once, and writes the rules by itself afterwards.
+//! Obstacles to writing rules: a lock that another program holds forever, missing programs, and a limit of
+//! processes. The node works except for its rules, reports the obstacle once, and writes the rules by itself
+//! afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,12 +19,12 @@ use super::node::{
     lines_with,
 };
 
-/// Longer than the 30 s after which the daemon retries at the latest.
+/// Time longer than the 30 s after which the daemon retries at the latest.
 const AGAIN: Duration = Duration::from_secs(60);
 /// Time for several attempts of a daemon that finds an obstacle.
 const ATTEMPTS: Duration = Duration::from_secs(4);
 
-/// Another program holds the xtables lock. This delays neither the start, nor packets, nor the other family's rules.
+/// Another program holds the xtables lock. The held lock delays neither the start, nor packets, nor the other family's rules.
 #[test]
 fn held_lock_delays_neither_start_nor_packets() {
     Lab::run("lock", |lab| {
@@ -72,7 +73,8 @@ fn held_lock_delays_neither_start_nor_packets() {
     .unwrap();
 }
 
-/// Checks that without the programs, the node works except for its rules and reports what to install. Later, it uses the installed programs.
+/// Checks that a node without the programs works except for its rules, and reports the package to install. After
+/// the installation of the programs, the node uses them.
 fn missing_programs(
     applier: Applier,
     present: impl Fn(Programs) -> Result<Programs>,
@@ -173,7 +175,7 @@ fn nftables_needs_no_program_of_iptables() {
     .unwrap();
 }
 
-/// A control group that limits processes. If this machine has none mounted, a mount namespace has one.
+/// A control group that limits processes. If this machine has no mounted control groups, a mount namespace mounts them.
 struct ProcessLimit {
     folder: PathBuf,
     _holder: Option<Holder>,
@@ -262,7 +264,7 @@ impl Drop for ProcessLimit {
     }
 }
 
-/// Starts a node that joins while another one can start no processes.
+/// Starts a node that joins while another node can start no processes.
 fn start_newcomer(lab: &Lab, lan: &Switch, node: &Node, applier: Applier) -> Result<Flanneld> {
     let programs = Programs::all(lab, "other", applier.xtables())?;
     let options = node
@@ -279,8 +281,8 @@ scenarios! { process_limit_is_survived;
     nftables_survives_a_process_limit_and_logs_it_once => Nftables,
 }
 
-/// Checks that a daemon survives while the system allows no new processes. It reports this once and still adds new nodes.
-/// It restores its rules when processes are allowed again.
+/// Checks that a daemon survives while the system allows no new processes. The daemon reports the limit once and still adds new nodes.
+/// The daemon restores its rules when the system allows processes again.
 fn process_limit_is_survived(applier: Applier) -> Result<()> {
     Lab::run("processes", |lab| {
         let limit =

@@ -1,4 +1,4 @@
-//! Repairs: flanneld reverts any change of its rules, at once where the kernel reports the change, but not forever.
+//! Checks that flanneld reverts each change of its rules, at once if the kernel reports the change, and rarely if changes never end.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ scenarios! { damage_is_repaired;
     ]),
 }
 
-/// Checks that each damage to a host's rules is repaired, and counted as one repair.
+/// Checks that the daemon repairs each damage to a host's rules, and counts it as one repair.
 fn damage_is_repaired((config, damages): (&str, &[&str])) -> Result<()> {
     Lab::run("damage", |lab| {
         let mut node = Node::alone(lab, config)?;
@@ -138,7 +138,8 @@ fn deleted_table_is_restored_at_once() {
     .unwrap();
 }
 
-/// Another program's transactions come all the time. If one collides with ours, the kernel requires another attempt.
+/// Another program commits transactions all the time. If such a transaction collides with flanneld's
+/// transaction, the kernel requires another attempt.
 #[test]
 fn busy_writer_delays_no_repair() {
     Lab::run("busy", |lab| {
@@ -173,7 +174,7 @@ scenarios! { endless_changes_slow_repairs_down;
     endless_changes_to_nftables_slow_repairs_down => (NFTABLES, "nft flush chain ip flannel-ipv4 forward"),
 }
 
-/// Checks a program that changes the rules as fast as they are repaired: the daemon reports this once, and repairs become rare.
+/// Checks a program that changes the rules as fast as the daemon repairs them: the daemon reports this conflict once, and repairs become rare.
 fn endless_changes_slow_repairs_down((config, damage): (&str, &str)) -> Result<()> {
     Lab::run("war", |lab| {
         let node = Node::alone(lab, config)?;

@@ -1,4 +1,4 @@
-//! Restarts: the daemon writes nothing and loses no packet. A daemon that has nothing to do writes nothing.
+//! Checks that the daemon writes nothing and loses no packet when it restarts. A daemon that has nothing to do writes nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ scenarios! { restarts_lose_nothing;
     restarts_lose_nothing_with_nftables_and_a_guard => (Nftables, true),
 }
 
-/// Ends and restarts the daemon several times. No packet is lost, none leaves with the pod's own address, and the rules stay untouched.
+/// Ends and restarts the daemon several times. The restarts lose no packet, let no packet leave with the pod's own address, and change no rule.
 fn restarts_lose_nothing((applier, guarded): (Applier, bool)) -> Result<()> {
     let count: u32 = std::env::var("RESTARTS")
         .ok()
@@ -133,7 +133,7 @@ fn idle_daemons_write_nothing() {
     .unwrap();
 }
 
-/// On a host without rules, the daemon creates only the tables for its rules. Its search for other rules creates none.
+/// On a host without rules, the daemon creates only the tables for its rules. The daemon's search for other rules creates no tables.
 #[test]
 fn first_start_creates_only_its_own_tables() {
     Lab::run("fresh", |lab| {

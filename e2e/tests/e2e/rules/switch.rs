@@ -1,4 +1,5 @@
-//! Changes of mode: each start ends with the rules that a first start in its mode writes, regardless of earlier rules. No packet is lost meanwhile.
+//! Checks that each start ends with the rules that a first start in the same mode writes, regardless of
+//! earlier rules. A change of mode loses no packet.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::node::{
     Node, Stream, VARIANTS, difference, lines_with,
 };
 
-/// Replaces all rules on a host by rules of another program, in each table of each program.
+/// Replaces all rules on a host with rules of another program, in each table of each program.
 pub(super) fn with_rules_of_others(node: &Node) -> Result<()> {
     node.run("nft", &["flush", "ruleset"])?;
     for (variant, family) in VARIANTS {
@@ -37,12 +38,12 @@ pub(super) fn with_rules_of_others(node: &Node) -> Result<()> {
     node.feed("nft", &["-f", "-"], foreign)
 }
 
-/// Rules of flannel that a host may have when ours starts.
+/// Rules of flannel that a host may have when our daemon starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
     Ours(Applier),
-    /// Go flannel's chains as captured, with the host's current lease (`true`) or with an earlier one.
+    /// Go flannel's chains as captured, with the host's current lease (`true`) or with an earlier lease (`false`).
     GoChains(Xtables, bool),
     /// Only Go flannel's chain for forwarded packets, with one of its rules.
     GoForward(Xtables),
@@ -292,7 +293,7 @@ fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
     })
 }
 
-/// The daemon writes new rules before it removes the old ones, whichever program holds them.
+/// The daemon writes new rules before it removes the old rules, regardless of the program that holds the rules.
 #[test]
 fn switching_under_load_loses_nothing() {
     Lab::run("switching", |lab| {

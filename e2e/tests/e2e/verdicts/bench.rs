@@ -5,7 +5,7 @@ use lab::{FlanneldOptions, Pod, Switch};
 
 use crate::doctor::node::{Node, well_nodes_with};
 
-/// Nodes of a lab. The second one has the faults.
+/// Nodes of a lab. The second node has the faults.
 pub(super) struct Bench<'a> {
     pub lan: &'a Switch,
     pub nodes: &'a mut [Node],

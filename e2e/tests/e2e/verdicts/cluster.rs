@@ -1,4 +1,4 @@
-//! `flannelctl doctor --cluster` without Kubernetes: a daemon requests the findings of the others.
+//! `flannelctl doctor --cluster` without Kubernetes: a daemon requests the findings of the other daemons.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ fn document(node: &mut Node) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))
 }
 
-/// From another node, the doctor reports one node's fault by name, with the findings of the other nodes about it. It also names a node whose daemon
-/// ended.
+/// On another node, the doctor reports one node's fault by name, with the findings of the other nodes about
+/// the fault. The doctor also names a node whose daemon ended.
 #[test]
 fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> {
     Bench::run("verdicts of all", NETWORK, |bench| {

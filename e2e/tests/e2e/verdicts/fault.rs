@@ -1,4 +1,4 @@
-//! A fault of the second of three nodes, and the findings of all of them about it.
+//! A fault of the second of three nodes, and the findings of all three nodes about this fault.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,34 +12,35 @@ use crate::doctor::node::Node;
 
 /// Time within which the first finding is the cause.
 const SOON: Duration = Duration::from_secs(15);
-/// Time within which the first finding is the cause, for loss, the store, and daemons that hang.
+/// Time within which the first finding is the cause, in cases of packet loss, store faults and hanging daemons.
 const LATE: Duration = Duration::from_secs(45);
-/// Time after the commands within which all findings disappear.
+/// Time within which all findings disappear after the commands.
 const AFTER: Duration = Duration::from_secs(30);
 /// Interval between two runs of the doctor. Each run starts several processes.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Reserve for a machine that is busy for a moment.
+/// Extra time for a machine that is busy for a moment.
 const MACHINE: Duration = Duration::from_secs(10);
 
 /// A fault of the second node, and its expected findings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
     pub name: &'static str,
-    /// Whether `make test` runs it.
+    /// Whether `make test` includes this fault.
     pub quick: bool,
-    /// Script that makes the fault, on the second node.
+    /// Script that causes the fault on the second node.
     make: &'static str,
     /// Rules of nft by which the switch changes or drops frames.
     wire: &'static str,
     /// IPv4 address and prefix of an unknown host on the switch.
     stranger: &'static str,
-    /// Checks of which one must be the second node's first finding. If empty, none is required.
+    /// The checks, one of which must be the second node's first finding. An empty string requires no finding.
     here: &'static str,
-    /// Checks of which one must be the first finding of the other nodes, which names the second node. If empty, they must find nothing.
+    /// The checks, one of which must be the other nodes' first finding and name the second node. With an
+    /// empty string, the other nodes must find nothing.
     there: &'static str,
     /// Words of the second node's first finding, separated by `|`.
     words: &'static str,
-    /// Script that removes the objects that the fault and its remedy leave. With `by_hand`, it fixes the fault.
+    /// Script that removes the objects that the fault and its remedy leave. With `by_hand`, the script also fixes the fault.
     clear: &'static str,
     by_hand: bool,
     is_slow: bool,
@@ -47,7 +48,7 @@ pub(super) struct Fault {
     of_pair: bool,
     /// Whether the third node's findings depend on chance.
     spares_third: bool,
-    /// Whether pods of this node and of others cannot reach each other meanwhile.
+    /// Whether the fault cuts the pods of the second node off from the pods of other nodes.
     cuts: bool,
     /// Expected result of probes on the path of pods.
     tried: Tried,
@@ -56,15 +57,15 @@ pub(super) struct Fault {
 /// Expected result of probes on the path of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
-    /// Probes are lost on the faulty node if pods are cut and the other nodes find nothing.
+    /// Loss of probes on the faulty node if the fault cuts pods and the other nodes find nothing.
     AsPods,
     /// Probes are lost.
     Lost,
-    /// Probes pass, because the fault affects other packets of pods.
+    /// Success of probes, because the fault affects other packets of pods.
     Pass,
 }
 
-/// Returns a fault that the second node finds and its commands fix. The other nodes find nothing.
+/// Returns a fault that the second node's doctor finds and that the doctor's commands fix. The other nodes find nothing.
 pub(super) const fn fault(
     name: &'static str,
     make: &'static str,
@@ -91,7 +92,7 @@ pub(super) const fn fault(
 }
 
 impl Fault {
-    /// Sets the checks by which the other nodes also find the fault and name the node.
+    /// Sets the checks by which the other nodes also find the fault and name the second node.
     pub(super) const fn told(self, there: &'static str) -> Self {
         Self { there, ..self }
     }
@@ -128,7 +129,7 @@ impl Fault {
         }
     }
 
-    /// Marks a fault of which the third node's findings depend on chance.
+    /// Marks a fault whose findings on the third node depend on chance.
     pub(super) const fn spares_third(self) -> Self {
         Self {
             spares_third: true,
@@ -136,7 +137,7 @@ impl Fault {
         }
     }
 
-    /// Marks a fault that cuts pods of the node off those of others.
+    /// Marks a fault that cuts the node's pods off from the pods of other nodes.
     pub(super) const fn cuts(self) -> Self {
         Self { cuts: true, ..self }
     }
@@ -149,7 +150,7 @@ impl Fault {
         }
     }
 
-    /// Marks a fault with which probes on the path of pods pass.
+    /// Marks a fault that does not affect probes on the path of pods.
     pub(super) const fn passes_probes(self) -> Self {
         Self {
             tried: Tried::Pass,
@@ -157,7 +158,7 @@ impl Fault {
         }
     }
 
-    /// Sets words of the node's first finding.
+    /// Sets the expected words in the node's first finding.
     pub(super) const fn says(self, words: &'static str) -> Self {
         Self { words, ..self }
     }
@@ -172,7 +173,7 @@ impl Fault {
         Self { stranger, ..self }
     }
 
-    /// Returns the checks of which one is the first finding, if its commands fix the fault.
+    /// Returns the possible checks of the first finding; `None` if no command fixes the fault.
     pub(super) fn mended_by(&self) -> Option<&'static str> {
         (!self.by_hand).then_some(self.here)
     }
@@ -182,7 +183,7 @@ impl Fault {
     }
 }
 
-/// A row of the tables: a fault, or two at once.
+/// A case of the fault tables: one fault, or two simultaneous faults.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Row {
     One(&'static Fault),
@@ -208,13 +209,13 @@ impl Row {
 /// Result of a row.
 pub(super) struct Outcome {
     name: String,
-    /// Time after which the node named the fault. `told` is the time of the other nodes.
+    /// Time until the faulty node names the fault. `told` is the time until the other nodes name the faulty node.
     named: Option<Duration>,
     told: Option<Duration>,
     error: Option<String>,
 }
 
-/// Runs rows until none is left.
+/// Runs cases until none is left.
 pub(super) fn walk(
     title: &str,
     network: &str,
@@ -252,7 +253,7 @@ pub(super) fn walk(
     Ok(())
 }
 
-/// Restarts all daemons after a row that failed.
+/// Restarts all daemons after a failed case.
 fn recover(bench: &mut Bench<'_>) -> Result<()> {
     for node in bench.nodes.iter_mut() {
         node.restart()?;
@@ -389,10 +390,11 @@ fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
         .with_context(|| format!("making {}", fault.name))
 }
 
-/// Maximum number of findings that are fixed one after the other.
+/// Maximum number of findings that the test fixes one after the other.
 const ROUNDS: usize = 6;
 
-/// Checks two faults at once: the first finding is one of them, and there is no other finding. Its commands, and then those of the next, fix both.
+/// Checks two faults at once: the first finding is about one of the faults, and no finding is about another fault. The commands
+/// of the first finding, and then the commands of the next finding, fix both faults.
 fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) -> Result<()> {
     let begun = Instant::now();
     both.iter().try_for_each(|fault| make(bench, fault))?;
@@ -432,7 +434,7 @@ fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) ->
     quiet(bench).context("after the commands")
 }
 
-/// Runs the commands of the first finding until there is none. The findings of probes stay for some more seconds.
+/// Runs the commands of the first finding until the node has no finding. The findings of probes stay for some more seconds.
 fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
     let mut mended = Vec::new();
     for _ in 0..ROUNDS {
@@ -456,7 +458,7 @@ fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
     bail!("{}", brief(&node.doctor()?.1))
 }
 
-/// Waits until the first finding is of one of these checks. Returns the time since `begun`.
+/// Waits until the first finding belongs to one of these checks. Returns the time since `begun`.
 fn named(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
     if checks.is_empty() {
         return Ok(begun.elapsed());
@@ -476,7 +478,7 @@ fn named(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> R
     }
 }
 
-/// Checks that the findings of these checks explain all others that are broken.
+/// Checks that the findings of these checks explain all other findings of severity `broken`.
 fn alone(node: &mut Node, checks: &str) -> Result<()> {
     let report = node.doctor()?.1;
     let others = report["findings"].as_array().into_iter().flatten();
@@ -488,7 +490,7 @@ fn alone(node: &mut Node, checks: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until another node names the faulty one. Returns the time since `begun`.
+/// Waits until another node names the faulty node. Returns the time since `begun`.
 fn told(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
     loop {
         let report = node.doctor()?.1;
@@ -594,7 +596,7 @@ fn clear(bench: &mut Bench<'_>, faults: &[&Fault]) -> Result<()> {
 const KEPT: &str =
     "rm -f /etc/systemd/system/flannel-* /etc/sysctl.d/99-zz-flannel.conf /etc/modules-load.d/*";
 
-/// Prints the rows. Returns an error if one of them failed.
+/// Prints the rows. Returns an error if a case failed.
 pub(super) fn report(outcomes: &[Outcome], wanted: usize) -> Result<()> {
     let seconds = |time: Option<Duration>| {
         time.map_or_else(

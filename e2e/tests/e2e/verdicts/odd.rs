@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::fault::pod_paths;
 use crate::doctor::node::Node;
 
-/// The time in which no finding may appear: two rounds of the doctor. No event shows that a round found nothing.
+/// The time in which no finding may appear: two rounds of the doctor. The tests wait this long, because no
+/// event shows that a round of the doctor found nothing.
 const QUIET: Duration = Duration::from_secs(20);
 /// The time in which no finding may appear in `make soak`.
 const LONG: Duration = Duration::from_secs(60);
@@ -18,7 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(4);
 /// Number of labs that run in parallel.
 const LABS: usize = 4;
 
-/// A lab of two hosts, each of which is odd in the same way.
+/// A lab of two hosts, both with the same oddity.
 #[derive(Clone, Copy)]
 pub(crate) struct Odd {
     pub(crate) name: &'static str,
@@ -28,13 +29,13 @@ pub(crate) struct Odd {
     switch: &'static str,
     /// Script that makes a host odd before its daemon starts.
     before: &'static str,
-    /// Script that makes a host odd once all is well.
+    /// Script that makes a host odd after the pods reach each other.
     after: &'static str,
     /// Value of the daemon's `--iface`.
     iface: &'static str,
     backend: &'static str,
     hosts: u8,
-    /// Check that may find a risk.
+    /// Name of the check that may find a risk.
     risk: &'static str,
 }
 
@@ -52,7 +53,7 @@ const fn odd(name: &'static str, before: &'static str, after: &'static str) -> O
     }
 }
 
-/// Returns a row that only `make soak` runs.
+/// Returns a lab that only `make soak` runs.
 const fn rare(name: &'static str, before: &'static str, after: &'static str) -> Odd {
     Odd {
         quick: false,
@@ -72,7 +73,7 @@ macro_rules! ufw {
     };
 }
 
-/// Creates a table like firewalld's, with a zone for the interface and these rules in it.
+/// Creates a table like firewalld's, with these rules in a zone for the interface.
 macro_rules! firewalld {
     ($($rule:literal)*) => {
         concat!(
@@ -90,7 +91,7 @@ macro_rules! firewalld {
     };
 }
 
-/// Rows that need a kernel with devices of all kinds.
+/// Labs that need a kernel with devices of all kinds.
 pub(crate) const IN_THE_VIRTUAL_MACHINE: &[Odd] = &[
     Odd {
         iface: "bond0",
@@ -333,7 +334,7 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
     .with_context(|| odd.name)
 }
 
-/// Runs the doctor once. Checks that it finds nothing but the risk of the row, at most once.
+/// Runs the doctor once. Checks that the doctor finds nothing but the lab's expected risk, at most once.
 fn one_look(node: &mut Node, odd: &Odd) -> Result<()> {
     let (_, report) = node.doctor()?;
     let (risks, loud): (Vec<&Value>, Vec<&Value>) = report["findings"]
@@ -354,7 +355,7 @@ fn odd_but_healthy_hosts_have_no_findings() -> Result<()> {
     side_by_side(|odd| odd.quick, QUIET)
 }
 
-/// Runs all rows for a minute each, while programs compute on all processors.
+/// Runs each lab for a minute, while programs compute on all processors.
 #[test]
 #[ignore = "minutes: a part of `make soak`"]
 fn odd_but_healthy_hosts_have_no_findings_under_load() -> Result<()> {

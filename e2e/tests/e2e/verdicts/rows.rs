@@ -1,4 +1,4 @@
-//! Table of faults. Each is of the second of three nodes: 192.168.56.101 to 103, with pods in subnets of 10.5.0.0/16.
+//! Table of faults. Each fault affects the second of three nodes. The nodes are 192.168.56.101 to 103, with pods in subnets of 10.5.0.0/16.
 
 use anyhow::{Context, Result};
 
@@ -373,7 +373,7 @@ pub(super) const FAULTS: &[Fault] = &[
 /// A network of both families.
 pub(super) const BOTH: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// Faults of one of two families.
+/// Faults that affect only IPv6 in a dual-stack network.
 pub(super) const OF_IPV6: &[Fault] = &[
     fault(
         "INPUT drops the tunnel of IPv6",
@@ -399,7 +399,7 @@ pub(super) const OF_IPV6: &[Fault] = &[
     .loses_probes(),
 ];
 
-/// Pairs of faults that are made at once, by name.
+/// Pairs of simultaneous faults, by name.
 const PAIRS: &[[&str; 2]] = &[
     [
         "mangle FORWARD drops pods",
@@ -453,7 +453,7 @@ const PAIRS: &[[&str; 2]] = &[
     ],
 ];
 
-/// Returns the rows with two faults at once.
+/// Returns the cases with two simultaneous faults.
 pub(super) fn pairs() -> Result<Vec<Row>> {
     let named = |name: &str| {
         let found = FAULTS.iter().find(|fault| fault.name == name);

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::healing::scenarios;
 use crate::in_the_clear::change;
 
-/// An emulated machine can carry only one such cluster, with forty flows of one packet a second.
+/// Interval between the packets of a flow: an emulated machine can carry only one cluster with forty flows at this rate.
 const SELDOM: Duration = Duration::from_secs(1);
 static ALONE: Mutex<()> = Mutex::new(());
 

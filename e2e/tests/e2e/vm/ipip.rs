@@ -12,7 +12,7 @@ use crate::healing::scenarios;
 use crate::traffic::Families;
 use crate::{cleanup, doctor, golden, healing, traffic};
 
-/// Ten times the goal, doubled for the emulation.
+/// Deadline of a step: ten times the target time, doubled for the emulation.
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
@@ -181,7 +181,7 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
     })
 }
 
-/// Removes all of flannel's tunnels, ours and Go's, and keeps the tunnels of others of the same kinds.
+/// `flannelctl cleanup` removes the tunnels of flannel-rs and Go flannel, and keeps other tunnels of the same kinds.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {

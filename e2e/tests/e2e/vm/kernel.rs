@@ -1,4 +1,4 @@
-//! Requirements of the tests here: this kernel has features that others lack.
+//! Test of the kernel features that the tests in the virtual machine need.
 
 use anyhow::{Result, ensure};
 use lab::Lab;

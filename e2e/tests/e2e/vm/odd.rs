@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::verdicts::odd::{IN_THE_VIRTUAL_MACHINE, is_quiet};
 
-/// As long as on other machines. This machine is slower, but the doctor's rounds are not.
+/// The time in which no finding may appear, equal to the time on other machines. The virtual machine is
+/// slower than other machines, but the interval of the doctor's rounds is the same.
 const QUIET: Duration = Duration::from_secs(20);
 
 #[test]

@@ -34,7 +34,7 @@ fn kernel_state_equals_go_flannels() -> Result<()> {
 /// Hosts with a pod each.
 pub(super) struct Bed {
     pub(super) bed: lab::Bed,
-    /// Length of the longest packet with an underlay MTU of 1500 bytes.
+    /// Length of the longest packet with an underlay MTU of 1500 bytes, in bytes.
     pub(super) mtu: u32,
 }
 
@@ -92,7 +92,7 @@ impl Bed {
         })
     }
 
-    /// Checks that packets of full size pass on every path in each family, and that longer ones do not.
+    /// Checks that packets of full size pass on every path in each family, and that longer packets do not.
     pub(super) fn all_reach_all(&self, when: &str) -> Result<()> {
         for targets in self.targets()? {
             let options = PingOptions::default().packet(self.mtu);
@@ -132,7 +132,7 @@ impl Bed {
             .collect())
     }
 
-    /// Returns all of our state on a host, without the values that traffic changes.
+    /// Returns flanneld's kernel state on a host, without the values that traffic changes.
     fn picture(&self, host: usize) -> Result<String> {
         let text = self.hosts[host].netns().sh(
             "ip -d link show flannel-wg | grep -v 'flannel-wg:.*state' ; ip -o address show dev flannel-wg | cut -d: -f2-; ip route show proto 241; ip -6 route show proto 241
@@ -142,7 +142,7 @@ impl Bed {
         Ok(text)
     }
 
-    /// Checks that `flannelctl probe` reports key, endpoint and last handshake of the peer behind a pod.
+    /// Checks that `flannelctl probe` reports the key, the endpoint and the last handshake of the peer that hosts a pod.
     fn probe_names_the_peer(&self) -> Result<()> {
         let program = lab::binaries::own("flannelctl")?
             .to_string_lossy()
@@ -231,7 +231,7 @@ fn hostile_leases_capture_no_traffic() -> Result<()> {
     crate::wireguard_hostile::from("kernel", SOON)
 }
 
-/// Damage to our objects is repaired, and the objects of others stay.
+/// The daemon repairs damage to its own objects and leaves the objects of others unchanged.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn damaged_kernel_state_is_repaired() -> Result<()> {
@@ -299,7 +299,7 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
     })
 }
 
-/// Whether a line is about the operator's peer.
+/// Returns whether a line is about the operator's peer.
 fn others(bed: &Bed, line: &str) -> bool {
     let Ok(all) = bed.wg(0, "allowed-ips") else {
         return false;
@@ -308,7 +308,7 @@ fn others(bed: &Bed, line: &str) -> bool {
         .any(|(key, allowed)| allowed.contains("172.30.0.0/24") && line.starts_with(key.as_str()))
 }
 
-/// Restarts a daemon several times, every second time by a kill. Device, keys, sessions and endpoints stay, and no probe is lost.
+/// Restarts a daemon several times, and kills it every second time. The device, its keys, sessions and endpoints stay, and no probe is lost.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn restarts_lose_nothing() -> Result<()> {
@@ -361,7 +361,7 @@ fn restarts_lose_nothing() -> Result<()> {
     })
 }
 
-/// Returns a number from the environment, or `otherwise`. `make soak` sets larger ones.
+/// Returns a number from the environment, or `otherwise`. `make soak` sets larger numbers.
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name)
         .ok()
@@ -369,7 +369,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
         .unwrap_or(otherwise)
 }
 
-/// Runs a command on the machine itself and returns its output.
+/// Runs a command outside the hosts of the lab and returns the command's output.
 fn sh(text: &str) -> Result<String> {
     let output = std::process::Command::new("sh")
         .args(["-ec", text])
@@ -378,7 +378,8 @@ fn sh(text: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// The files of the private key and of the preshared key change while packets flow. The daemon ignores garbled content.
+/// The daemon applies changes of the private key's file and of the preshared key's file while packets flow.
+/// The daemon ignores garbled content of a key file.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn key_file_changes_are_applied() -> Result<()> {
@@ -465,7 +466,7 @@ fn key_file_changes_are_applied() -> Result<()> {
     })
 }
 
-/// A node's NAT gives it one port after the other. Its peer follows, even if the lease names another port.
+/// A node's NAT changes the node's port several times. The node's peer sends to the new port, even if the lease names another port.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
@@ -530,7 +531,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     })
 }
 
-/// Checks that the frames of each host show packets of pods, and that those on its uplink show none.
+/// Checks that the captured frames of each host show packets of pods, and that the frames on its uplink show none.
 fn require_nothing_clear(bed: &Bed, captures: Vec<Capture>) -> Result<()> {
     let (first, second) = (bed.pods[0].v4()?.octets(), bed.pods[1].v4()?.octets());
     for (host, capture) in bed.hosts.iter().zip(captures) {
@@ -643,7 +644,7 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
     })
 }
 
-/// A lease of Go flannel belongs to the host that has its key. If two nodes have one key, the later one generates another.
+/// A lease of Go flannel belongs to the host that has the key in the lease. If two nodes have the same key, the later node generates another key.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {

@@ -7,7 +7,7 @@ use lab::{FlanneldOptions, Host, Lab, Mesh, ProbeOptions, Store, eventually_ok};
 
 use super::wireguard::{Bed, SOON};
 
-/// Age at which a session is renewed, doubled for the emulation.
+/// Age at which WireGuard renews a session, doubled for the emulation.
 const RENEWED: Duration = Duration::from_secs(240);
 
 /// Starts host 0 with kernel WireGuard and host 1 with userspace WireGuard.
@@ -55,8 +55,8 @@ fn kernel_and_userspace_nodes_interoperate() -> Result<()> {
     Lab::run("vm: wireguard both", |lab| mixed(lab)?.require_no_errors())
 }
 
-/// The side that initiated a session initiates the next one after two minutes. Meanwhile no packet is lost or duplicated, although the underlay
-/// reorders datagrams and duplicates some.
+/// The side that initiated a session initiates the next one after two minutes. The tunnel neither loses nor
+/// duplicates packets, although the underlay reorders datagrams and duplicates some.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn mixed_sessions_are_renewed_by_their_initiator() -> Result<()> {

@@ -1,11 +1,11 @@
-//! A WireGuard peer that completes no handshake is reported, with its likely cause, until it does.
+//! Tests that the doctor reports a WireGuard peer that completes no handshake, with the likely cause, until the peer completes a handshake.
 
 use std::time::Duration;
 
 use crate::healing::scenarios;
 use crate::wireguard_secrets::different_preshared_keys_are_reported;
 
-/// Ten times the 40 s within which it is reported, because the machine is emulated.
+/// Deadline of the report: ten times the usual 40 s, because the machine is emulated.
 const REPORTED: Duration = Duration::from_secs(400);
 
 scenarios! { different_preshared_keys_are_reported;

@@ -19,22 +19,22 @@ use nix::sys::time::TimeSpec;
 use crate::wireguard_keys::Keys;
 
 const PORT: u16 = 51820;
-/// Interval at which the thread checks whether it must end, or reply.
+/// Interval at which the thread checks whether it must reply or end.
 const GLANCE: Duration = Duration::from_millis(5);
-/// Length of the headers of IPv4 and UDP.
+/// Length of the IPv4 and UDP headers, in bytes.
 const HEADERS: usize = 28;
 
 /// A packet that a player could read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// Index of the player's key that opened it.
+    /// Index of the player's key that opened the packet.
     pub(super) key: usize,
     pub(super) to: Ipv4Addr,
     /// Number in the packet's payload.
     pub(super) number: u64,
-    /// Last step that had begun by then.
+    /// Last step that had begun when the player opened the packet.
     pub(super) step: usize,
-    /// Time at which the kernel received it, on the real-time clock.
+    /// Time at which the kernel received the packet, on the real-time clock.
     pub(super) at: Duration,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Player {
 struct Shared {
     /// Tunnel of each key, and the delay of its replies. The other end's datagrams carry the tunnel's index.
     tunnels: Mutex<Vec<(Tunn, Duration)>>,
-    /// Public keys, in the same order.
+    /// Public keys, in the order of the tunnels.
     public: Mutex<Vec<String>>,
     opened: Mutex<Vec<Opened>>,
     end: AtomicBool,
@@ -82,7 +82,7 @@ impl Player {
         })
     }
 
-    /// Adds a key to the former ones. Replies with it are delayed by `late`. Returns the key's index.
+    /// Adds a key to the player's earlier keys. The player delays replies with this key by `late`. Returns the key's index.
     pub(super) fn take_key(&self, peer: [u8; 32], late: Duration) -> usize {
         let keys = Keys::new();
         lock(&self.shared.public).push(keys.public_text());
@@ -109,7 +109,7 @@ impl Player {
         lock(&self.shared.public)[number].clone()
     }
 
-    /// Returns the packets that it has read so far.
+    /// Returns the packets that the player has read so far.
     pub(super) fn opened(&self) -> Vec<Opened> {
         lock(&self.shared.opened).clone()
     }
@@ -124,7 +124,7 @@ impl Drop for Player {
     }
 }
 
-/// Receives a datagram. Returns its length, its sender, and when the kernel received it, however late this thread reads it.
+/// Receives a datagram. Returns the datagram's length, its sender and the time at which the kernel received it, however late this thread reads it.
 fn receive(socket: &UdpSocket, datagram: &mut [u8]) -> Option<(usize, SocketAddr, Duration)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(datagram)];

@@ -70,7 +70,7 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
     let mut missing: BTreeMap<String, String> = nodes
         .into_iter()
         .filter(|node| !pods.contains_key(node))
-        .map(|node| (node, "no pod of flannel is on it".to_owned()))
+        .map(|node| (node, "no flannel pod runs on the node".to_owned()))
         .collect();
     let turns = Semaphore::new(AT_ONCE);
     let mut answered = Vec::new();

@@ -1,4 +1,4 @@
-//! The findings of all nodes that this node's daemon receives from other nodes, which are only the names of checks.
+//! The findings of all nodes, from this node's daemon. Other nodes send only the names of their checks.
 
 use std::collections::BTreeMap;
 
@@ -65,9 +65,9 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
                 unanswered.push(Unanswered {
                     node,
                     why: if is_go {
-                        "Go flannel runs there, which has no doctor: run flannelctl doctor on it"
+                        "Go flannel runs on the node and has no doctor: run flannelctl doctor on the node"
                     } else {
-                        "it does not answer this node's probes: run flannelctl doctor on it"
+                        "the node does not reply to this node's probes: run flannelctl doctor on the node"
                     }
                     .to_owned(),
                 });
@@ -77,7 +77,7 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
     (answered, unanswered)
 }
 
-/// Returns findings for the checks that a row names.
+/// Returns findings for the checks that the report of another node names.
 fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<Finding> {
     let known = |id: &str| table::checks().find(|check| check.id == id);
     // An older version sends no list of checks, only the most severe one.
@@ -99,7 +99,7 @@ fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>
                 severity,
                 "",
                 title,
-                "the doctor of that node shows the cause and the remedy",
+                "the doctor of the node shows the cause and the remedy",
             )
             .run("flannelctl doctor")
             .on(node);
@@ -109,7 +109,7 @@ fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>
         .collect()
 }
 
-/// Returns the names of the peers that a check concerns, judged by their states in the row.
+/// Returns the names of the peers that a check concerns, according to the states of the peers in the report.
 fn concerned(check: &str, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<String> {
     let fits = |cell: &&Cell| match check {
         "peer-cut" | "silent-node" => cell.state == State::CutOff,

@@ -13,7 +13,7 @@ use terminal::screen::{Screen, Style};
 /// Maximum number of nodes that the text names.
 const MAX_NAMED: usize = 5;
 
-/// Renders the document. With `all`, names every node and consequence.
+/// Renders the document. With `all`, the text names every node and consequence.
 pub(crate) fn text(cluster: &Cluster, all: bool, screen: Screen) -> String {
     let mut out = String::new();
     let most = if all { usize::MAX } else { MAX_NAMED };
@@ -37,7 +37,7 @@ pub(crate) fn text(cluster: &Cluster, all: bool, screen: Screen) -> String {
     // Writing to a String cannot fail.
     let _ = write!(
         out,
-        "{asked} {nodes}, {} answered: {} broken, {} degraded, {risks}",
+        "{asked} {nodes}, {} responded: {} broken, {} degraded, {risks}",
         cluster.answered.len(),
         count(Severity::Broken),
         count(Severity::Degraded),
@@ -56,7 +56,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
     if let Some(place) = place {
         finding.remedy.on = match shared.nodes.len() {
             0 | 1 => place,
-            _ => format!("{place}; the doctors of the other nodes print theirs"),
+            _ => format!("{place}; the doctors of the other nodes print their own commands"),
         };
     }
     show::headline(&finding, screen, out);
@@ -81,7 +81,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
     let checks: Vec<&str> = checks.into_iter().collect();
     let _ = writeln!(
         out,
-        "    it explains {} more on {}: {}",
+        "    this finding explains {} more on {}: {}",
         shared.explains.len(),
         names(&nodes, most),
         checks.join(", ")
@@ -102,7 +102,7 @@ fn unanswered(missing: &[Unanswered], most: usize, screen: Screen, out: &mut Str
             .filter(|one| one.why == why)
             .map(|one| one.node.clone())
             .collect();
-        let _ = writeln!(out, "{sign} {}   no answer: {why}", names(&nodes, most));
+        let _ = writeln!(out, "{sign} {}   no response: {why}", names(&nodes, most));
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
             answered: (1..=9).map(|number| format!("n{number}")).collect(),
             unanswered: vec![Unanswered {
                 node: "n10".to_owned(),
-                why: "its pod did not answer within 8 s".to_owned(),
+                why: "the node's pod did not respond within 8 s".to_owned(),
             }],
             findings: vec![
                 Shared {
@@ -171,7 +171,7 @@ mod tests {
                 "    on     n2 (1 of 10 nodes)",
                 "    why    a rule drops it",
                 "    do     iptables -D INPUT 1      (on n2)",
-                "    it explains 2 more on n1, n3: one-way",
+                "    this finding explains 2 more on n1, n3: one-way",
             ]
         );
         assert_eq!(
@@ -179,9 +179,9 @@ mod tests {
             [
                 "    on     n1, n2, n3, n4, n5 and 2 more (7 of 10 nodes)",
                 "    why    why",
-                "    do     timedatectl set-ntp true      (on n1; the doctors of the other nodes print theirs)",
-                "unknown: n10   no answer: its pod did not answer within 8 s",
-                "10 nodes, 9 answered: 1 broken, 0 degraded, 1 risk",
+                "    do     timedatectl set-ntp true      (on n1; the doctors of the other nodes print their own commands)",
+                "unknown: n10   no response: the node's pod did not respond within 8 s",
+                "10 nodes, 9 responded: 1 broken, 0 degraded, 1 risk",
             ]
         );
         assert!(text(&cluster, true, Screen::plain()).contains("n6, n7 (7 of 10"));

@@ -81,7 +81,7 @@ node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 
     three.peers[2].verdicts[0].refuses = true;
     assert!(
         text(&three, false, false, Screen::plain())
-            .contains("ping only: its host refuses the probes\n")
+            .contains("ping only: the peer's host refuses the probes\n")
     );
 }
 
@@ -108,7 +108,7 @@ fn unprobed_peers_are_neither_well_nor_broken() {
     two.peers.clear();
     assert_eq!(
         text(&two, false, false, Screen::plain()),
-        "no other node has a lease that is active here"
+        "no other node has a lease that is active on this node"
     );
 }
 

@@ -102,7 +102,7 @@ FDB        02:00:00:00:00:02 dev flannel.1 dst 192.0.2.2 self permanent  node-2 
 neighbour  10.244.2.0 dev flannel.1 lladdr 02:00:00:00:00:02 PERMANENT   node-2     in sync
 route      10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink   node-2     in sync
 
-1 route more inside this node's own subnet, such as those of its pods (--all)
+1 route more inside this node's own subnet, such as routes to its pods (--all)
 
 rules: nftables: masquerade, forward; in place
 
@@ -151,7 +151,7 @@ refused: File exists (os error 17)
 
 KIND   NOT FLANNEL'S                                        MADE BY
 route  10.244.9.0/24 via 192.0.2.250 dev eth1 proto static  an operator, NetworkManager or systemd-networkd  conflicts with 10.244.9.0/24 (node-9)
-1 route more inside this node's own subnet, such as those of its pods (--all)
+1 route more inside this node's own subnet, such as routes to its pods (--all)
 
 rules: nftables: masquerade, forward; in place
 

@@ -99,7 +99,7 @@ node-1 is ready                                                   flanneld 0.1.0
   kernel    2 routes, 2 neighbours, 1 FDB entry, all in sync; 2 restored in the last hour
   rules     iptables (nf_tables): masquerade, forward; in place
   peers     2, not probed
-  page      http://127.0.0.1:8474/   from afar: ssh -L 8474:127.0.0.1:8474 node-1";
+  page      http://127.0.0.1:8474/   from another machine: ssh -L 8474:127.0.0.1:8474 node-1";
     assert_eq!(rendered(&healthy), want);
     assert!(!is_broken(&healthy));
 }
@@ -121,7 +121,7 @@ fn verdict(state: types::reachability::State) -> probing::view::PeerView {
     serde_json::from_value(text).unwrap()
 }
 
-/// A status, the first line of its text, whether it is broken, and a part that the text contains.
+/// A status, the first line of its text, whether the status is broken, and a part that the text contains.
 type Case = (Status, &'static str, bool, &'static str);
 
 fn with(change: impl FnOnce(&mut Node)) -> Status {
@@ -376,18 +376,18 @@ fn peers_refused_by_the_kernel_have_a_line() {
         node.kernel.as_mut().unwrap().failed_peers = (2..2 + count).map(failed).collect();
         running(&node, Screen::plain())
     };
-    let line = "  failed    1 peer cannot be programmed: 10.244.2.0/24 (node-2): cannot add route: File exists\n";
+    let line = "  failed    flanneld cannot program 1 peer: 10.244.2.0/24 (node-2): cannot add route: File exists\n";
     assert!(
         with(1).starts_with("node-1 is ready") && with(1).contains(line),
         "{}",
         with(1)
     );
     assert!(
-        with(3).contains("  failed    3 peers cannot be programmed: 10.244.2.0/24 (node-2)"),
+        with(3).contains("  failed    flanneld cannot program 3 peers: 10.244.2.0/24 (node-2)"),
         "{}",
         with(3)
     );
-    assert!(!with(0).contains("cannot be programmed"), "{}", with(0));
+    assert!(!with(0).contains("cannot program"), "{}", with(0));
 }
 
 #[test]

@@ -2,7 +2,7 @@ use super::*;
 use crate::view::tests::{cluster, finding, peer_in};
 use probing::view::{Cell, Own, PeerOpinion};
 
-/// A change that makes a case of a healthy cluster of three nodes, the level, and the start of the title and of the text.
+/// A change to a healthy cluster of three nodes, the expected level, and the expected start of the title and of the text.
 type Case = (
     &'static str,
     fn(&mut Node),
@@ -27,24 +27,24 @@ const CASES: &[Case] = &[
     ("a silent reporter", |node| { mesh(node).rows.pop(); }, Health::Good, "node-1 reaches both other nodes", "round trip"),
     ("a risk", |node| node.findings = Some(vec![finding(Severity::Risk, "mtu-mismatch")]), Health::Good, "All 3", "round trip 0.49 ms · 1450 bytes everywhere · probed within 1 s · 1 risk"),
     ("ping only", |node| mesh(node).peers[0].ping_only = true, Health::Good, "All 3", "round trip 0.49 ms · 1450 bytes everywhere · probed within 1 s · 1 reply only to ping"),
-    ("no probes", |node| node.mesh = None, Health::Unknown, "node-1 is ready", "It sends no probes"),
+    ("no probes", |node| node.mesh = None, Health::Unknown, "node-1 is ready", "This node sends no probes"),
     ("not probed yet", |node| set(node, 1, State::Unknown), Health::Unknown, "node-1 is ready", "1 of 2 paths are not probed yet."),
     ("starting", |node| { node.readiness.ready = false; node.readiness.reasons = vec![crate::Reason { condition: "lease".into(), code: String::new(), text: "etcd does not respond".into() }]; }, Health::Bad, "node-1 is not ready", "etcd does not respond"),
     ("hanging", |node| node.readiness.silent = Some("no heartbeat".into()), Health::Bad, "flanneld hangs on node-1", "no heartbeat"),
-    ("cut off", |node| set(node, 1, State::CutOff), Health::Bad, "node-3 is cut off", "It replies neither over the overlay nor over the underlay. For 1 min."),
+    ("cut off", |node| set(node, 1, State::CutOff), Health::Bad, "node-3 is cut off", "The peer replies neither over the overlay nor over the underlay. For 1 min."),
     ("cut off for others", |node| { set(node, 1, State::CutOff); mesh(node).peers[1].others = vec![PeerOpinion { by: "node-2".into(), state: State::CutOff, age_ms: 1 }]; },
-        Health::Bad, "node-3 is cut off", "It replies neither over the overlay nor over the underlay. Another node does not reach it either. For 1 min."),
-    ("overlay", |node| set(node, 0, State::OverlayCut), Health::Bad, "The overlay to node-2 is cut", "It replies over the underlay"),
-    ("one way", |node| set(node, 0, State::OneWay), Health::Bad, "Replies of node-2 get lost", "It receives"),
+        Health::Bad, "node-3 is cut off", "The peer replies neither over the overlay nor over the underlay. Another node does not reach the peer either. For 1 min."),
+    ("overlay", |node| set(node, 0, State::OverlayCut), Health::Bad, "The overlay to node-2 is cut", "The peer replies over the underlay"),
+    ("one way", |node| set(node, 0, State::OneWay), Health::Bad, "Replies of node-2 get lost", "The peer receives"),
     ("wrong node", |node| set(node, 0, State::WrongNode), Health::Bad, "Another node replies at the address of node-2", "Two machines"),
     ("all cut", |node| { set(node, 0, State::CutOff); set(node, 1, State::CutOff); }, Health::Bad, "node-1 reaches no other node", "For 1 min."),
     ("all cut, with a cause", |node| { set(node, 0, State::CutOff); set(node, 1, State::CutOff); node.findings = Some(vec![finding(Severity::Broken, "wrong-interface")]); },
         Health::Bad, "node-1 reaches no other node", "what of wrong-interface. For 1 min."),
-    ("several cut", |node| { *node = cluster(4); set(node, 0, State::CutOff); set(node, 1, State::OverlayCut); }, Health::Bad, "node-1 reaches 2 nodes no longer", "node-2, node-3. For 1 min."),
+    ("several cut", |node| { *node = cluster(4); set(node, 0, State::CutOff); set(node, 1, State::OverlayCut); }, Health::Bad, "node-1 no longer reaches 2 nodes", "node-2, node-3. For 1 min."),
     ("finding", |node| node.findings = Some(vec![finding(Severity::Degraded, "x"), finding(Severity::Broken, "ip-forward")]), Health::Bad, "what of ip-forward", "why of ip-forward."),
     ("explained", |node| node.findings = Some(vec![Finding { explained_by: Some("x".into()), ..finding(Severity::Broken, "y") }]), Health::Good, "All 3", ""),
     ("degraded", |node| node.findings = Some(vec![finding(Severity::Degraded, "x")]), Health::Warn, "what of x", "why of x."),
-    ("small MTU", |node| { set(node, 1, State::SmallMtu); mesh(node).peers[1].carries = Some(1372); }, Health::Warn, "Large packets to and from node-3 get lost", "Packets of up to 1372 bytes arrive. Pods send up to 1450 bytes"),
+    ("small MTU", |node| { set(node, 1, State::SmallMtu); mesh(node).peers[1].carries = Some(1372); }, Health::Warn, "Large packets to and from node-3 get lost", "Packets of up to 1372 bytes arrive. Pods send packets of up to 1450 bytes"),
     ("losses", |node| { set(node, 1, State::LosesSome); mesh(node).peers[1].lost = 5; }, Health::Warn, "Some packets to and from node-3 get lost", "5 of the last 16 probes got no reply."),
     ("slow", |node| { set(node, 1, State::Slow); mesh(node).peers[1].rtt_us = Some(31_000); }, Health::Warn, "The path to node-3 is slow", "A round trip takes 31 ms."),
     ("worst first", |node| { set(node, 0, State::Slow); set(node, 1, State::SmallMtu); }, Health::Warn, "Large packets to and from node-3", "Packets of up to 1450"),

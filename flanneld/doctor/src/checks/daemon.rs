@@ -18,7 +18,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: PORT_TAKEN,
         severity: Severity::Broken,
-        title: "Another program has a port that flanneld wants",
+        title: "Another program uses a port that flanneld needs",
         needs: &[Need::Ports],
         explains: &[
             "not-running",
@@ -60,7 +60,7 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         "flanneld does not run on this node",
-        "existing routes keep working, but this node receives no changes of the network, and its lease expires",
+        "existing routes keep working, but this node receives no network changes, and its lease expires",
     );
     let place = match &facts.daemon.launch {
         Launch::Systemd => "journalctl -u flanneld",
@@ -69,7 +69,7 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
     if let Some(words) = facts.daemon.exit_report.known() {
         finding = finding.seen(
             format!(
-                "it ended at {} with exit code {}: {}",
+                "flanneld ended at {} with exit code {}: {}",
                 words.at, words.code, words.text
             ),
             "its exit report",
@@ -103,7 +103,7 @@ fn hangs(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         "flanneld runs but hangs",
-        "one of its tasks is blocked by a disk, a program or the kernel; existing routes keep working",
+        "a disk, a program or the kernel blocks one of flanneld's tasks; existing routes keep working",
     );
     for task in silent.iter().take(5) {
         finding = finding.seen(task, "livez");
@@ -118,18 +118,18 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
             let Some(flag) = port.flag() else { return tunnel_taken(facts, port) };
             let wanted_for = port.wanted_for();
             let (kind, list) = if port.udp { ("UDP", "ss -ulpn") } else { ("TCP", "ss -ltnp") };
-            let what = format!("{kind} port {}, which flanneld wants for its {wanted_for}, is taken", port.number);
+            let what = format!("{kind} port {}, which flanneld needs for its {wanted_for}, is already in use", port.number);
             let finding = Finding::new(
                 PORT_TAKEN,
                 // Pod packets are not affected.
                 Severity::Risk,
                 format!("{} {}", kind.to_lowercase(), port.number),
                 what,
-                format!("flanneld runs without its {wanted_for} until the port is free or another one is configured"),
+                format!("flanneld runs without its {wanted_for} until the port is free or you configure another port"),
             );
             let finding = match &port.owner {
-                Some(owner) => finding.seen(format!("{owner} has it"), list),
-                None => finding.seen("another program has it", format!("{list} sport = :{}", port.number)),
+                Some(owner) => finding.seen(format!("{owner} uses the port"), list),
+                None => finding.seen("another program uses the port", format!("{list} sport = :{}", port.number)),
             };
             // Probes have to use the same port on all nodes, so no other port is suggested for them.
             match (port.number.checked_add(100).filter(|_| port.purpose != PortPurpose::Probes), &facts.daemon.launch) {
@@ -166,17 +166,17 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
         PORT_TAKEN,
         Severity::Broken,
         format!("udp {number}"),
-        format!("UDP port {number}, by which packets of pods travel between nodes, is taken on this node"),
+        format!("UDP port {number} of this node, which carries packets of pods between nodes, is already in use"),
         format!(
-            "no packets of pods leave this node or arrive here until that program ends; to use another port, set {key} in the Backend of the network configuration, for all nodes"
+            "no packets of pods leave or reach this node until the program that uses the port ends. To use another port on all nodes, set {key} in the Backend of the network configuration"
         ),
     )
-    .seen(format!("{owner} has it"), &list)
+    .seen(format!("{owner} uses the port"), &list)
     .run(list)
     .run(format!("ip -details link show type {kind}"))
 }
 
-/// Whether a taken port explains another finding. Only the tunnel's port, whose finding is the most severe, explains failures between nodes.
+/// Returns whether a taken port explains another finding. Only the tunnel's port, whose finding is the most severe, explains failures between nodes.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     cause.severity == Severity::Broken
         || matches!(other.check.as_str(), "not-running" | "probe-filtered")

@@ -19,8 +19,8 @@ pub(crate) fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
     })
 }
 
-/// Returns the command that edits the DaemonSet with a sed script. Removes resourceVersion, because the API server rejects a version that has
-/// changed since.
+/// Returns the command that edits the DaemonSet with a sed script. The command removes resourceVersion,
+/// because the API server rejects an object whose version has changed meanwhile.
 fn rewrite(namespace: &str, script: &str) -> Command {
     let script = word(script);
     Command::in_namespace(namespace, |kubectl| {
@@ -110,7 +110,7 @@ fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Returns an extended regular expression that matches this text. `.` stands for `|`, because not every sed can quote the delimiter of the script.
+/// Returns an extended regular expression that matches this text. `.` represents `|`, because not every sed can quote the delimiter of the script.
 pub(crate) fn pattern(text: &str) -> String {
     let quoted: String = text
         .chars()
@@ -177,7 +177,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
 
-        /// The script replaces this argument and no other, whatever characters its value has.
+        /// The script replaces only the given argument, whatever characters the argument's value has.
         #[test]
         fn argument_is_replaced(value in "[a-z0-9.*|^$()\\[\\]{}+?\\\\/&']{1,12}", joined in any::<bool>()) {
             let argument = Argument { flag: "iface-regex".to_owned(), value: value.clone(), joined, dashes: "--".to_owned() };

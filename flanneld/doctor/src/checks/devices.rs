@@ -55,7 +55,7 @@ pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
 }
 
-/// Whether an interface is flannel's: both its name and its kind match a backend's device.
+/// Returns whether an interface is flannel's: both its name and its kind match a backend's device.
 pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     let is_of = |backend: &&Profile| {
         backend
@@ -80,7 +80,7 @@ fn module(facts: &Facts) -> Vec<Finding> {
                 Severity::Broken,
                 name,
                 format!("the kernel module {name} is missing"),
-                "some distributions package it separately: linux-modules-extra-$(uname -r) on Ubuntu, kernel-modules-extra on Fedora and RHEL",
+                "some distributions package the module separately: linux-modules-extra-$(uname -r) on Ubuntu, kernel-modules-extra on Fedora and RHEL",
             )
             .seen(&module.why, format!("modprobe {name}"))
             .run(format!("modprobe {}", word(name)))
@@ -113,7 +113,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                     Severity::Broken,
                     name,
                     format!("a device of another kind has the name {name}"),
-                    "flannel needs that name and does not take over foreign devices; the command renames it",
+                    "flannel needs the name of this device and does not take over foreign devices; the command renames the device",
                 )
                 .seen(format!("{name} is of the kind {kind}"), format!("ip -d link show {name}"))
                 .run(format!(
@@ -122,7 +122,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                     word(&format!("was-{}", name.chars().take(11).collect::<String>()))
                 ))
                 .run_all(start(facts))
-                .note("not kept over a reboot: give the device another name where it is configured"),
+                .note("this change does not survive a reboot: give the device another name where it is configured"),
             );
         }
         let ours = network
@@ -140,7 +140,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                         Severity::Broken,
                         name,
                         format!("the vxlan device {name} has flannel's VNI and UDP port"),
-                        "the kernel allows one device of a VNI and port: give that device another VNI, or set another VNI or Port in the Backend of the network configuration",
+                        "the kernel allows only one device per VNI and port. Give this device another VNI, or set another VNI or Port in the Backend of the network configuration",
                     )
                     .seen(format!("VNI {}, UDP port {}", ours.unwrap_or_default().0, ours.unwrap_or_default().1), format!("ip -d link show {name}")),
                 );

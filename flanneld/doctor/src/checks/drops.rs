@@ -44,7 +44,7 @@ fn pods_dropped(facts: &Facts) -> Vec<Finding> {
                 Severity::Broken,
                 format!("{} {}", place(drop), number(drop)),
                 format!("{} drops packets of pods", subject(drop)),
-                "packets between pods of this node and pods of other nodes are lost; probes do not show it: they come from the host itself",
+                "packets between pods of this node and pods of other nodes are lost. Probes do not show the fault, because the host itself sends them",
             )
             .of(drop.family);
             seen(finding, drop).run_all(let_pods_pass(network, drop))
@@ -97,9 +97,9 @@ pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
     };
     let hook = format!("at the hook {}", hook(drop.hook));
     let text = match stop.packets {
-        Some(1) => format!("it has dropped 1 packet {hook}"),
-        Some(packets) => format!("it has dropped {packets} packets {hook}"),
-        None => format!("it has no counter; the kernel evaluates it {hook}"),
+        Some(1) => format!("this rule or policy has dropped 1 packet {hook}"),
+        Some(packets) => format!("this rule or policy has dropped {packets} packets {hook}"),
+        None => format!("this rule or policy has no counter; the kernel evaluates it {hook}"),
     };
     finding.seen(text, from)
 }
@@ -153,7 +153,7 @@ pub(super) fn let_tunnel_pass(facts: &Facts, network: &Network, drop: &Drop) -> 
     let_pass(drop, &conditions)
 }
 
-/// Conditions that match packets, in the syntax of both programs.
+/// Conditions that match packets, in the syntaxes of iptables and nft.
 struct Condition {
     iptables: String,
     nft: String,

@@ -148,7 +148,7 @@ fn let_pass(table: &Table) -> Vec<String> {
         (None, _) => persist::iptables(&unit, &both("-A FORWARD"), &kept(&both("-A FORWARD"))),
     };
     if table.policies.is_some() {
-        commands.push("# not kept over a reboot: rules made at the start of the host would come before the chains of network policies".to_owned());
+        commands.push("# these rules do not survive a reboot: rules added at boot would precede the chains of network policies".to_owned());
     }
     commands
 }
@@ -166,8 +166,10 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
         let docker = if table.docker { " (set by Docker)" } else { "" };
         let because = match (network.forward, network.nftables) {
             (false, _) => "--iptables-forward-rules is off",
-            (true, true) => "flannel's rules in nftables cannot override it",
-            (true, false) => "flannel's rules in the other variant of iptables cannot override it",
+            (true, true) => "flannel's rules in nftables cannot override this policy",
+            (true, false) => {
+                "flannel's rules in the other variant of iptables cannot override this policy"
+            }
         };
         findings.push(doubted(
             *doubt,
@@ -176,7 +178,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
                 by_doubt(*doubt),
                 command,
                 format!("the policy of FORWARD in {command} is DROP{docker}"),
-                format!("packets from and to pods of other nodes are dropped: {because}"),
+                format!("this policy drops packets from and to pods of other nodes: {because}"),
             )
             .of(Family::from(table.network))
             .seen("-P FORWARD DROP", format!("{command} -S FORWARD"))
@@ -190,7 +192,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
     }
     findings.extend(firewalls.barriers.iter().filter(|barrier| !barrier.by_rule).map(|barrier| {
         let what =
-            format!("the policy of the nftables chain {} (hook forward) is drop, and none of its rules accepts {}", path(barrier), barrier.network);
+            format!("the policy of the nftables chain {} (hook forward) is drop, and no rule of the chain accepts {}", path(barrier), barrier.network);
         barred("forward-policy", barrier, what)
     }));
     findings
@@ -199,7 +201,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
 /// Adds a note that an earlier rule may accept the packets.
 fn doubted(doubt: bool, finding: Finding) -> Finding {
     if doubt {
-        finding.seen("a rule before it may accept them: the doctor does not understand all conditions of rules", "flanneld")
+        finding.seen("an earlier rule may accept the packets: the doctor does not understand all rule conditions", "flanneld")
     } else {
         finding
     }
@@ -224,8 +226,8 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
                 command,
                 format!("{command} has the rule `{rule}` before any rule that accepts pods' packets"),
                 match table.jump || coming {
-                    true => "packets from and to pods of other nodes are rejected; --iptables-forward-insert puts flannel's rules first",
-                    false => "packets from and to pods of other nodes are rejected",
+                    true => "this rule rejects packets from and to pods of other nodes; --iptables-forward-insert puts flannel's rules first",
+                    false => "this rule rejects packets from and to pods of other nodes",
                 },
             )
             .of(Family::from(table.network))
@@ -293,7 +295,7 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
             by_doubt(barrier.doubt),
             format!("{} {network}", path(barrier)),
             what,
-            "packets from and to pods of other nodes are dropped: flannel's accept rules cannot override this chain",
+            "this chain blocks packets from and to pods of other nodes: flannel's accept rules cannot override the chain",
         )
         .of(Family::from(network))
         .seen(format!("the chain {}", path(barrier)), format!("nft list chain {place}"))
@@ -301,7 +303,8 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     )
 }
 
-/// Whether packets that arrive through the tunnel prove that some rule accepts them. `family` restricts this to one family of the underlay.
+/// Returns whether packets that arrive through the tunnel prove that some rule accepts them. `family` restricts the proof to one family of
+/// the underlay.
 fn is_refuted(facts: &Facts, family: Option<Family>) -> bool {
     of_family(facts, family).any(|path| path.verdict.state.passes())
 }
@@ -313,7 +316,7 @@ fn of_family(facts: &Facts, family: Option<Family>) -> impl Iterator<Item = &Pat
         .filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
-/// Whether probes have judged peers, and no packet arrives from any of them over the overlay.
+/// Returns whether probes have judged peers, but no packet from these peers arrives over the overlay.
 pub(crate) fn nothing_arrives(facts: &Facts, family: Family) -> bool {
     let mut judged = of_family(facts, Some(family))
         .filter(|path| path.verdict.state != State::Unknown)
@@ -345,7 +348,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             family.to_string(),
             format!("ufw is active and does not allow {what} over {family}"),
-            "packets from other nodes to pods of this node are dropped",
+            "ufw drops packets from other nodes to pods of this node",
         )
         .of(Family::from(table.network))
         .seen(
@@ -412,9 +415,12 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
                 "firewalld is active and does not accept {}",
                 missing.join(" and ")
             ),
-            "it drops packets from and to pods of other nodes",
+            "firewalld drops packets from and to pods of other nodes",
         )
-        .seen("its rules drop them", "nft list table inet firewalld")
+        .seen(
+            "the rules of firewalld drop packets from and to pods",
+            "nft list table inet firewalld",
+        )
         .run_all(commands),
     ]
 }

@@ -18,7 +18,7 @@ pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
 /// Maximum number of down interfaces that the finding lists.
 const MAX_DOWN: usize = 8;
 
-/// Whether a wrong interface explains other findings. A finding that is only a risk explains no other finding.
+/// Returns whether a wrong interface explains other findings. A finding that is only a risk explains no other finding.
 pub fn explains(cause: &Finding, _: &Finding) -> bool {
     cause.severity == Severity::Broken
 }
@@ -62,7 +62,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "duplicate-address",
         severity: Severity::Broken,
-        title: "Two nodes have one address",
+        title: "Two nodes have the same address",
         needs: &[Need::Running],
         explains: &["not-running", "wrong-node"],
         waits: false,
@@ -192,7 +192,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     }
     if candidates.is_empty() {
         finding = finding.seen(
-            "this host has no other interface with an address: give the machine a second one, on a network that joins the machines",
+            "this host has no other interface with an address: add a second interface on a network that joins the machines",
             "ip address",
         );
     }
@@ -213,17 +213,17 @@ fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
                 Severity::Broken,
                 name,
                 what,
-                format!("{chosen}; no other machine reaches it"),
+                format!("{chosen}; no other machine reaches this interface"),
             );
             finding.seen(marks, "ip address, ip route")
         }
         // The peers may be off, so missing replies prove nothing about the interface.
         None => {
             let what = format!(
-                "no other node answers on {name}, which flannel uses, and this host has another interface"
+                "no other node replies on {name}, the interface that flannel uses, and this host has another interface"
             );
             let why = format!(
-                "{chosen}; either the other nodes are off or filter packets, or {name} does not join the nodes: only you know which network does"
+                "{chosen}. Either the other nodes are off or filter packets, or {name} does not join the nodes. Only you know which network joins the machines"
             );
             Finding::new(WRONG_INTERFACE, Severity::Risk, name, what, why)
         }
@@ -267,7 +267,7 @@ fn all_silent(paths: &[&Path], young: bool) -> bool {
     cut > 0 && cut + unknown == paths.len() && (unknown == 0 || !young && cut >= unknown)
 }
 
-/// Whether an address is on the link of an interface.
+/// Returns whether an address is on the link of an interface.
 fn is_on_link(interface: &Interface, ip: IpAddr) -> bool {
     interface.nets().any(|net| net.contains(&ip))
 }
@@ -308,7 +308,7 @@ fn nat_interface(facts: &Facts) -> Vec<Finding> {
         Severity::Risk,
         name,
         format!("flannel uses {name}, the NAT interface of the virtual machine"),
-        "other nodes will not reach this one: each machine has a NAT of its own there, often with the same address",
+        "other nodes cannot reach this node: each machine has its own NAT on this interface, often with the same address",
     );
     vec![lead_out(
         finding.seen(marks, "ip address, ip route"),
@@ -331,9 +331,9 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
         }
         None => finding,
     };
-    const WHY: &str = "nodes that share an address cannot be reached separately: packets to one of them arrive at the other";
+    const WHY: &str = "other nodes cannot distinguish nodes that share an address: packets to one of them arrive at the other";
     if let Some(words) = refused_for_address(facts) {
-        let what = "flanneld did not start here: another node has this node's address";
+        let what = "flanneld did not start: another node has this node's address";
         let finding = Finding::new("duplicate-address", Severity::Broken, "", what, WHY);
         findings.push(with_remedy(
             finding.seen(words, "the exit report of flanneld"),
@@ -424,12 +424,10 @@ fn clone(facts: &Facts) -> Vec<Finding> {
             "another machine runs with this node's identity",
             match facts.daemon.id_given {
                 true => {
-                    "--node-id (FLANNELD_NODE_ID) is the same there, as on machines cloned from one image: two nodes with one lease would take each other's packets"
+                    "both machines have the same --node-id (FLANNELD_NODE_ID), as machines cloned from one image do. Two nodes with one lease would receive each other's packets"
                 }
                 false => {
-                    "machines cloned from one image share /etc/machine-id, and with it one lease: two of them would take each other's packets. \
-                     The commands give flanneld an identity of its own and leave /etc/machine-id alone: DHCP, the journal and kubelet know this machine by it. \
-                     Give the machine another one with systemd-machine-id-setup before it runs anything"
+                    "machines cloned from one image share /etc/machine-id and therefore one lease: they would receive each other's packets. The commands give flanneld its own identity. The commands do not change /etc/machine-id, by which DHCP, the journal and kubelet identify this machine. On a new clone, run systemd-machine-id-setup before any other program runs"
                 }
             },
         );
@@ -472,8 +470,8 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         "no-interface",
         Severity::Broken,
         "",
-        "there is no interface that reaches the other nodes",
-        "flanneld waits for it and continues when it appears",
+        "no interface reaches the other nodes",
+        "flanneld waits until an interface reaches the other nodes, and then continues",
     );
     finding = finding.seen(reason.to_string(), "readyz");
     let choice = facts
@@ -511,7 +509,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
     }
     let is_raised = !finding.remedy.commands.is_empty();
     vec![if is_raised {
-        finding.note("not kept over a reboot: bring it up in the interface's configuration (netplan, NetworkManager, systemd-networkd, ifupdown)")
+        finding.note("this change does not survive a reboot: bring the interface up in its configuration (netplan, NetworkManager, systemd-networkd, ifupdown)")
     } else {
         finding
     }]
@@ -539,7 +537,7 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
             "node-internal-ip",
             Severity::Degraded,
             "",
-            format!("the InternalIP of the Node, {ip}, is on {}, not on {}, which joins the nodes", owner.name, choice.name),
+            format!("the Node's InternalIP {ip} is on {}, but {} joins the nodes", owner.name, choice.name),
             "the API server does not reach this kubelet: kubectl logs, exec and port-forward fail for pods of this node",
         )
         .seen(marks, "ip address, ip route")
@@ -549,6 +547,6 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
             right.addr()
         ))
         .run("systemctl restart kubelet")
-        .note("k3s and RKE2: the same address as node-ip in /etc/rancher/k3s/config.yaml or /etc/rancher/rke2/config.yaml, and a restart of that service"),
+        .note("for k3s and RKE2, set node-ip to the same address in /etc/rancher/k3s/config.yaml or /etc/rancher/rke2/config.yaml, and restart the k3s or RKE2 service"),
     ]
 }

@@ -32,8 +32,7 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     pub address: String,
-    /// The store or API server that this host reaches through the interface, and the command that shows this; `None` if the interface reaches
-    /// neither.
+    /// The store or API server that this host reaches through the interface, with a command that shows the route; `None` without such a server.
     pub leads: Option<(String, String)>,
 }
 
@@ -74,7 +73,7 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
             && nat_marks(facts, interface).is_none()
         {
             let text = format!(
-                "{} at {} is reached by {}, {address}",
+                "the route to {} at {} uses {} ({address})",
                 lookup.whose, lookup.to, interface.name
             );
             found.push(Candidate {
@@ -126,7 +125,7 @@ pub(super) fn lead_out(
             Some((text, from)) => finding.seen(text, from),
             None => finding.seen(
                 format!(
-                    "{} has {} and may join the nodes",
+                    "the interface {} has the address {} and may join the nodes",
                     candidate.interface.name, candidate.address
                 ),
                 "ip address",
@@ -163,7 +162,7 @@ pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
 const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 
 /// Returns the commands that replace one argument in the daemon's unit with another. The commands do not edit the unit, which may belong to a
-/// package. Instead, they add a drop-in that repeats the effective command line with the change.
+/// package. Instead, the commands add a drop-in that repeats the effective command line with the change.
 pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),

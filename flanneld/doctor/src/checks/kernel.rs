@@ -20,10 +20,10 @@ use types::Detail;
 const MIN_REPAIRS: u32 = 3;
 /// Maximum number of separate findings of one kind.
 const MAX_ALIKE: usize = 3;
-/// Metric that makes a conflicting route a fallback behind flannel's.
+/// Metric that makes a conflicting route a fallback behind flannel's route.
 const SECOND_CHOICE: u32 = 4096;
 
-/// Maximum number of routes with separate findings. If there are more routes, one finding covers all of them.
+/// Maximum number of routes with separate findings. If there are more such routes, one finding covers all of these routes.
 const MAX_LISTED: usize = 3;
 
 /// The checks of this group.
@@ -31,7 +31,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "drift-war",
         Severity::Degraded,
-        "Another program undoes what flanneld does",
+        "Another program undoes flanneld's changes",
         &[Need::Drift],
         &["rules"],
         drift_war,
@@ -39,7 +39,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "foreign-route",
         Severity::Broken,
-        "A route conflicts with flannel's",
+        "A route conflicts with flannel's route",
         &[Need::Network, Need::Routes, Need::Interfaces, Need::Peers],
         &[],
         foreign_route,
@@ -47,7 +47,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "vtep-mac",
         Severity::Broken,
-        "The device's MAC differs from the published one",
+        "The device's MAC differs from the published MAC",
         &[Need::Vtep, Need::Interfaces],
         &[],
         vtep_mac,
@@ -63,7 +63,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "leftovers",
         Severity::Risk,
-        "A device of an earlier backend is left",
+        "A device of an earlier backend remains",
         &[Need::Network, Need::Interfaces, Need::Daemons],
         &[],
         leftovers,
@@ -100,19 +100,19 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
                 Severity::Degraded,
                 object,
                 format!("flanneld restored the {object} {} times in the last ten minutes", drift.times),
-                "another program keeps changing it, and packets are lost each time until flanneld has restored it",
+                "another program keeps changing this object, and packets are lost each time until flanneld restores it",
             )
             .seen(format!("restored {} times", drift.times), "flanneld");
             let others = facts.host.daemons.known().filter(|daemons| **daemons > 1);
             let finding = match others {
-                Some(daemons) => finding.seen(format!("{daemons} flanneld run here"), "ps"),
+                Some(daemons) => finding.seen(format!("{daemons} flanneld processes run on this node"), "ps"),
                 None => finding,
             };
             let mut installed: Vec<&str> = facts.host.foreign.known().into_iter().flatten().map(|object| object.program.as_str()).collect();
             installed.dedup();
             let finding =
-                installed.into_iter().fold(finding, |finding, program| finding.seen(format!("{program} is, or was, installed here"), "ip link"));
-            drift.by.iter().fold(finding, |finding, by| hands_off(finding.seen(format!("{by} runs here"), "ps"), by, drift.kind))
+                installed.into_iter().fold(finding, |finding, program| finding.seen(format!("{program} is, or was, installed on this node"), "ip link"));
+            drift.by.iter().fold(finding, |finding, by| hands_off(finding.seen(format!("{by} runs on this node"), "ps"), by, drift.kind))
         })
         .collect();
     // One program may change many objects, so the number of findings is limited.
@@ -191,7 +191,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
             "routes that are not flannel's lead to {} subnets of other nodes",
             findings.len()
         ),
-        "packets to pods of those nodes take these routes; give them a larger metric where they are configured",
+        "packets to pods of other nodes take these foreign routes; give the routes a larger metric where they are configured",
     );
     let shown = findings
         .into_iter()
@@ -229,10 +229,10 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
     let is_plain = route.via.is_some() || route.index.is_some();
     let why = match is_plain {
         true => {
-            "packets to pods of that node take this route; the command keeps it as a second choice behind flannel's"
+            "packets to pods of the peer take this foreign route; the command keeps the route as a fallback behind flannel's route"
         }
         false => {
-            "packets to pods of that node take this route, which has several next hops; give it a larger metric where it is configured, or delete it"
+            "packets to pods of the peer take this foreign route, which has several next hops. Delete the route, or give it a larger metric where it is configured"
         }
     };
     let what = format!(
@@ -249,7 +249,7 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
     match is_plain {
         true => finding
             .run(format!("{ip} route add {to}{via}{device}{onward} metric {SECOND_CHOICE} && {ip} route del {to}{via}{device} metric {metric}"))
-            .note("not kept over a reboot, nor where another program makes the route: give it this metric where it is configured"),
+            .note("a reboot, or a program that adds the route again, undoes this change: set the new metric where the route is configured"),
         false => finding.run(format!("{ip} route show {to}")),
     }
 }
@@ -277,11 +277,11 @@ fn vtep_mac(facts: &Facts) -> Vec<Finding> {
             "vtep-mac",
             Severity::Broken,
             device,
-            format!("the MAC of {device} differs from the published one"),
-            "packets from other nodes are dropped on arrival; systemd-udevd changes the MAC (MACAddressPolicy), and a running flanneld restores it",
+            format!("the MAC of {device} differs from the published MAC"),
+            "the kernel drops packets from other nodes on arrival. systemd-udevd changes the MAC (MACAddressPolicy), and a running flanneld restores the MAC",
         )
         .seen(
-            format!("{} here, {mac} in the lease", interface.mac.map(|mac| mac.to_string()).unwrap_or_default()),
+            format!("{} on this node, {mac} in the lease", interface.mac.map(|mac| mac.to_string()).unwrap_or_default()),
             format!("ip link show {device}"),
         )
         .run(restart(facts)),
@@ -302,7 +302,7 @@ fn rules(facts: &Facts) -> Vec<Finding> {
         Severity::Degraded,
         "",
         "the traffic rules are not in place",
-        "pods may not reach addresses outside of the network, and a firewall may drop packets between pods",
+        "pods possibly cannot reach addresses outside of the network, and a firewall may drop packets between pods",
     )
     .seen(reason.to_string(), "readyz");
     let lock = reason.details().find_map(|detail| {
@@ -317,7 +317,10 @@ fn rules(facts: &Facts) -> Vec<Finding> {
         .any(|detail| matches!(detail, Detail::ProgramMissing { .. }));
     vec![match lock {
         Some(file) => finding.run(format!("fuser -v {}", word(&file.display().to_string()))),
-        None if missing => finding.seen("the program is not installed", "command -v iptables nft"),
+        None if missing => finding.seen(
+            "the program for the traffic rules, iptables or nft, is not installed",
+            "command -v iptables nft",
+        ),
         None => finding,
     }]
 }
@@ -353,7 +356,7 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
             Severity::Risk,
             name,
             format!("{name} is left from an earlier configuration of flannel"),
-            format!("the backend is {} now and does not use this device; routes through it would lose packets", backend.name),
+            format!("the current backend, {}, does not use this device; routes through the device would lose packets", backend.name),
         )
         .seen(format!("{name}, {}", interface.kind), "ip -d link")
         // The device may belong to a stopped daemon of another network, so an operator has to decide whether to delete the device.

@@ -19,7 +19,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "api-by-service",
         severity: Severity::Broken,
-        title: "flanneld uses the API server's Service, which is not served yet",
+        title: "flanneld uses the API server's Service, which kube-proxy does not serve yet",
         needs: &[Need::Kubernetes],
         explains: &["store-unreachable", "pod-cidr", "lease"],
         waits: true,
@@ -28,7 +28,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "rbac",
         severity: Severity::Broken,
-        title: "The API server refuses flanneld",
+        title: "The API server refuses flanneld's requests",
         needs: &[Need::Kubernetes],
         explains: &["store-unreachable", "pod-cidr", "lease"],
         waits: false,
@@ -54,8 +54,8 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Shell word for the address at which other nodes reach the API server. This is kubectl's server, or the endpoint behind the Service if kubectl's
-/// server is a local address (k3s, kind).
+/// Shell word for the address at which other nodes reach the API server. The address is that of kubectl's
+/// server, or that of the endpoint behind the Service if kubectl's server has a local address (k3s, kind).
 const OWN_ADDRESS: &str = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}' | grep -Ev '//(127\.|0\.0\.0\.0|localhost|\[::)' || kubectl -n default get endpoints kubernetes -o jsonpath='https://{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}' | sed -E 's|//([^/]*:[^/]*):|//[\1]:|')""#;
 
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
@@ -74,10 +74,10 @@ fn api_by_service(facts: &Facts) -> Vec<Finding> {
         "api-by-service",
         Severity::Broken,
         "",
-        format!("the API server does not answer at its Service's address {server}"),
-        "kube-proxy on this node does not serve Services yet; flanneld can ask the API server at its own address",
+        format!("the API server does not respond at its Service's address {server}"),
+        "kube-proxy on this node does not serve Services yet; flanneld can connect to the API server's own address",
     )
-    .seen("no answer", format!("curl -k https://{server}/livez"));
+    .seen("no reply", format!("curl -k https://{server}/livez"));
     vec![match &facts.daemon.launch {
         Launch::Kubernetes { namespace, .. } => finding.run(daemon_set::set_env(
             namespace,
@@ -120,9 +120,11 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
     let what = match refusal {
         _ if unknown => "the API server does not know the credentials of flanneld".to_owned(),
         Some((_, verb, resource)) => {
-            format!("flanneld may not {verb} {resource}: its account lacks the right")
+            format!(
+                "flanneld is not allowed to {verb} {resource}: flanneld's account lacks the permission"
+            )
         }
-        None => "flanneld's account lacks a right".to_owned(),
+        None => "flanneld's account lacks a permission".to_owned(),
     };
     let grant = match (refusal, &facts.daemon.launch) {
         (Some((user, ..)), _) => rights::grant(user),
@@ -170,7 +172,7 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         format!("the Node {node} has no podCIDR"),
-        "the controller manager gives Nodes their subnets if it runs with --allocate-node-cidrs and --cluster-cidr (kubeadm: --pod-network-cidr), and while that range has any left",
+        "the controller manager gives Nodes their subnets only if it runs with --allocate-node-cidrs and --cluster-cidr (kubeadm: --pod-network-cidr). The range of --cluster-cidr must also have free subnets",
     )
     .seen("spec.podCIDRs is empty", format!("kubectl get node {} -o jsonpath={{.spec.podCIDRs}}", word(node)));
     let networks = kubernetes.cluster_cidr.as_deref().filter(|text| {
@@ -238,7 +240,7 @@ impl PodsOfNamespace<'_> {
         })
     }
 
-    /// Returns evidence about a pod's owner and labels, and the command that shows it.
+    /// Returns evidence about a pod's owner and labels, and the command that shows the owner and labels.
     fn evidence(&self, pod: &DaemonPod) -> (String, String) {
         let labels: Vec<String> = pod
             .labels
@@ -265,7 +267,7 @@ impl PodsOfNamespace<'_> {
                 Severity::Degraded,
                 &pod.name,
                 format!("no DaemonSet owns the flannel pod {} of this node", pod.name),
-                "it is never updated; a DaemonSet adopts it when its labels match the selector, and until then the DaemonSet's own pod waits for the port or runs in addition",
+                "no DaemonSet updates this pod. A DaemonSet adopts the pod when the pod's labels match the DaemonSet's selector. Until then, the DaemonSet's own pod waits for the port or runs in addition",
             )
             .seen(text, from);
             match pod.labels.contains_key(LABEL) {
@@ -290,7 +292,7 @@ impl PodsOfNamespace<'_> {
             Severity::Broken,
             "",
             format!("pods of {} run flanneld on this node", names.join(" and ")),
-            "two daemons undo each other's work; delete the DaemonSet that you do not want",
+            "two daemons undo each other's work; delete the DaemonSet that you do not need",
         );
         let seen = self.pods.iter().map(|pod| self.evidence(pod));
         Some(
@@ -310,10 +312,9 @@ impl PodsOfNamespace<'_> {
             "daemon-set",
             Severity::Risk,
             "",
-            "conf/kube-flannel.yml cannot be applied over the DaemonSet of this pod",
+            "kubectl cannot apply conf/kube-flannel.yml over the DaemonSet of this pod",
             format!(
-                "Kubernetes refuses to change a selector, and this DaemonSet does not select by {LABEL}, as Go flannel's raw file and chart do not; \
-                 these commands replace it and keep its pods running. For a release of Helm, use helm upgrade instead"
+                "Kubernetes refuses to change a selector. This DaemonSet, like the DaemonSets of Go flannel's raw file and chart, does not select by {LABEL}. These commands replace the DaemonSet and keep its pods running. For a Helm release, run helm upgrade instead"
             ),
         );
         let apply =

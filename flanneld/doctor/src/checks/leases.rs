@@ -14,18 +14,19 @@ use types::{Detail, Problem};
 
 /// Silence in seconds after which the check considers the holder of a lease gone.
 const SILENT: u64 = 600;
-/// Maximum number of refused leases, and of silent holders, with separate findings. If there are more, one finding covers all of them.
+/// Maximum number of refused leases, and of silent holders, with separate findings. If there are more such
+/// leases or holders, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
 /// Possible reasons why a peer's address does not respond. Probes cannot distinguish them.
-pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall on the path or on it may drop ping and probes; its lease may also have an address that is not its own";
+pub(super) const SILENCE: &str = "the peer may be off, its network may be down, or a firewall on the path or on the peer may drop ping and probes. The peer's lease may also contain an address that does not belong to the peer";
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "lease",
         severity: Severity::Broken,
-        title: "This node's lease is in trouble",
+        title: "This node has no lease, or cannot keep its lease",
         needs: &[Need::OwnLease],
         explains: &[],
         waits: false,
@@ -34,7 +35,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "lease-refused",
         severity: Severity::Degraded,
-        title: "A peer's lease is not used",
+        title: "This node does not use a peer's lease",
         needs: &[Need::Refused],
         explains: &[],
         waits: false,
@@ -43,7 +44,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "other-store",
         severity: Severity::Degraded,
-        title: "Nodes that are not in this node's store probe it",
+        title: "Nodes without a lease in this node's store probe this node",
         needs: &[Need::Mesh, Need::Daemons],
         explains: &[],
         waits: true,
@@ -82,15 +83,15 @@ fn other_store(facts: &Facts) -> Vec<Finding> {
             "other-store",
             Severity::Degraded,
             "",
-            format!("{whom} probes this node, and has no lease in {}", facts.store.place),
-            "it has this node's lease from another store or prefix: packets between its pods and this node's are lost. Or its own lease is missing here",
+            format!("probes arrive from {whom}, but the sender has no lease in {}", facts.store.place),
+            "either the sender reads this node's lease from another store or prefix, or the sender's own lease is missing in this node's store. In the first case, packets between the pods of both nodes are lost",
         )
         .seen(
-            format!("{peers} leases of other nodes are in the store, none at {first}"),
+            format!("the store has {peers} leases of other nodes, but none with the address {first}"),
             "flannelctl leases",
         )
         .run(with_store(facts, "flannelctl leases --long"))
-        .note("the same command on that node must list the same leases: compare --etcd-endpoints, --etcd-prefix, --subnet-dir, or the API servers"),
+        .note("run the same command on the sender: if the command lists other leases, compare --etcd-endpoints, --etcd-prefix, --subnet-dir, or the API servers"),
     ]
 }
 
@@ -107,7 +108,7 @@ fn lease(facts: &Facts) -> Vec<Finding> {
                     facts,
                     Some(reason),
                     "this node has no lease",
-                    "pods of this node get no addresses until it has one",
+                    "pods of this node get no addresses until the node has a lease",
                 )
             })
             .into_iter()
@@ -119,7 +120,7 @@ fn lease(facts: &Facts) -> Vec<Finding> {
                 facts,
                 Some(trouble),
                 &format!("the lease of this node ends in {left} s"),
-                "another node may then be given this node's subnet",
+                "another node may get this node's subnet when the lease ends",
             )]
         }
         (None, Some(left)) if own.within_margin => {
@@ -127,15 +128,15 @@ fn lease(facts: &Facts) -> Vec<Finding> {
                 facts,
                 None,
                 &format!("the lease of this node ends in {left} s"),
-                "another node may then be given this node's subnet",
+                "another node may get this node's subnet when the lease ends",
             )]
         }
         (Some(trouble), _) => {
             let mut finding = lost(
                 facts,
                 Some(trouble),
-                "the lease of this node cannot be kept",
-                "the store or another machine disputes it",
+                "flanneld cannot keep the lease of this node",
+                "the store or another machine disputes the lease",
             );
             finding.severity = Severity::Degraded;
             vec![finding]
@@ -145,7 +146,10 @@ fn lease(facts: &Facts) -> Vec<Finding> {
 }
 
 fn lost(facts: &Facts, trouble: Option<&Problem>, what: &str, why: &str) -> Finding {
-    let seen = trouble.map_or_else(|| "it was not renewed".to_owned(), ToString::to_string);
+    let seen = trouble.map_or_else(
+        || "flanneld did not renew the lease".to_owned(),
+        ToString::to_string,
+    );
     let finding = Finding::new("lease", Severity::Broken, "", what, why).seen(seen, "readyz");
     let full = trouble.is_some_and(|trouble| {
         trouble
@@ -170,8 +174,8 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
             "lease-refused",
             Severity::Degraded,
             SEVERAL,
-            format!("{} leases are not used", refused.len()),
-            "pods of their nodes and pods of this one do not reach each other",
+            format!("this node does not use {} leases", refused.len()),
+            "pods of this node and pods of the nodes with these leases do not reach each other",
         );
         let finding = refused
             .iter()
@@ -191,8 +195,8 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
                 "lease-refused",
                 Severity::Degraded,
                 &refused.lease,
-                format!("the lease {} is not used", refused.lease),
-                "pods of its node and pods of this one do not reach each other",
+                format!("this node does not use the lease {}", refused.lease),
+                "pods of this node and pods of the node with this lease do not reach each other",
             )
             .seen(&refused.text, "flannelctl leases")
             .on("its holder")
@@ -227,14 +231,14 @@ fn silence_of(peer: &Peer) -> String {
             format!("the Node {} is NotReady and cordoned", peer.name)
         }
         Some(node) if !node.ready => {
-            format!("the Node {} is NotReady, for {minutes} min", peer.name)
+            format!("the Node {} has been NotReady for {minutes} min", peer.name)
         }
-        _ => format!("{} has not been heard of for {minutes} min", peer.name),
+        _ => format!("{} has not reported for {minutes} min", peer.name),
     }
 }
 
 fn silent_node(facts: &Facts) -> Vec<Finding> {
-    let why = "if that machine is gone for good, its subnet stays taken until its lease ends, or on Kubernetes until its Node is deleted";
+    let why = "if the silent machine never returns, its subnet stays reserved until its lease ends or, on Kubernetes, until you delete its Node";
     let gone: Vec<&Peer> = gone(facts).collect();
     if gone.len() > MAX_LISTED {
         let names: Vec<&str> = gone
@@ -247,7 +251,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
             Launch::Kubernetes { .. } => Command::kubectl("get nodes -o wide"),
         };
         let what = format!(
-            "{} nodes are gone, or have not been heard of for {} min: {} and {} more",
+            "{} nodes are gone, or have not reported for {} min: {} and {} more",
             gone.len(),
             SILENT / 60,
             names.join(", "),
@@ -258,12 +262,12 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
             Severity::Risk,
             SEVERAL,
             what,
-            "if those machines are gone for good, their subnets stay taken until their leases end, or on Kubernetes until their Nodes are deleted",
+            "if the silent machines never return, their subnets stay reserved until their leases end or, on Kubernetes, until you delete their Nodes",
         )
         .about_peers(gone.iter().map(|peer| &*peer.name));
         return vec![
             finding
-                .seen("they answer neither probes nor ping", "probes")
+                .seen("the nodes reply neither to probes nor to ping", "probes")
                 .run(command),
         ];
     }
@@ -287,7 +291,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
                 why,
             )
             .about_peers([&*peer.name])
-            .seen("it answers neither probes nor ping", "probes")
+            .seen("the node replies neither to probes nor to ping", "probes")
             .run(command),
         )
     };

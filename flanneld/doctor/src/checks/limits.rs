@@ -72,11 +72,11 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
             "checksum",
             Severity::Broken,
             &device.name,
-            "packets through the overlay arrive with wrong checksums",
-            "a network card or its driver computes them wrongly for encapsulated packets; \"ChecksumOffload\": \"off\" in the Backend of the network configuration fixes it for good",
+            "packets over the overlay arrive with wrong checksums",
+            "a network card or its driver computes wrong checksums for encapsulated packets. For a permanent fix, set \"ChecksumOffload\": \"off\" in the Backend of the network configuration",
         )
-        .seen(format!("{} of UDP, {} of TCP in the last two minutes", errors.udp, errors.tcp), "nstat -az UdpInCsumErrors TcpInCsumErrors")
-        .seen("a peer answers ping and no UDP through the overlay", "probes")
+        .seen(format!("{} UDP and {} TCP checksum errors in the last two minutes", errors.udp, errors.tcp), "nstat -az UdpInCsumErrors TcpInCsumErrors")
+        .seen("a peer replies to ping over the overlay, but not to UDP probes", "probes")
         .run(format!("ethtool -K {} tx-checksum-ip-generic off", word(&device.name)))
         .run(checksums_off(&device.name))
         .on(crate::finding::EVERYWHERE),
@@ -126,7 +126,7 @@ fn neighbour_table(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 format!("{name}3"),
                 format!("{name}3 is {limit}, and this node has {peers} peers"),
-                "this kernel counts flannel's permanent entries: when the table is full, other addresses are not resolved",
+                "this kernel counts flannel's permanent entries: when the table is full, the kernel resolves no other addresses",
             )
             .seen(format!("{name}3 = {limit}"), format!("sysctl {name}3"))
             .run_all(sysctl(&format!("{name}3"), most))
@@ -146,8 +146,11 @@ fn conntrack_full(facts: &Facts) -> Vec<Finding> {
             "conntrack-full",
             Severity::Risk,
             "",
-            format!("{} of {} connections are tracked", fill.used, fill.limit),
-            "when the table is full, new connections of pods are dropped at random",
+            format!(
+                "the connection tracking table has {} of at most {} entries",
+                fill.used, fill.limit
+            ),
+            "when the table is full, the kernel drops new connections of pods at random",
         )
         .seen(
             format!(

@@ -44,7 +44,7 @@ pub fn is_about_peers(check: &str) -> bool {
 }
 
 /// Possible reasons why a peer does not respond although its kubelet reports.
-const READY: &str = "its machine runs, because its kubelet reports: a firewall on the path or on it drops ping and probes, its network to the nodes is down, or its lease has an address that is not its own";
+const READY: &str = "the machine runs, because its kubelet reports. A firewall on the path or on the machine may drop ping and probes. The machine's network to the nodes may be down, or its lease may contain an address that does not belong to the machine";
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -59,7 +59,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "isolated",
         Severity::Broken,
-        "No other node answers this one",
+        "No other node replies to this node",
         &["peer-cut"],
         isolated,
     ),
@@ -85,14 +85,14 @@ pub const CHECKS: &[Check] = &[
     check(
         "overlay-cut",
         Severity::Broken,
-        "Packets through the overlay do not reach a peer",
+        "Packets over the overlay do not reach a peer",
         &[],
         |facts| {
             each(
                 facts,
                 |path| path.verdict.state == State::OverlayCut,
                 overlay_cut,
-                "do not receive what this node sends through the overlay",
+                "do not receive packets that this node sends over the overlay",
             )
         },
     ),
@@ -120,7 +120,7 @@ pub const CHECKS: &[Check] = &[
                 facts,
                 |path| path.verdict.state == State::WrongNode,
                 wrong_node,
-                "have other nodes replying at their addresses",
+                "do not reply; other nodes reply at their addresses",
             )
         },
     ),
@@ -135,7 +135,7 @@ pub const CHECKS: &[Check] = &[
                 facts,
                 |path| path.verdict.state == State::LosesSome,
                 lossy,
-                "lose packets on the path",
+                "have paths that lose packets",
             ),
         },
     ),
@@ -192,8 +192,8 @@ pub(super) fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// Returns a finding for each matching path if there are few such paths, or otherwise one finding for all of them. `several` is the predicate of the
-/// text about all of them.
+/// Returns a finding for each matching path if there are few such paths, or otherwise one finding for all of
+/// them. `several` is the predicate of the text about all matching paths.
 fn each(
     facts: &Facts,
     is: impl Fn(&Path) -> bool,
@@ -246,28 +246,34 @@ fn each(
 fn blame(path: &Path, finding: Finding) -> Finding {
     let reached = |reach: u16| {
         if reach == 1 {
-            "1 other node reaches it".to_owned()
+            "1 other node reaches the peer".to_owned()
         } else {
-            format!("{reach} other nodes reach it")
+            format!("{reach} other nodes reach the peer")
         }
     };
     let text = match path.others {
         Some((0, 1)) => format!(
-            "the other node that was asked does not reach it either: the fault is at {}",
+            "another node does not reach the peer either, so the fault is at {}",
             path.node
         ),
         Some((0, fail)) if fail > 1 => format!(
-            "none of {fail} other nodes reaches it either: the fault is at {}",
+            "{fail} other nodes do not reach the peer either, so the fault is at {}",
             path.node
         ),
         Some((reach, 0)) if reach > 0 => {
-            format!("{}: the fault is on the path, or here", reached(reach))
+            format!(
+                "{}, so the fault is on the path or at this node",
+                reached(reach)
+            )
         }
         Some((reach, 1)) if reach > 0 => {
-            format!("{}, one does not: the fault is on the path", reached(reach))
+            format!(
+                "{}, but one other node does not, so the fault is on the path",
+                reached(reach)
+            )
         }
         Some((reach, fail)) if reach > 0 => format!(
-            "{}, {fail} do not: the fault is on the path",
+            "{}, but {fail} other nodes do not, so the fault is on the path",
             reached(reach)
         ),
         _ => return finding,
@@ -283,7 +289,7 @@ fn there(path: &Path) -> String {
     path.node.to_string()
 }
 
-/// Whether a single cause can explain all faults of the tunnel in one family of the underlay.
+/// Returns whether a single cause can explain all faults of the tunnel in one family of the underlay.
 fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     let is_cut = |state| [State::OverlayCut, State::OneWay].contains(&state);
     let of_family = || {
@@ -377,7 +383,7 @@ impl<'a> Blocked<'a> {
         }
     }
 
-    /// Whether this host drops tunnel packets.
+    /// Returns whether this host drops tunnel packets.
     fn is_here(&self) -> bool {
         !self.tables.is_empty() || !self.drops.is_empty()
     }
@@ -514,7 +520,7 @@ fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
         };
         finding.seen(
             format!(
-                "{} at {} replies over the underlay, and over the overlay {through}",
+                "{} at {} replies over the underlay, but {through} over the overlay",
                 path.node, path.address
             ),
             "probes",
@@ -528,8 +534,8 @@ fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding 
         "encap-blocked",
         Severity::Broken,
         "vni",
-        format!("this node uses VNI {own}, its peers use VNI {other}"),
-        "the kernel drops packets of another VNI: the network configuration changed, and not every daemon was restarted since",
+        format!("this node uses VNI {own}, but its peers use VNI {other}"),
+        "the kernel drops packets with another VNI: the network configuration changed, and some daemons have not restarted since",
     );
     let finding = finding.seen(
         format!("VNI {other} in the leases of the peers"),
@@ -549,7 +555,7 @@ fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
         ),
         None => finding.seen(
             format!(
-                "INPUT in {} blocks packets that no rule accepts",
+                "the chain INPUT in {} blocks packets that no rule accepts",
                 table.command
             ),
             format!("{} -S INPUT", table.command),
@@ -618,8 +624,8 @@ fn isolated(facts: &Facts) -> Vec<Finding> {
         "isolated",
         Severity::Broken,
         "",
-        "no other node replies to this one, neither over the overlay nor over the underlay",
-        "one cause at this end is likelier than so many nodes that are off: the link of this node, its address, its routes, or a firewall in front of it",
+        "no other node replies to this node, neither over the overlay nor over the underlay",
+        "a single cause at this node is likelier than so many nodes that are off. Check this node's link, address and routes, and firewalls in front of this node",
     )
     .seen(share, "probes");
     let finding = match interface {
@@ -646,14 +652,14 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
         Severity::Degraded,
         "all peers",
         format!("{lost} of {asked} probes to all peers were lost in five minutes"),
-        "the network card of this node, its cable, its switch or its processors lose packets: those of pods are lost as often",
+        "this node's network card, cable, switch or processors lose packets of pods as often as probes",
     )
-    .seen(format!("{lost} of {asked} got no reply from peers that replied to others"), "probes")
+    .seen(format!("{lost} of {asked} probes got no reply, although the peers replied to other probes"), "probes")
     .run("ip -s link")
     .run("flannelctl peers")
 }
 
-/// Returns the subnets of cut-off peers about which flanneld has not asked the store yet. Empty if few peers are cut off.
+/// Returns the subnets of cut-off peers about which flanneld has not asked the store yet. The list is empty if few peers are cut off.
 ///
 /// These peers have sent no packet since this daemon started, so their machines are probably long gone. flanneld asks the store within a minute or
 /// two.
@@ -682,7 +688,7 @@ fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
         .collect()
 }
 
-/// Whether Kubernetes reports the Node of a peer as Ready.
+/// Returns whether Kubernetes reports the Node of a peer as Ready.
 fn is_ready(facts: &Facts, path: &Path) -> bool {
     let mut peers = facts.leases.peers.known().into_iter().flatten();
     let peer = peers.find(|peer| peer.subnets.nets().any(|net| net == path.subnet));
@@ -716,7 +722,7 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
         .run(format!("ping -c 3 {}", path.address))
 }
 
-/// Returns a finding if a peer's VNI differs from this node's VNI. In that case the kernel drops the peer's packets.
+/// Returns a finding if a peer's VNI differs from this node's VNI. If the VNIs differ, the kernel drops the peer's packets.
 fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> {
     let own = facts.network.known()?.vni?;
     let peers = facts.leases.peers.known()?;
@@ -729,8 +735,8 @@ fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> 
         check,
         Severity::Broken,
         about(path),
-        format!("{} uses VNI {other}, this node uses VNI {own}", path.node),
-        "the kernel drops packets of another VNI: the network configuration changed, and not every daemon was restarted since",
+        format!("{} uses VNI {other}, but this node uses VNI {own}", path.node),
+        "the kernel drops packets with another VNI: the network configuration changed, and some daemons have not restarted since",
     )
     .seen(
         format!("VNI {other} in the lease of {}", path.node),
@@ -750,8 +756,8 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     }
     let is_encrypted = facts.network.known().is_some_and(Network::is_encrypted);
     let daemon = match path.verdict.ping_only {
-        _ if is_encrypted => " to ping; its daemon is probed only through the tunnel",
-        true => "; its daemon is silent, ping is not",
+        _ if is_encrypted => " to ping; this node probes the peer's daemon only through the tunnel",
+        true => " to ping, but its daemon does not reply",
         false => "",
     };
     let tunnel = facts.network.known().and_then(Network::tunnel);
@@ -760,19 +766,19 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
         Severity::Broken,
         about(path),
         format!(
-            "what this node sends through the overlay does not reach {}",
+            "packets that this node sends over the overlay do not reach {}",
             path.node
         ),
         match tunnel {
             Some(tunnel) => {
                 let (what, are) = (words(tunnel), is_or_are(tunnel));
                 format!(
-                    "its address {} replies, so {what} {are} dropped on the path or there, or flannel does not work there",
+                    "the peer's address {} replies, so {what} {are} dropped on the path or at the peer, or flannel does not work on the peer",
                     path.address
                 )
             }
             None => format!(
-                "its address {} replies, so the network between the nodes drops packets with addresses of pods, or that node does not forward them",
+                "the peer's address {} replies, so the network between the nodes drops packets with addresses of pods, or the peer does not forward these packets",
                 path.address
             ),
         },
@@ -820,13 +826,13 @@ fn one_way(facts: &Facts, path: &Path) -> Finding {
             path.node
         ),
         format!(
-            "packets from there to here are dropped{dropped}, or that node sends them elsewhere: its entries for this node are wrong"
+            "packets from the peer to this node are dropped{dropped}, or wrong entries for this node make the peer send them elsewhere"
         ),
     );
     blame(
         path,
         finding.seen(
-            "it reports that it received this node's probe through the overlay just now",
+            "the peer reports that it just received this node's probe over the overlay",
             "probes",
         ),
     )
@@ -859,7 +865,7 @@ fn lossy(_: &Facts, path: &Path) -> Finding {
         // The verdict comes from the losses of a whole hour, not from the last 16 probes.
         (
             format!(
-                "{} did not reply to two in a hundred probes of an hour",
+                "{} did not reply to two in a hundred probes within an hour",
                 path.node
             ),
             "2 of 100 lost".to_owned(),
@@ -878,7 +884,7 @@ fn lossy(_: &Facts, path: &Path) -> Finding {
         Severity::Degraded,
         about(path),
         what,
-        "the network between the nodes, or the network card of one, loses packets",
+        "the network between the nodes, or the network card of a node, loses packets",
     );
     blame(path, finding.seen(seen, "probes")).run(format!("ping -i 0.2 -c 50 {}", path.address))
 }
@@ -893,7 +899,7 @@ fn slow(_: &Facts, path: &Path) -> Finding {
         Severity::Degraded,
         about(path),
         format!("{} replies after {rtt}, much later than usual", path.node),
-        "the path is congested or long, or that machine is overloaded",
+        "the path is congested or long, or the peer is overloaded",
     );
     blame(
         path,
@@ -925,7 +931,8 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let unseen = "loss in one direction, wrong nodes and the usable MTU are not detected there";
+    let unseen =
+        "probes to these peers cannot detect loss in one direction, wrong nodes or the usable MTU";
     let mut findings = Vec::new();
     if let Some(first) = filtered.first() {
         let family = Family::from(first.address);
@@ -937,13 +944,13 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 "",
                 format!(
-                    "{} of {all} peers reply only to ping: flanneld hangs there, or UDP port {port} is filtered",
+                    "{} of {all} peers reply only to ping: flanneld hangs on these nodes, or a firewall filters UDP port {port}",
                     filtered.len()
                 ),
-                format!("traffic between pods works; {unseen}. The doctor on that node shows which it is"),
+                format!("traffic between pods works, but {unseen}. Run the doctor on these peers to find the cause"),
             )
             .seen(
-                format!("{} reply to ping and not on UDP port {port}", names(&filtered)),
+                format!("{} reply to ping but not on UDP port {port}", names(&filtered)),
                 "probes",
             )
             .about_peers(filtered.iter().map(|path| &*path.node))
@@ -965,9 +972,9 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 "refused",
                 format!("{} of {all} peers refuse the probes on UDP port {port}", refusing.len()),
-                format!("flanneld does not run there, it runs with another --probe-port or with 0, or a firewall rejects the probes; traffic works, and {unseen}"),
+                format!("flanneld does not run on these nodes or runs with another --probe-port (or 0), or a firewall rejects the probes. Traffic works, but {unseen}"),
             )
-            .seen(format!("{} reply to ping, and refuse UDP port {port}", names(&refusing)), "probes")
+            .seen(format!("{} reply to ping but refuse probes on UDP port {port}", names(&refusing)), "probes")
             .about_peers(refusing.iter().map(|path| &*path.node))
             .run("flannelctl doctor")
             .on(names(&refusing)),
@@ -1001,10 +1008,10 @@ fn clock(facts: &Facts) -> Vec<Finding> {
             "clock",
             Severity::Risk,
             "",
-            format!("the clock of this node is {seconds} s {side} that of most peers"),
-            "certificates may seem expired or not valid yet, and logs of several nodes cannot be put in order",
+            format!("the clock of this node is {seconds} s {side} the clocks of most peers"),
+            "certificates may seem expired or not valid yet, and you cannot put the logs of several nodes in order",
         )
-        .seen(format!("{far} of {} peers differ by more than {} s", ahead.len(), MAX_CLOCK_OFFSET / 1000), "probes")
+        .seen(format!("the clocks of {far} of {} peers differ from this node's clock by more than {} s", ahead.len(), MAX_CLOCK_OFFSET / 1000), "probes")
         .run("timedatectl set-ntp true")
         .run("timedatectl timesync-status || chronyc tracking"),
     ]

@@ -27,7 +27,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "network-overlap",
         severity: Severity::Broken,
-        title: "The pods' network overlaps another one",
+        title: "The pods' network overlaps another network",
         needs: &[
             Need::Network,
             Need::Interfaces,
@@ -42,7 +42,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "mtu",
         severity: Severity::Broken,
-        title: "The path to a peer carries less than pods send",
+        title: "The path to a peer does not carry the largest packets of pods",
         needs: &[Need::Network, Need::Mesh, Need::Choice],
         explains: &[],
         waits: true,
@@ -73,7 +73,7 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     types::nets_overlap(a, b)
 }
 
-/// Whether the name of a bridge is that of a bridge with flannel's pods.
+/// Returns whether the name of a bridge is that of a bridge with flannel's pods.
 fn is_pods_bridge(name: &str) -> bool {
     matches!(name, "cni0" | "docker0")
 }
@@ -136,14 +136,16 @@ fn link_inside(
         Some((subnet, node)) => (
             Severity::Broken,
             format!(
-                "{subnet} is the subnet of {node}: packets to its pods stay on {name}, or packets to hosts on {name} go to pods"
+                "{subnet} is the subnet of {node}: packets to that node's pods stay on {name}, or packets to hosts on {name} go to pods"
             ),
         ),
         // Addresses of nodes may be inside the pods' network as long as no subnet contains them.
         None if underlay == Some(name) => return None,
         None => (
             Severity::Risk,
-            format!("as soon as a node leases a subnet there, packets to its pods stay on {name}"),
+            format!(
+                "as soon as a node leases a subnet in this range, packets to its pods stay on {name}"
+            ),
         ),
     };
     Some(
@@ -162,7 +164,7 @@ fn link_inside(
             format!("the network of pods is {}", network.networks),
             "the network configuration",
         )
-        .on("the administrator of the network configuration, or of that interface"),
+        .on("the administrator of the network configuration or of the interface"),
     )
 }
 
@@ -181,7 +183,7 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
                 Severity::Risk,
                 format!("name server {server}"),
                 format!("the name server {server} is inside the network of pods, {}", network.networks),
-                "this node cannot reach it once another node has a subnet there, and then resolves no names",
+                "as soon as another node leases a subnet with this address, this node cannot reach the name server and resolves no names",
             )
             .seen(format!("nameserver {server}"), "cat /etc/resolv.conf")
         })
@@ -190,7 +192,7 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
 
 /// Returns findings about other programs' routes to a part of the pods' network, such as those of a VPN.
 ///
-/// A separate check covers routes to the subnet of a peer. A route to a larger network is only a fallback behind flannel's.
+/// A separate check covers routes to the subnet of a peer. A route to a larger network is only a fallback behind flannel's route.
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     let ours: Vec<IpNet> = routes
@@ -237,11 +239,11 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
             ),
             Some((subnet, node)) => (
                 Severity::Risk,
-                format!("packets to hosts behind it go to pods of {node}, {subnet}, instead"),
+                format!("packets to hosts behind this route go to pods of {node}, {subnet}, instead"),
             ),
             None => (
                 Severity::Risk,
-                "as soon as a node leases a subnet there, one of the two is unreachable".to_owned(),
+                "as soon as a node leases a subnet in this range, its pods or the hosts behind this route are unreachable".to_owned(),
             ),
         };
         let by = device.map(|name| format!(" by {name}")).unwrap_or_default();
@@ -258,7 +260,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
             why,
         )
         .seen(
-            format!("{to}{by}, which is not flannel's"),
+            format!("{to}{by}, a route that flannel did not add"),
             format!("{ip} route show {to}"),
         );
         // Only pods of this node are on the bridge, so the command can delete a route to another subnet.
@@ -266,7 +268,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
             Some(name) => finding
                 .run(format!("{ip} route delete {to} dev {}", word(name)))
                 .note("the program that added the route may add it again"),
-            None => finding.on("the administrator of the network configuration, or of that route"),
+            None => finding.on("the administrator of the network configuration or of the route"),
         });
     }
     findings
@@ -301,16 +303,16 @@ fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -
         Some(subnet) => (
             Severity::Broken,
             format!(
-                "{subnet} is the subnet of a node: its pods and Services have the same addresses"
+                "{subnet} is the subnet of a node: pods of the node and Services have the same addresses"
             ),
         ),
         None => (
             Severity::Risk,
-            "a node that leases a subnet there has pods with addresses of Services".to_owned(),
+            "as soon as a node leases a subnet in this range, pods of the node and Services have the same addresses".to_owned(),
         ),
     };
     let what = format!(
-        "the Services of Kubernetes are inside the network of pods, {}",
+        "the addresses of Kubernetes Services are inside the network of pods, {}",
         network.networks
     );
     Some(
@@ -322,10 +324,10 @@ fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -
             why,
         )
         .seen(
-            format!("the Service of the API has the address {service}"),
+            format!("the Service of the API server has the address {service}"),
             "kubectl get service kubernetes",
         )
-        .on("the administrator of the network configuration, or of the API server (--service-cluster-ip-range)"),
+        .on("the administrator of the network configuration or of the API server (--service-cluster-ip-range)"),
     )
 }
 
@@ -364,8 +366,8 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
                 format!("{name} {net}"),
                 format!("{name} has {net}, an address outside of this node's subnet {own}"),
                 match name.as_str() {
-                    "docker0" => "mk-docker-opts.sh gave Docker this address, of an earlier subnet: its containers are unreachable; the command restarts Docker, and ends all its containers",
-                    _ => "pods of an earlier subnet are unreachable, and new pods do not start; restart the pods of this node afterwards",
+                    "docker0" => "mk-docker-opts.sh gave Docker this address of an earlier subnet, so Docker's containers are unreachable. The command restarts Docker, which ends all its containers",
+                    _ => "pods of an earlier subnet are unreachable, and new pods do not start; after the command, restart the pods of this node",
                 },
             )
             .seen(format!("{net} on {name}"), format!("ip address show {name}"));
@@ -373,7 +375,7 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
                 "docker0" => finding.run("systemctl restart docker"),
                 _ => finding
                     .run(format!("ip address del {net} dev {}", word(name)))
-                    .note("nothing has to be kept over a reboot: the bridge is recreated with the address of the current subnet"),
+                    .note("this change need not survive a reboot: the bridge plugin recreates the bridge with the address of the current subnet"),
             });
         }
     }
@@ -408,12 +410,12 @@ fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
                 "bridge-mtu",
                 Severity::Degraded,
                 &bridge.name,
-                format!("{} pods on {} may send packets of {} bytes, and the network carries {mtu}", large.len(), bridge.name, first.mtu),
+                format!("{} pods on {} may send packets of {} bytes, but the network carries only {mtu} bytes", large.len(), bridge.name, first.mtu),
                 "large packets between nodes are lost or fragmented: connections start and then stall; new pods get the right MTU",
             )
-            .seen(format!("{} has the MTU {}, FLANNEL_MTU is {mtu}", first.name, first.mtu), "ip link")
+            .seen(format!("{} has the MTU {}, but FLANNEL_MTU is {mtu}", first.name, first.mtu), "ip link")
             .run_all(commands)
-            .note("not kept over a reboot, nor for new pods, which get the right MTU anyway; restarted pods get it too"),
+            .note("this change does not survive a reboot; new and restarted pods get the right MTU without this command"),
         );
     }
     findings
@@ -440,15 +442,15 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     };
     let wanted = network
         .mtu
-        .map(|mtu| format!(", and pods send up to {mtu}"))
+        .map(|mtu| format!(", but pods send packets of up to {mtu} bytes"))
         .unwrap_or_default();
     let nodes = format!("{}{more}", nodes.join(", "));
     let mut finding = Finding::new(
         "mtu",
         Severity::Broken,
         "",
-        format!("the path to {nodes} carries packets of {least} bytes{wanted}"),
-        "small packets pass and large ones are lost: connections start and then stall",
+        format!("the path to {nodes} carries packets of up to {least} bytes{wanted}"),
+        "small packets pass and large packets are lost: connections start and then stall",
     );
     for path in small.iter().take(8) {
         if let Some(carries) = path.carries {
@@ -468,7 +470,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     let whole = whole.difference(&names).count();
     if whole > 0 {
         let text = format!(
-            "{whole} other peers get whole packets from here: the link of {nodes} carries less, or the path there"
+            "{whole} other peers receive full-size packets from this node, so the fault is at the link of {nodes} or on the path to that link"
         );
         return vec![
             finding
@@ -493,7 +495,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     vec![finding]
 }
 
-/// Bytes that flannel adds to a packet, and the largest packet that the underlay carries, in bytes.
+/// Number of bytes that flannel adds to a packet, and size in bytes of the largest packet that the underlay carries.
 #[derive(Clone, Copy)]
 struct Sizes {
     overhead: u32,
@@ -511,13 +513,13 @@ fn adapt_mtu(
     let interface = word(interface);
     let finding = finding
         .seen(
-            format!("with the {overhead} bytes that flannel adds, the underlay carries {outer}: as Backend.MTU, give {outer}"),
+            format!("the underlay carries packets of {outer} bytes, including the {overhead} bytes that flannel adds: set Backend.MTU to {outer}"),
             "the network configuration",
         )
         .seen(
             format!(
-                "if only this node finds it, the link of this node is too small: fix that link. `ip link set {interface} mtu {outer}` would limit \
-                 everything else on {interface} as well, may interrupt it, and is gone after a reboot"
+                "if only this node has this finding, the MTU of its link is too small: fix that link. `ip link set {interface} mtu {outer}` would also limit \
+                 all other traffic on {interface}, may interrupt the link, and does not survive a reboot"
             ),
             "ip link",
         );
@@ -529,7 +531,7 @@ fn adapt_mtu(
     let finding = finding.run("flannelctl doctor").on("the other nodes");
     match configure_mtu(facts, outer) {
         Some(command) => finding.note(&format!(
-            "only if they find it of each other as well, then restart flanneld and the pods on every node; on one node: {command}"
+            "use the next command only if the other nodes also have this finding about each other. After the command, restart flanneld and the pods on every node. Run the command on one node: {command}"
         )),
         None => finding,
     }

@@ -100,7 +100,7 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
                 format!("{name} {family}"),
                 format!("the bridge {name} has no {family} address"),
                 format!(
-                    "{} is the gateway of this node's pods: without it they reach only each other",
+                    "{} is the gateway of this node's pods: without this address, the pods reach only each other",
                     gateway.addr()
                 ),
             )
@@ -123,9 +123,9 @@ fn is_local(net: &IpNet) -> bool {
 /// Fault of a packet's route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wrong {
-    /// The kernel does not forward the packet, for this reason.
+    /// Reason why the kernel does not forward the packet.
     Nowhere(String),
-    /// The kernel forwards the packet to this interface.
+    /// Another interface, to which the kernel forwards the packet.
     Elsewhere(String),
 }
 
@@ -173,8 +173,7 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
     (!right).then_some(Wrong::Elsewhere(name))
 }
 
-/// Returns the policy routing rule that misroutes a packet: the first rule that decides about the packet, unless that rule is a default rule of the
-/// kernel.
+/// Returns the policy routing rule that misroutes a packet: the first rule that decides about the packet, except a default rule of the kernel.
 fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
     let packet = &route.packet.packet;
     let incoming = facts.host.interface(packet.incoming);
@@ -251,7 +250,7 @@ fn misrouted(
     };
     let direction = if out { "to" } else { "from" };
     let fate = match wrong {
-        Wrong::Nowhere(why) => format!("are dropped by the routing of this host: {why}"),
+        Wrong::Nowhere(why) => format!("do not pass the routing of this host: {why}"),
         Wrong::Elsewhere(name) => format!("go out by {name}"),
     };
     let about = format!(
@@ -276,14 +275,17 @@ fn misrouted(
         Severity::Broken,
         about,
         format!("packets of pods {direction} {whose} {fate}"),
-        "probes do not show it: they come from the host itself",
+        "probes do not show the fault, because they come from the host itself",
     )
     .of(family)
     .seen(
         match wrong {
             Wrong::Nowhere(why) => format!("from {} to {}: {why}", packet.from, packet.to),
             Wrong::Elsewhere(name) => {
-                format!("from {} to {}: by {name}", packet.from, packet.to)
+                format!(
+                    "packets from {} to {} leave by {name}",
+                    packet.from, packet.to
+                )
             }
         },
         show,
@@ -321,7 +323,7 @@ fn with_remedy(
         None => match foreign_route(facts, first) {
             Some((net, device)) => finding
                 .seen(
-                    format!("{net} by {device}, which is not flannel's"),
+                    format!("{net} by {device}, a route that flannel did not add"),
                     format!("{ip} route show match {}", packet.to),
                 )
                 .run(format!("{ip} route delete {net} dev {}", word(&device)))
@@ -367,5 +369,5 @@ fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute)
         .run(format!(
             "{ip} rule add priority {before} to {network} lookup main"
         ))
-        .note("not kept over a reboot: configure it where the other rule is configured")
+        .note("this change does not survive a reboot: configure the new rule where the other rule is configured")
 }

@@ -25,7 +25,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "pods-masqueraded",
         severity: Severity::Degraded,
-        title: "Packets of pods reach other nodes with another address",
+        title: "Packets of pods reach other nodes with a changed source address",
         needs: &[Need::Network, Need::Interfaces, Need::PodPaths],
         explains: &[],
         waits: true,
@@ -88,19 +88,19 @@ fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {
     let (bridge, address) = (bridge_name(facts), path.address);
     let seen = match lost {
         Lost::Everything | Lost::Address => "neither a reply nor a new connection arrived",
-        Lost::Answers => "its new connection arrived, but no reply",
-        Lost::Calls => "its reply arrived, but no new connection",
+        Lost::Answers => "the peer's new connection arrived, but no reply",
+        Lost::Calls => "the peer's reply arrived, but no new connection",
     };
     let finding = Finding::new(
         "pods-lost",
         Severity::Broken,
         path.family.to_string(),
         what,
-        format!("this node's own packets to the same nodes pass: between {bridge} and flannel's device packets of pods are dropped or changed, and no other check finds the reason"),
+        format!("this node's own packets to the same nodes pass. Packets of pods are dropped or changed between {bridge} and flannel's device, and no other check finds the reason"),
     )
     .of(path.family)
     .seen(
-        format!("{address} at {bridge} probed {first} twice in a row: {seen}"),
+        format!("{address} at {bridge} sent two consecutive probes to {first}: {seen}"),
         "flannelctl status -o json",
     )
     .run(format!("timeout 10 tcpdump -c 12 -ni any host {address}"))
@@ -124,17 +124,17 @@ fn pods_masqueraded(facts: &Facts) -> Vec<Finding> {
                 "pods-masqueraded",
                 Severity::Degraded,
                 path.family.to_string(),
-                "packets of this node's pods reach pods of other nodes with another address",
-                "a rule for NAT changes it: network policies, access lists and logs there see this node instead of the pod",
+                "packets of this node's pods reach pods of other nodes with a changed source address",
+                "a NAT rule changes the source address: network policies, access lists and logs on the other nodes see this node instead of the pod",
             )
             .of(path.family)
             .seen(
-                format!("{peer} was probed from {address} at {bridge}, and received another address"),
+                format!("{peer} received a probe from {address} at {bridge} with another source address"),
                 "flannelctl status -o json",
             )
             .run(format!("{iptables} -t nat -S | grep -e MASQUERADE -e SNAT"))
             .run("nft list ruleset | grep -e masquerade -e snat")
-            .note("exempt packets inside of the network from the rule that is not flannel's: ! -d NETWORK, or a RETURN before it; --ip-masq=false removes Docker's"),
+            .note("exempt packets inside the network from the foreign rule: add ! -d NETWORK to the rule, or a RETURN rule before it. Docker's option --ip-masq=false removes Docker's rule"),
         )
     };
     paths(facts).iter().filter_map(masqueraded).collect()
@@ -149,8 +149,8 @@ fn probe_address(facts: &Facts) -> Vec<Finding> {
                 "probe-address",
                 Severity::Risk,
                 path.family.to_string(),
-                format!("a pod has {address}, which --probe-pods needs: the path of pods is not probed"),
-                "the pod was there before, or the CNI plugin is not that of flannel-rs, which keeps the address free",
+                format!("a pod has the address {address}, which --probe-pods needs, so flanneld does not probe the path of pods"),
+                "the pod got the address before flanneld started to probe, or this node does not use flannel-rs' CNI plugin, which keeps the address free",
             )
             .of(path.family)
             .seen(
@@ -158,7 +158,7 @@ fn probe_address(facts: &Facts) -> Vec<Finding> {
                 format!("bridge fdb show br {}", word(bridge)),
             )
             .run(format!("grep -l . /var/lib/cni/networks/*/{address}"))
-            .note("delete the pod whose container is named in that file: its successor gets another address"),
+            .note("the file that grep prints names the container of this pod: delete the pod, and its replacement gets another address"),
         )
     };
     paths(facts).iter().filter_map(taken).collect()

@@ -102,7 +102,9 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
     };
     let restart = || super::interface_remedy::restart(facts);
     match env {
-        None => vec![finding(format!("{file} is missing"), "there is no such file").run(restart())],
+        None => {
+            vec![finding(format!("{file} is missing"), "the file does not exist").run(restart())]
+        }
         Some(env) if env.subnets.is_some_and(|subnets| subnets != network.own) => {
             let named = env
                 .subnets
@@ -111,7 +113,7 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
             vec![
                 finding(
                     format!("{file} names another subnet than this node's lease"),
-                    &format!("{named} in the file, {} leased", network.own),
+                    &format!("{named} in the file, {} in the lease", network.own),
                 )
                 .run(restart()),
             ]
@@ -134,8 +136,8 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
     let folder = cni.folder.display().to_string();
     if let Some(reason) = reason {
         let finding = cni_finding(
-            format!("the CNI configuration cannot be written to {folder}"),
-            "the container runtime has no network for pods: the file system is read-only or full, or SELinux denies it",
+            format!("flanneld cannot write the CNI configuration to {folder}"),
+            "the container runtime has no network for pods: the file system is read-only or full, or SELinux denies the write",
         );
         return vec![
             finding
@@ -157,7 +159,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
     if !cni.files.iter().any(|file| file.flannel) {
         let file = format!("{folder}/10-flannel.conflist");
         let finding = cni_finding(
-            format!("there is no configuration of flannel in {folder}"),
+            format!("{folder} contains no CNI configuration of flannel"),
             "the container runtime does not use flannel",
         );
         return vec![finding.seen(seen, seen_by).run(format!(
@@ -177,7 +179,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
             "{} sorts before flannel's configuration in {folder}",
             before.join(", ")
         ),
-        "the container runtime uses the first configuration: new pods get another network; the command renames that one",
+        "the container runtime uses the first configuration, so new pods get another network; the commands rename the files that sort first",
     );
     let aside = before.iter().map(|name| {
         let path = format!("{folder}/{name}");
@@ -212,7 +214,7 @@ fn foreign_cni(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 *program,
                 format!("{program} is, or was, installed on this node in addition to flannel"),
-                "two pod networks on one node drop each other's packets; if it is not in use any more, complete its removal as its documentation describes, and restart the node",
+                "two pod networks on one node drop each other's packets. If the other network is no longer in use, complete its removal as its documentation describes, and restart the node",
             );
             let own: Vec<_> = objects.iter().filter(|object| object.program == **program).collect();
             for object in own.iter().take(6) {
@@ -259,8 +261,8 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 "ipam-full",
                 Severity::Broken,
                 own.to_string(),
-                format!("{count} of {size} addresses of {own} are kept, for {} pods", pods.unwrap_or_default()),
-                "new pods get no address; a container that ended without its network being removed (a crash, a power failure) keeps its address forever",
+                format!("{count} of {size} addresses of {own} are reserved, for only {} pods", pods.unwrap_or_default()),
+                "new pods get no address. If a container ends without the removal of its network (a crash, a power failure), its address stays reserved forever",
             )
             .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
             let running: Vec<String> = ipam
@@ -277,15 +279,15 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
             let finding = match running.first() {
                 Some(_) if gone > 0 && are_theirs => finding.seen(
                     format!(
-                        "{gone} of them are for containers that are not in {}, and pods on cni0 have some of these: they belong to another runtime",
+                        "{gone} of the reserved addresses belong to containers that are not in {}. Pods on cni0 have some of these addresses, so the containers belong to another runtime",
                         running.join(", ")
                     ),
                     format!("ls {}", running.join(" ")),
                 ),
                 Some(_) if gone > 0 => finding
-                    .seen(format!("the containers of {gone} of them are gone"), format!("ls {}", running.join(" ")))
+                    .seen(format!("the containers of {gone} of the reserved addresses are gone"), format!("ls {}", running.join(" ")))
                     .run(free(&folder, &running)),
-                _ => finding.seen("it is unknown here which containers still run", "the container runtime's folder"),
+                _ => finding.seen("the doctor cannot find out which containers still run", "the container runtime's folder"),
             };
             findings.push(finding);
         }

@@ -15,7 +15,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "store-unreachable",
         severity: Severity::Degraded,
-        title: "The store does not answer",
+        title: "The store does not respond",
         needs: &[Need::Store],
         explains: &["lease", "config"],
         waits: false,
@@ -33,7 +33,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "next-config",
         severity: Severity::Risk,
-        title: "The next start finds another network configuration, or none",
+        title: "The next start of flanneld finds another network configuration or no configuration",
         needs: &[Need::NextConfig],
         explains: &[],
         waits: false,
@@ -50,11 +50,11 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     let (severity, why) = match serves {
         true => (
             Severity::Degraded,
-            "this node keeps its routes, but receives no changes, and its lease expires unless the store answers again",
+            "this node keeps its routes, but receives no changes, and its lease expires unless the store responds again",
         ),
         false => (
             Severity::Broken,
-            "this node has no lease yet, and gets none until the store answers",
+            "this node has no lease yet, and gets no lease until the store responds",
         ),
     };
     let cause = cause(trouble);
@@ -63,7 +63,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         "store-unreachable",
         severity,
         "",
-        format!("the store cannot be used ({place}): {what}"),
+        format!("flanneld cannot use the store ({place}): {what}"),
         why,
     )
     .seen(trouble.to_string(), "flanneld");
@@ -78,7 +78,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         finding = match &lookup.by {
             Ok(answer) => match facts.host.interface(answer.index) {
                 Some(interface) => finding.seen(
-                    format!("{} would be reached by {}", lookup.to, interface.name),
+                    format!("the route to {} uses {}", lookup.to, interface.name),
                     format!("ip route get {}", lookup.to),
                 ),
                 None => finding,
@@ -104,24 +104,24 @@ fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     match cause {
         StoreCause::Refused => {
             let start = matches!(facts.store.access, Access::Etcd(_)).then(|| "systemctl start etcd".to_owned());
-            ("the connection is refused: it is down, or the port is wrong", start.into_iter().collect())
+            ("the store's host refuses the connection: the store is down, or the port is wrong", start.into_iter().collect())
         }
-        StoreCause::NoRoute => ("there is no route to it", route()),
-        StoreCause::Silent => ("it does not answer: it hangs, or a firewall drops the packets", route()),
-        StoreCause::Name => ("its name cannot be resolved", vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
+        StoreCause::NoRoute => ("this host has no route to the store", route()),
+        StoreCause::Silent => ("the store does not respond: it hangs, or a firewall drops the packets", route()),
+        StoreCause::Name => ("this host cannot resolve the store's name", vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
         StoreCause::CertificateNotYetValid => {
-            ("the certificates do not match: one is not valid yet, or this node's clock is behind", vec!["timedatectl".to_owned()])
+            ("the certificates do not match: one certificate is not valid yet, or this node's clock is behind", vec!["timedatectl".to_owned()])
         }
         StoreCause::CertificateExpired => {
-            ("the certificates do not match: one has expired, or this node's clock is ahead", vec!["timedatectl".to_owned()])
+            ("the certificates do not match: one certificate has expired, or this node's clock is ahead", vec!["timedatectl".to_owned()])
         }
         StoreCause::CertificateAuthority => {
-            ("the certificates do not match: one is signed by an authority that the other side does not trust", Vec::new())
+            ("the certificates do not match: one certificate is signed by an authority that the other side does not trust", Vec::new())
         }
-        StoreCause::CertificateName => ("the certificates do not match: etcd's is issued for another name or address", Vec::new()),
+        StoreCause::CertificateName => ("the certificates do not match: etcd's certificate is issued for another name or address", Vec::new()),
         StoreCause::Tls => ("the certificates do not match", Vec::new()),
-        StoreCause::User => ("it refuses this node's user or password", Vec::new()),
-        StoreCause::Role => ("this node's user lacks rights that flanneld needs", Vec::new()),
+        StoreCause::User => ("the store refuses this node's user or password", Vec::new()),
+        StoreCause::Role => ("this node's user lacks permissions that flanneld needs", Vec::new()),
         // The history of keys uses up the quota. Without compaction, defragmentation frees nothing.
         StoreCause::NoSpace => (
             "etcd's disk quota is used up",
@@ -131,12 +131,12 @@ fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
                     format!(r#"{etcdctl} compact "$({etcdctl} get {config} -w fields | sed -n 's/^"Revision" : //p')""#),
                     format!("{etcdctl} defrag"),
                     format!("{etcdctl} alarm disarm"),
-                    "# defrag: one endpoint after the other, each of which does not answer meanwhile; with users, all three need root".to_owned(),
+                    "# defragment one endpoint after the other, because an endpoint does not respond while it defragments; if etcd has users, all three commands need the user root".to_owned(),
                 ])
                 .collect(),
         ),
-        StoreCause::NoQuorum => ("most of its members are down: it has no quorum", vec![format!("{etcdctl} endpoint status -w table")]),
-        StoreCause::Other => ("it does not serve", Vec::new()),
+        StoreCause::NoQuorum => ("etcd has no quorum: most of its members are down", vec![format!("{etcdctl} endpoint status -w table")]),
+        StoreCause::Other => ("the store does not serve requests", Vec::new()),
     }
 }
 
@@ -152,7 +152,7 @@ fn where_to_mend(cause: StoreCause) -> &'static str {
         | StoreCause::CertificateAuthority
         | StoreCause::CertificateName => HERE,
         StoreCause::NoSpace | StoreCause::NoQuorum => {
-            "a machine with etcdctl and these files, such as this node"
+            "a machine with etcdctl and the files that the commands name, such as this node"
         }
         _ => "the store's machine",
     }
@@ -168,7 +168,8 @@ pub(super) fn password(facts: &Facts) -> Option<String> {
         .map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
 }
 
-/// Returns the etcdctl command with flanneld's options for etcd, and the key of the configuration. Needs the variable that [`password`] sets.
+/// Returns the etcdctl command with flanneld's options for etcd, and the key of the configuration. The
+/// command needs the variable that [`password`] sets.
 pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     let Access::Etcd(etcd) = &facts.store.access else {
         return (
@@ -195,7 +196,8 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     )
 }
 
-/// Returns the cause why the store is unusable. If its endpoints fail differently, the cause that an operator can fix takes precedence.
+/// Returns the cause of the store's failure. If the store's endpoints fail for different reasons, the
+/// cause that an operator can fix takes precedence.
 fn cause(trouble: &Problem) -> StoreCause {
     let of = |detail: &Detail| match detail {
         Detail::Store { cause, .. } => Some(*cause),
@@ -217,8 +219,8 @@ fn config(facts: &Facts) -> Vec<Finding> {
         "config",
         Severity::Broken,
         "",
-        "the network configuration cannot be used",
-        "flanneld waits for one that it can use, and continues when it appears",
+        "flanneld cannot use the network configuration",
+        "flanneld waits for a usable configuration and then continues",
     );
     let start = (facts.daemon.running.known() == Some(&false)).then(|| restart(facts));
     let finding = finding
@@ -245,14 +247,14 @@ fn next_config(facts: &Facts) -> Vec<Finding> {
         |what: &str, why: &str| Finding::new("next-config", Severity::Risk, "", what, why);
     vec![match next {
         NextConfig::Other(members) => finding(
-            "the network configuration in the store is not the one that flanneld uses",
-            "flanneld reads it when it starts: until each node's flanneld has been restarted, nodes with the old one and with the new one may not reach each other",
+            "the network configuration in the store differs from the configuration that flanneld uses",
+            "flanneld reads the configuration only at its start. Until flanneld restarts on every node, nodes with the old configuration and nodes with the new configuration possibly cannot reach each other",
         )
-        .seen(format!("it differs in {}", members.join(", ")), &facts.store.place)
+        .seen(format!("the configurations differ in {}", members.join(", ")), &facts.store.place)
         .run(restart(facts)),
         NextConfig::Unusable { problem, in_use } => finding(
-            "the store has no network configuration any more that can be used",
-            "flanneld continues with the one that it read; after a restart it waits, and new nodes get no subnet",
+            "the store no longer has a usable network configuration",
+            "flanneld continues with the configuration that it read; after a restart it waits for a usable configuration, and new nodes get no subnet",
         )
         .seen(problem.to_string(), &facts.store.place)
         .run_all(

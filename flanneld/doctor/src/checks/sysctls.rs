@@ -77,8 +77,10 @@ fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
 /// Returns text that names the program or person who can set a sysctl that `--set-sysctls` covers. In the manifests' pod, /proc/sys is read-only.
 fn by_itself(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
-        Launch::Systemd => "flanneld sets it if it is started with --set-sysctls",
-        Launch::Kubernetes { .. } => "set it on the node itself: flanneld's pod cannot",
+        Launch::Systemd => "flanneld sets this sysctl if you start flanneld with --set-sysctls",
+        Launch::Kubernetes { .. } => {
+            "set this sysctl on the node itself, because flanneld's pod cannot set it"
+        }
     }
 }
 
@@ -136,7 +138,7 @@ fn closed(facts: &Facts, device: &str) -> Finding {
         device,
         format!("net.ipv4.conf.{device}.forwarding is 0"),
         format!(
-            "this node forwards no packets of pods that come by {device}, although ip_forward is 1; devices get {default} when they are created; {}",
+            "although ip_forward is 1, this node forwards no pod packets that arrive by {device}; new devices get the value of {default}; {}",
             by_hand(facts)
         ),
     )
@@ -152,8 +154,10 @@ fn closed(facts: &Facts, device: &str) -> Finding {
 /// Returns text that names the program or person who can set a sysctl that flanneld itself never sets.
 fn by_hand(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
-        Launch::Systemd => "flanneld does not set it",
-        Launch::Kubernetes { .. } => "set it on the node itself: flanneld's pod cannot",
+        Launch::Systemd => "flanneld does not set this sysctl",
+        Launch::Kubernetes { .. } => {
+            "set this sysctl on the node itself, because flanneld's pod cannot set it"
+        }
     }
 }
 
@@ -175,13 +179,13 @@ fn br_netfilter(facts: &Facts) -> Vec<Finding> {
     );
     if let Some(why) = &sysctls.module {
         finding = finding.seen(
-            format!("it could not be loaded: {why}"),
+            format!("cannot load the module: {why}"),
             "modprobe br_netfilter",
         );
     }
     vec![
         finding
-            .seen("there is no /proc/sys/net/bridge", "ls /proc/sys/net")
+            .seen("/proc/sys/net/bridge does not exist", "ls /proc/sys/net")
             .run("modprobe br_netfilter")
             .run("echo br_netfilter > /etc/modules-load.d/flannel.conf"),
     ]
@@ -248,10 +252,10 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
                 "rp_filter is strict on {underlay}, but the route to {} peer(s), such as {first}, does not use {underlay}",
                 sysctls.astray.len()
             ),
-            "packets from these peers are dropped before flannel sees them",
+            "the kernel drops packets from these peers before flannel receives them",
         )
         .seen(
-            format!("{first} is reached by another interface"),
+            format!("the route to {first} uses another interface"),
             format!("ip route get {first}"),
         )
         .run_all(sysctl(

@@ -59,16 +59,19 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
         LOOP.severity,
         *device,
         format!(
-            "{} at {}{more} is inside the network of pods, {}, and is reached only through {device}",
+            "{} at {}{more} is inside the network of pods, {}, and this node reaches it only through {device}",
             first.whose, first.to, network.networks
         ),
         format!(
-            "packets that {device} sends to it would enter {device} again and are dropped; choose a Network without the nodes, or give each a route of its own"
+            "the kernel drops packets that {device} sends to this address, because they would enter {device} again. Choose a Network without the nodes' addresses, or add a separate route to each node"
         ),
     );
     for (lookup, device) in looped.iter().take(MAX_LISTED) {
         finding = finding.seen(
-            format!("{} at {} leaves by {device}", lookup.whose, lookup.to),
+            format!(
+                "packets to {} at {} leave by {device}",
+                lookup.whose, lookup.to
+            ),
             format!("ip route get {}", lookup.to),
         );
     }
@@ -80,7 +83,7 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     if commands.is_empty() {
         return vec![finding];
     }
-    let note = "not kept over a reboot: add the same routes where this host's network is configured (netplan, NetworkManager, ifupdown)";
+    let note = "this change does not survive a reboot: add the same routes where this host's network is configured (netplan, NetworkManager, ifupdown)";
     vec![finding.run_all(commands).note(note).on(HERE)]
 }
 

@@ -68,7 +68,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "public-ip",
         severity: Severity::Broken,
-        title: "This node publishes an address at which it cannot be reached",
+        title: "This node publishes an address at which peers cannot reach it",
         needs: &[
             Need::Network,
             Need::Mesh,
@@ -83,7 +83,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "no-arp",
         severity: Severity::Broken,
-        title: "The interface between nodes does not reply to ARP",
+        title: "The underlay interface does not reply to ARP",
         needs: &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice],
         explains: SILENCE,
         waits: true,
@@ -133,7 +133,7 @@ fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     let answer = match &lookup.by {
         Ok(answer) => answer,
         Err(NoRoute::Unanswered) => return None,
-        Err(error) => return Some(format!("the kernel answers: {error}")),
+        Err(error) => return Some(format!("the kernel reports: {error}")),
     };
     let interface = facts.host.interface(answer.index)?;
     let underlay = underlay(facts)?;
@@ -142,7 +142,7 @@ fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     let leads_back = interface.loopback || interface.name.starts_with("flannel");
     let is_astray =
         interface.index != underlay.index && (leads_back || is_near && !joins_hosts(interface));
-    is_astray.then(|| format!("it goes out by {}", interface.name))
+    is_astray.then(|| format!("packets leave by {}", interface.name))
 }
 
 fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
@@ -194,7 +194,7 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
     }
     vec![
         finding.run_all(commands).note(
-            "not kept over a reboot: the program that added the route or the rule adds it again",
+            "this change does not survive a reboot: the program that added the route or the rule adds it again",
         ),
     ]
 }
@@ -288,8 +288,8 @@ fn kind(route: &Route) -> &'static str {
 
 /// Returns findings about published addresses that no interface of this node has.
 ///
-/// Such an address may belong to a router that forwards the tunnel's port. The check therefore reports it only if peers respond over the underlay,
-/// but no packet arrives from any of them over the overlay.
+/// Such an address may belong to a router that forwards the tunnel's port. The check therefore reports the
+/// address only if peers respond over the underlay, but no packet from these peers arrives over the overlay.
 fn public_ip(facts: &Facts) -> Vec<Finding> {
     let (Some(own), Some(underlay)) = (facts.leases.own.known(), underlay(facts)) else {
         return Vec::new();
@@ -319,7 +319,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             published.to_string(),
             format!("this node publishes {published}, but none of its interfaces has that address"),
-            format!("peers send to {published}, and nothing arrives from any of them: unless a router forwards the tunnel from there to this node, the address is wrong"),
+            format!("peers send packets to {published}, but no packet arrives from any of them. Unless a router forwards tunnel packets from that address to this node, the address is wrong"),
         )
         .of(family)
         .seen(
@@ -327,7 +327,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
             format!("ip address show dev {ip}"),
         )
         .seen(
-            format!("{there} peers reply over the underlay, none through the overlay"),
+            format!("{there} peers reply over the underlay, but none of them replies over the overlay"),
             "probes",
         );
         findings.push(match &facts.daemon.launch {
@@ -353,7 +353,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Whether an interface has an Ethernet hardware address. Tunnels and similar devices have none, and always have the flag NOARP.
+/// Returns whether an interface has an Ethernet hardware address. Tunnels and similar devices have no such address, and always have the flag NOARP.
 fn is_ethernet(interface: &Interface) -> bool {
     interface.class() != LinkClass::Virtual
         && interface.kind != "ipvlan"
@@ -377,14 +377,14 @@ fn no_arp(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             name,
             format!("{name} does not reply to ARP"),
-            "other hosts do not learn its MAC, and this one learns none of theirs",
+            "other hosts do not learn the MAC of this interface, and this host learns none of their MACs",
         )
         .seen(
             format!("{name} has the flag NOARP"),
             format!("ip link show dev {}", word(name)),
         )
         .run(format!("ip link set dev {} arp on", word(name)))
-        .note("not kept over a reboot: the configuration of this interface turns it off"),
+        .note("this change does not survive a reboot: the configuration of this interface disables ARP"),
     ]
 }
 
@@ -403,14 +403,14 @@ fn address_conflict(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             net.addr().to_string(),
             format!("another host has the address {} of this node", net.addr()),
-            "packets to this node go to the other host as long as others have its MAC in their tables",
+            "packets to this node go to the other host while the other host's MAC is in the sender's neighbour table",
         )
         .seen(
-            format!("{rival} replies for it; {} has {own}", underlay.name),
+            format!("the MAC {rival} replies to ARP for this address; {} has the MAC {own}", underlay.name),
             format!("arping -D -I {name} {}", net.addr()),
         )
         .run(format!("ip address show dev {name}"))
-        .note(&format!("give one of the two another address; the table of the switch, or `bridge fdb show` on a hypervisor, shows where {rival} is")),
+        .note(&format!("give one of the two hosts another address. The MAC table of the switch, or `bridge fdb show` on a hypervisor, shows where {rival} is")),
     ]
 }
 
@@ -479,14 +479,14 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
                 Severity::Broken,
                 path.node.to_string(),
                 format!("{} and {other} have the same MAC, {mac}", path.node),
-                "switches send the packets of both to one of them: cloned machines often have it",
+                "switches send the packets of both nodes to only one of them; cloned machines often have the same MAC",
             )
             .seen(
                 format!("{} is at {mac}", path.address),
                 format!("ip neighbour show dev {}", word(&underlay.name)),
             )
             .run(format!("ip link show dev {}", word(&underlay.name)))
-            .on("the machine that was cloned"),
+            .on("the clone"),
         );
     }
     findings

@@ -26,7 +26,7 @@ pub const SILENT: Check = Check {
     judge: silent,
 };
 
-/// Whether a finding of this check explains another finding. The finding does not explain findings about other peers.
+/// Returns whether a finding of this check explains another finding. The finding does not explain findings about other peers.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     let of = subnets(other);
     cause.about == MORE || subnets(cause).iter().any(|subnet| of.contains(subnet))
@@ -72,8 +72,8 @@ fn silent(facts: &Facts) -> Vec<Finding> {
         .map(|peer| one(facts, known, peer))
         .collect();
     if let Some(rest @ 1..) = listed.len().checked_sub(MAX_LISTED) {
-        let what = format!("the same is true for {rest} more peers");
-        let why = "if many are silent at once, this node's own key, preshared key, port or clock is the likelier cause";
+        let what = format!("{rest} more peers complete no WireGuard handshake with this node");
+        let why = "if many peers are silent at once, this node's own key, preshared key, port or clock is the likelier cause";
         let seen = format!(
             "{} of {} peers complete no handshake",
             listed.len(),
@@ -101,7 +101,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
         SILENT.id,
         SILENT.severity,
         about,
-        format!("{name} completes no handshake of WireGuard with this node"),
+        format!("{name} completes no WireGuard handshake with this node"),
         why(known, peer, answers_nothing(facts, peer)),
     );
     let from = format!("wg show {device}");
@@ -111,11 +111,11 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
         .unwrap_or_default();
     let port = peer
         .port
-        .map(|port| format!(", UDP port {port}"))
+        .map(|port| format!(" (UDP port {port})"))
         .unwrap_or_default();
     finding = finding.seen(
         format!(
-            "{device}{port}, has sent{to} for {} without a completed handshake",
+            "{device}{port} has sent packets{to} for {} without a completed handshake",
             span(peer.silence)
         ),
         &from,
@@ -125,10 +125,16 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
             format!("the last handshake was completed {} ago", span(ago)),
             &from,
         ),
-        None => finding.seen("no handshake was ever completed", &from),
+        None => finding.seen(
+            "this node and the peer have never completed a handshake",
+            &from,
+        ),
     };
     if peer.initiates {
-        finding = finding.seen("its own handshakes arrive here, so it has this node's public key and this node has its own", &from);
+        finding = finding.seen(
+            "the peer's own handshakes arrive, so both nodes have each other's public key",
+            &from,
+        );
     }
     if let Some(seconds) = known.clock_behind {
         finding = finding.seen(
@@ -138,7 +144,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     }
     let finding = match &peer.holder {
         Some(holder) => finding.seen(
-            format!("its public key is {key}"),
+            format!("the peer's public key is {key}"),
             format!("the lease of {}", holder.subnets),
         ),
         None => finding.seen("no active lease has this key", "flannelctl leases"),
@@ -152,7 +158,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     }
 }
 
-/// Whether the probes found that the peer's address does not respond at all.
+/// Returns whether the probes found that the peer's address does not respond at all.
 fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     let Some((holder, mesh)) = peer.holder.as_ref().zip(facts.mesh.known()) else {
         return false;
@@ -171,19 +177,19 @@ fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
         |endpoint| format!("UDP port {}", endpoint.port()),
     );
     if peer.initiates {
-        return format!("their {PRESHARED}, or this node's replies are dropped on the path");
+        return format!("the {PRESHARED}, or this node's replies are dropped on the path");
     }
     if answers_nothing {
         return super::leases::SILENCE.to_owned();
     }
     if let Some(seconds) = known.clock_behind {
         return format!(
-            "this node's clock was set back: peers refuse its handshakes as repeated ones until {} have passed",
+            "this node's clock was set back: peers refuse this node's handshakes as replays until {} have passed",
             span(seconds)
         );
     }
     format!(
-        "{port} is filtered, their {PRESHARED}, it does not have this node's current key, or this node's clock was set back"
+        "a firewall filters {port}, the {PRESHARED}, the peer does not have this node's current key, or this node's clock was set back"
     )
 }
 

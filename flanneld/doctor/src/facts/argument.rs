@@ -16,7 +16,7 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// Returns the wanted flags of a command line that have values, in order.
+    /// Returns the flags of a command line that `wanted` accepts and that have values, in order.
     pub fn find(
         words: impl IntoIterator<Item = String>,
         wanted: impl Fn(&str) -> bool,

@@ -29,13 +29,13 @@ pub struct Daemon {
     pub launch: Launch,
     /// The arguments of the daemon's command line that remedies need.
     pub arguments: Vec<Argument>,
-    /// Whether an option sets this node's identity. Otherwise, flanneld derives it from the machine's identity.
+    /// Whether an option sets this node's identity. Otherwise, flanneld derives the identity from the machine's identity.
     pub id_given: bool,
     /// The path of `subnet.env`.
     pub subnet_file: PathBuf,
     /// Objects that other programs keep changing.
     pub drift: Fact<Vec<Drift>>,
-    /// flannel's pods on this node, including this daemon's, with Kubernetes.
+    /// flannel's pods on this node with Kubernetes, including the pod of this daemon.
     pub pods: Fact<Vec<DaemonPod>>,
 }
 

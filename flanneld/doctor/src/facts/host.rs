@@ -131,7 +131,7 @@ pub struct PodPacket {
 pub struct PodRoute {
     /// The packet.
     pub packet: PodPacket,
-    /// The interface, or the reason why there is no route.
+    /// The interface, or the reason for a missing route.
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
@@ -181,7 +181,7 @@ pub const FLANNELD: u8 = 241;
 pub struct Port {
     /// The number of the port.
     pub number: u16,
-    /// Whether the port is a UDP port. Otherwise it is a TCP port.
+    /// Whether the port is a UDP port. Otherwise, the port is a TCP port.
     pub udp: bool,
     /// The purpose for which flannel needs the port.
     pub purpose: PortPurpose,

@@ -23,17 +23,17 @@ pub struct Leases {
 /// This node's lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Own {
-    /// Seconds until the lease ends unless it is renewed; `None` for a reservation.
+    /// Seconds until the lease ends without a renewal; `None` for a reservation.
     pub ends_in: Option<u64>,
     /// The problem of the lease, or the reason why the node has no lease.
     pub trouble: Option<Problem>,
-    /// Whether the lease ends sooner than `--subnet-lease-renew-margin`.
+    /// Whether the lease ends within `--subnet-lease-renew-margin`.
     pub within_margin: bool,
     /// The addresses that the lease publishes, to which peers send packets.
     pub published: Vec<IpAddr>,
 }
 
-/// Another node, by its lease.
+/// Another node, as its lease describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The node's name in its lease; the subnet if the lease contains no name.

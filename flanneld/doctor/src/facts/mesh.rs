@@ -15,7 +15,8 @@ pub struct Mesh {
     pub port: u16,
     /// Faults that all peers of a family have in common.
     pub faults: Vec<CommonFault>,
-    /// Numbers of lost probes and of all recent probes to all peers. `None` unless the losses are significant and single peers do not explain them.
+    /// Numbers of lost probes and of all recent probes to all peers. The value is `None` unless the losses
+    /// are significant and single peers do not explain them.
     pub lost_everywhere: Option<(u32, u32)>,
     /// Addresses of unknown senders, which probe this node by its id but have no lease in the store.
     pub strangers: Vec<IpAddr>,
@@ -35,7 +36,7 @@ pub struct CommonFault {
 }
 
 impl CommonFault {
-    /// Returns text about the share of peers that this node probed and that fail.
+    /// Returns text about the share of failing peers among the peers that this node probed.
     pub fn share(&self) -> String {
         let CommonFault {
             asked,
@@ -44,9 +45,9 @@ impl CommonFault {
             ..
         } = self;
         if failed == asked {
-            format!("all {asked} of {peers} peers that were probed fail alike")
+            format!("all {asked} probed peers (of {peers}) have the same fault")
         } else {
-            format!("{failed} of the {asked} of {peers} peers that were probed fail alike")
+            format!("{failed} of {asked} probed peers (of {peers}) have the same fault")
         }
     }
 }
@@ -80,11 +81,11 @@ pub struct Path {
     pub rtt: Option<u32>,
     /// The number of lost probes among the last 16.
     pub lost: u8,
-    /// The offset of the peer's clock from this node's, in milliseconds; positive if the peer's clock is ahead.
+    /// The offset of the peer's clock from this node's clock, in milliseconds; positive if the peer's clock is ahead.
     pub clock_ahead: Option<i64>,
-    /// The number of other queried nodes that reach the peer, and the number of those that do not.
+    /// The number of other queried nodes that reach the peer, and the number of queried nodes that do not reach it.
     pub others: Option<(u16, u16)>,
-    /// Seconds since this state began. For a peer that replies only to ping, at most the seconds since its last reply to a probe.
+    /// Seconds since this state began. For a peer that replies only to ping, this time is at most the time since its last reply to a probe.
     pub since: Option<u64>,
 }
 

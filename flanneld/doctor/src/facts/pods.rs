@@ -15,7 +15,7 @@ pub struct Pods {
     pub cni: Fact<Cni>,
     /// The addresses that host-local has reserved, by network.
     pub ipam: Fact<Vec<Ipam>>,
-    /// The address that mk-docker-opts.sh set for Docker's bridge; absent if it set no address.
+    /// The address that mk-docker-opts.sh set for Docker's bridge; absent if the script set no address.
     pub docker: Fact<IpNet>,
     /// Results of the probes on the path of pod packets, by family; absent without these probes.
     pub paths: Fact<Vec<PodPath>>,
@@ -32,14 +32,14 @@ pub struct PodPath {
     pub lost: Vec<(String, Lost)>,
     /// Whether probes of other peers pass.
     pub others_pass: bool,
-    /// The hardware address of a pod that has the source address. If so, flanneld sends no probes.
+    /// The hardware address of a pod that has the source address. If a pod has this address, flanneld sends no probes.
     pub taken_by: Option<String>,
 }
 
 /// Kind of lost pod packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lost {
-    /// No packets get lost, but packets arrive with another source address.
+    /// Packets that arrive with another source address; no packet is lost.
     Address,
     /// Packets of pods, or the replies to them.
     Everything,
@@ -106,6 +106,6 @@ pub struct Kept {
     pub file: PathBuf,
     /// The id of the container that has the address.
     pub container: String,
-    /// Whether that container is gone; `None` if unknown.
+    /// Whether the container is gone; `None` if unknown.
     pub gone: Option<bool>,
 }

@@ -13,7 +13,7 @@ pub struct Store {
     pub addresses: Vec<IpAddr>,
     /// The options with which commands in remedies reach the store.
     pub access: Access,
-    /// The reason why the store does not respond; absent while it responds.
+    /// The reason why the store does not respond; absent while the store responds.
     pub trouble: Fact<Problem>,
     /// The fault of the network configuration in the store; absent for a valid configuration.
     pub config: Fact<Problem>,
@@ -24,7 +24,7 @@ pub struct Store {
 /// A network configuration other than the configuration in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextConfig {
-    /// A valid configuration. Contains the names of the members that differ.
+    /// A valid configuration. The value contains the names of the members that differ.
     Other(Vec<String>),
     /// A missing or invalid configuration.
     Unusable {

@@ -23,7 +23,7 @@ pub struct Silent {
     pub key: String,
     /// The name of the device.
     pub device: String,
-    /// The UDP port on which that device listens.
+    /// The UDP port on which the device listens.
     pub port: Option<u16>,
     /// The address to which this node sends packets for the peer.
     pub endpoint: Option<SocketAddr>,

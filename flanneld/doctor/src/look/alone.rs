@@ -21,10 +21,10 @@ use std::path::Path;
 use types::profile::Device;
 use types::{Access, Detail, Encapsulation, Problem, Profile};
 
-/// Maximum number of routes for whose pod packets the doctor looks up routes.
+/// Maximum number of flannel's routes for which the doctor looks up the routes of pod packets.
 const MAX_LOOKUPS: usize = 32;
 /// Reason why most facts about the daemon are unavailable.
-const NO_DAEMON: &str = "flanneld does not answer on this node";
+const NO_DAEMON: &str = "flanneld does not respond on this node";
 
 /// Gathers facts without a daemon. `backends` are the backends that the network may have. `other` describes another kind of flanneld on this node.
 pub async fn facts(
@@ -52,7 +52,7 @@ pub async fn facts(
     let (running, silent, reasons) = by_status_file(status);
     let running = match other {
         Some(who) => Fact::unavailable(format!(
-            "another flanneld runs here ({who}): Go flannel, or a version without a socket"
+            "another flanneld runs on this node ({who}): Go flannel, or a version without a socket"
         )),
         None if running.known() == Some(&false) && !is_installed(look, subnet_file, &host) => {
             Fact::unavailable("flanneld is not installed on this host")
@@ -89,7 +89,7 @@ pub async fn facts(
         backends,
         network: match network {
             Some(network) => Fact::Known(network),
-            None => Fact::unavailable(format!("there is no {}", subnet_file.display())),
+            None => Fact::unavailable(format!("{} does not exist", subnet_file.display())),
         },
         host,
         daemon,
@@ -131,7 +131,7 @@ fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
     }
 }
 
-/// Whether this host has signs of flannel: its unit, options or files, a device, a CNI configuration, or kubelet's folder.
+/// Returns whether this host has signs of flannel: its unit, options or files, a device, a CNI configuration, or kubelet's folder.
 fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
     let places = &look.places;
     let files = places
@@ -158,7 +158,7 @@ fn of_store(address: IpAddr) -> Target {
     }
 }
 
-/// Returns the daemon's state from the status file: whether it runs, a note if its socket does not respond, and the reasons why it is not ready.
+/// Returns the daemon's state from the status file: whether it runs, a note about a silent socket, and the reasons why it is not ready.
 fn by_status_file(
     status: Fact<Option<StatusFile>>,
 ) -> (Fact<bool>, Vec<String>, Fact<BTreeMap<String, Problem>>) {
@@ -168,7 +168,7 @@ fn by_status_file(
         Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
     };
     let silent = match running.known() {
-        Some(true) => vec!["it runs, and its socket does not answer".to_owned()],
+        Some(true) => vec!["flanneld runs, but its socket does not respond".to_owned()],
         _ => Vec::new(),
     };
     let reasons = match status {
@@ -197,7 +197,7 @@ async fn look_at_network(
 ) {
     let Some(network) = network else {
         host.firewalls =
-            Fact::unavailable("the network of this node is not known: there is no subnet.env");
+            Fact::unavailable("the network of this node is unknown: subnet.env does not exist");
         return;
     };
     let underlay = daemon

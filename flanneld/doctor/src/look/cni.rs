@@ -44,7 +44,7 @@ fn plugins(path: &Path) -> Option<Vec<String>> {
     Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
 }
 
-/// Whether a configuration is Canal's, which is flannel with Calico's policies. Canal's configuration names only Calico's plugin.
+/// Returns whether a configuration belongs to Canal, which combines flannel with Calico's policies. Canal's configuration names only Calico's plugin.
 fn is_canals(name: &str) -> bool {
     name.contains("canal")
 }
@@ -91,14 +91,15 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     })
 }
 
-/// Whether a kubelet listens on its sockets. The folder does not prove this, because a removed kubelet may have left it.
+/// Returns whether a kubelet listens on its sockets. kubelet's folder does not prove that kubelet runs, because a removed kubelet may have
+/// left the folder.
 fn kubelet_runs(places: &Places) -> bool {
     ["pod-resources/kubelet.sock", "device-plugins/kubelet.sock"]
         .iter()
         .any(|socket| run_dir::api_socket::connect_to(&places.kubelet.join(socket)).is_ok())
 }
 
-/// Whether a CNI configuration uses flannel.
+/// Returns whether a CNI configuration uses flannel.
 pub(super) fn names_flannel(places: &Places) -> bool {
     configurations(places)
         .known()
@@ -118,7 +119,7 @@ pub(super) fn kept(
         // In a pod, a missing parent folder means that the node's folder is not mounted. If the node's folder is mounted, host-local has kept no address yet.
         Ok(None) if in_pod && !folder.parent().is_some_and(Path::is_dir) => {
             return Fact::unavailable(format!(
-                "the pod of flanneld does not see {}: its DaemonSet does not mount it",
+                "flanneld's pod cannot read {}: its DaemonSet does not mount this path",
                 folder.display()
             ));
         }
@@ -209,7 +210,7 @@ fn ports(host: &Host) -> Option<usize> {
 /// Returns the devices and configurations of other pod networks.
 pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
     let Some(interfaces) = host.interfaces.known() else {
-        return Fact::unavailable("the interfaces could not be read");
+        return Fact::unavailable("cannot read the interfaces");
     };
     let mut found = Vec::new();
     for interface in interfaces {
@@ -398,7 +399,7 @@ mod tests {
             kept(&nowhere, true, Some(&network()), &healthy_host())
                 .why()
                 .unwrap()
-                .contains("does not mount it")
+                .contains("does not mount this path")
         );
         let folder = places.ipam.join("cbr0");
         std::fs::create_dir_all(&folder).unwrap();

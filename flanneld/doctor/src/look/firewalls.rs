@@ -26,7 +26,7 @@ pub struct Programs {
     iptables: Option<Vec<(IpNet, Iptables)>>,
 }
 
-/// Whether an error hides rules. A program that is not installed has no rules.
+/// Returns whether a program that fails with this error may have rules. A program that is not installed has no rules.
 fn blinds(error: &ProgramError) -> bool {
     !matches!(error, ProgramError::Missing { .. })
 }
@@ -127,7 +127,7 @@ impl Programs {
         }
     }
 
-    /// Whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of its rules.
+    /// Returns whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of its rules.
     pub fn has_silent(&self) -> bool {
         self.iptables
             .iter()
@@ -149,7 +149,7 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     Some(reader::nft::read(&listing, extent))
 }
 
-/// Returns the iptables tables to list: `filter`, and the other existing tables. If nft cannot list tables, returns all of them.
+/// Returns the iptables tables to list: `filter`, and the other existing tables. If nft cannot list tables, returns all tables.
 fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
     let is_there = |name: &str| {
         listed.is_none_or(|rules| {
@@ -194,7 +194,7 @@ async fn barriers(
         .collect()
 }
 
-/// Finds the devices of chains in the family netdev. nft before 1.0.7 prints them only in its text output, not as JSON.
+/// Finds the devices of chains in the family netdev. nft before 1.0.7 prints these devices only in its text output, not as JSON.
 async fn find_devices(rules: &mut Rules) {
     let tables = rules
         .tables
@@ -220,7 +220,7 @@ async fn find_devices(rules: &mut Rules) {
     }
 }
 
-/// Returns the device in the text of a chain; `None` if the chain has several devices or none.
+/// Returns the device in the text of a chain; `None` if the chain has several devices or no device.
 fn device_in(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let name = words.windows(3).find_map(|three| match three {
@@ -230,7 +230,7 @@ fn device_in(text: &str) -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Lists the missing parts of tables until none are missing or the limit is reached.
+/// Lists the missing parts of tables until no part is missing or the limit is reached.
 async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Missing>) {
     let mut asked = BTreeSet::new();
     while asked.len() < PARTS {

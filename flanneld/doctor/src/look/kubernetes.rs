@@ -77,7 +77,7 @@ pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     logs.into_iter().rev().map(|(_, path)| path).collect()
 }
 
-/// Whether a text can be the name of a namespace.
+/// Returns whether a text can be the name of a namespace.
 fn is_name(text: &str) -> bool {
     (1..=63).contains(&text.len())
         && text

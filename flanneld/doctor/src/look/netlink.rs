@@ -18,7 +18,7 @@ pub struct Target {
     pub to: IpAddr,
     /// The owner of the address, as text.
     pub whose: String,
-    /// The owner of the address, as a kind.
+    /// The kind of the address's owner.
     pub kind: LookupPurpose,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct PodsOf<'a> {
     pub peers: &'a [PodPeer],
 }
 
-/// The kernel's replies about interfaces and routes. Each fact is unavailable independently of the others.
+/// The kernel's replies about interfaces and routes. Each fact is unavailable independently of the other facts.
 #[derive(Default)]
 pub(super) struct Seen {
     pub interfaces: Fact<Vec<Interface>>,
@@ -105,7 +105,7 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
     }
 }
 
-/// Whether a route forwards packets, or drops them without being flannel's.
+/// Returns whether a route forwards packets, or is another program's route that drops packets.
 fn is_wanted(route: &Route) -> bool {
     route.carries() || route.protocol != FLANNELD
 }
@@ -122,7 +122,7 @@ pub(super) async fn pod_routes(
         peers,
     }) = pods
     else {
-        return Fact::unavailable("the network of this node is not known");
+        return Fact::unavailable("the network of this node is unknown");
     };
     let wanted = pod_path::packets(interfaces, network, *underlay, peers);
     let (out, mut back): (Vec<PodPacket>, Vec<PodPacket>) =

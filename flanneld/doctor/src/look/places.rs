@@ -17,7 +17,7 @@ pub struct Places {
     pub ipam: PathBuf,
     /// The folders of container runtimes with an entry for each running container.
     pub containers: Vec<PathBuf>,
-    /// The sockets of container runtimes that use none of these folders.
+    /// The sockets of container runtimes that use none of the folders in `containers`.
     pub other_runtimes: Vec<PathBuf>,
     /// The options file that mk-docker-opts.sh writes for Docker.
     pub docker: PathBuf,

@@ -23,7 +23,7 @@ fn number(path: &str) -> Option<u64> {
     sysctl(path).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Whether rp_filter is strict on a device. The kernel applies the larger of the device's value and the value for all devices; 2 is loose.
+/// Returns whether rp_filter is strict on a device. The kernel applies the larger of the device's value and the value for all devices; 2 is loose.
 pub fn is_strict(device: &str) -> bool {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     sysctl(&format!("net/ipv4/conf/{device}/rp_filter"))
@@ -32,13 +32,13 @@ pub fn is_strict(device: &str) -> bool {
         == RP_FILTER_STRICT
 }
 
-/// Whether a device does not forward IPv4 although the host does.
+/// Returns whether a device does not forward IPv4 although the host does.
 pub(super) fn is_closed(device: &str) -> bool {
     sysctl("net/ipv4/ip_forward") == Some(1)
         && sysctl(&format!("net/ipv4/conf/{device}/forwarding")) == Some(0)
 }
 
-/// Whether the module br_netfilter is loaded.
+/// Returns whether the module br_netfilter is loaded.
 pub fn has_br_netfilter() -> bool {
     Path::new("/proc/sys/net/bridge").is_dir()
 }

@@ -14,15 +14,15 @@ pub(super) enum Unread {
     File(PathBuf, io::Error),
     /// A folder is unreadable.
     Folder(PathBuf, io::Error),
-    /// The kernel provides no netlink socket.
+    /// Failure of the kernel to provide a netlink socket.
     Netlink(KernelError),
-    /// The kernel does not list the interfaces.
+    /// Failure of the kernel to list the interfaces.
     Interfaces(KernelError),
-    /// The kernel does not list the routes.
+    /// Failure of the kernel to list the routes.
     Routes(KernelError),
-    /// The kernel does not list the policy routing rules.
+    /// Failure of the kernel to list the policy routing rules.
     PolicyRules(KernelError),
-    /// The kernel does not list the neighbours.
+    /// Failure of the kernel to list the neighbours.
     Neighbours(KernelError),
 }
 
@@ -47,17 +47,14 @@ impl fmt::Display for Unread {
             Unread::Folder(path, error) => write!(f, "{} cannot be read: {error}", path.display()),
             Unread::Netlink(error) => write!(f, "no netlink socket: {error}"),
             Unread::Interfaces(error) => {
-                write!(f, "the interfaces cannot be read (netlink): {error}")
+                write!(f, "cannot read the interfaces (netlink): {error}")
             }
-            Unread::Routes(error) => write!(f, "the routes cannot be read (netlink): {error}"),
+            Unread::Routes(error) => write!(f, "cannot read the routes (netlink): {error}"),
             Unread::PolicyRules(error) => {
-                write!(
-                    f,
-                    "the policy routing rules cannot be read (netlink): {error}"
-                )
+                write!(f, "cannot read the policy routing rules (netlink): {error}")
             }
             Unread::Neighbours(error) => {
-                write!(f, "the neighbours cannot be read (netlink): {error}")
+                write!(f, "cannot read the neighbours (netlink): {error}")
             }
         })
     }

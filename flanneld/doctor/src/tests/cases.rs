@@ -81,7 +81,7 @@ pub(super) fn of_store(cause: StoreCause, text: &str) -> Problem {
     )
 }
 
-/// Returns the choice of an interface that this flag named.
+/// Returns the choice of an interface that this flag names.
 pub(super) fn named_by(flag: &str) -> Choice {
     let why = format!("named by {flag}");
     Choice {
@@ -115,7 +115,7 @@ fn stopped(facts: &mut Facts, detail: Detail, text: &str) {
     facts.daemon.exit_report = exit_report(detail, text);
 }
 
-/// Puts the chosen interface behind VirtualBox's NAT, and another one on a host-only network.
+/// Puts the chosen interface behind VirtualBox's NAT, and another interface on a host-only network.
 pub(super) fn behind_nat(facts: &mut Facts) {
     named(facts, "eth0").addresses = vec![address("10.0.2.15/24")];
     inside(&mut facts.kubernetes).internal.clear();
@@ -258,7 +258,7 @@ pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     });
 }
 
-/// Faults, each with the only check that it raises apart from explained ones.
+/// Faults, each with the only check that the fault raises apart from explained checks.
 pub(super) const CASES: &[(&str, Spoil)] = &[
     ("wrong-interface", |facts| {
         behind_nat(facts);

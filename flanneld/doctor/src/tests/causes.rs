@@ -1,4 +1,4 @@
-//! Tests that the problem that ended a daemon explains its end, and that routes are scanned only once.
+//! Tests that the problem that ended a daemon explains its end, and that the doctor scans routes only once.
 
 use super::cases::{CASES, Spoil, exit_report, of_store, problem};
 use super::healthy::{healthy, peer};
@@ -79,7 +79,7 @@ fn cause_of_an_exit_ends_with_the_restart_command() {
     }
 }
 
-/// The command writes the configuration in use instead of an example. It never shows a configuration with a secret.
+/// The command writes the configuration in use instead of an example. The command never shows a configuration with a secret.
 #[test]
 fn configuration_in_use_is_put_back() {
     let commands = |in_use: Option<&str>| {
@@ -256,7 +256,7 @@ fn interface_that_went_down_after_it_was_read_has_its_command() {
     }
 }
 
-/// A scan of all routes for each route would take minutes.
+/// The doctor scans all routes only once, because a scan for each route would take minutes.
 #[test]
 fn ten_thousand_routes_are_scanned_once() {
     let net = |number: u32| {

@@ -1,4 +1,4 @@
-//! Tests that commands do no harm, and that a note says which changes do not survive a reboot.
+//! Tests that commands do no harm, and that a note names the changes that do not survive a reboot.
 
 use super::cases::{CASES, behind_nat, exit_report, named_by, of_store, problem};
 use super::healthy::{address, healthy, interface, path};
@@ -37,7 +37,7 @@ fn everything() -> Vec<Finding> {
     found
 }
 
-/// Runs a script. Panics if it contains a program that would change this machine, in case a test runs another command than it expects.
+/// Runs a script. Panics if the script contains a program that would change this machine, in case a test runs an unexpected command.
 fn run_in_shell(script: &str) -> std::process::Output {
     assert!(
         ![
@@ -54,7 +54,7 @@ fn run_in_shell(script: &str) -> std::process::Output {
         .unwrap()
 }
 
-/// Whether the change that a command makes is lost at a reboot.
+/// Returns whether the change that a command makes is lost at a reboot.
 fn is_fleeting(command: &str) -> bool {
     let words: Vec<&str> = command.split_whitespace().collect();
     let changes = |pair: &[&str]| {
@@ -329,7 +329,7 @@ fn small_mtu_of_all_peers_is_configured() {
     );
 }
 
-/// The command keeps the rest of the configuration, and writes nothing if it could not read the configuration.
+/// The command keeps the rest of the configuration, and writes nothing if it cannot read the configuration.
 #[test]
 fn mtu_command_changes_only_the_mtu() {
     let folder = tempfile::tempdir().unwrap();
@@ -569,7 +569,7 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
         );
         assert_eq!(
             finding.remedy.on,
-            "a machine with etcdctl and these files, such as this node"
+            "a machine with etcdctl and the files that the commands name, such as this node"
         );
         // In a pipeline the operator would not see etcdctl's own prompt for the password.
         let is_asked =
@@ -593,7 +593,7 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
     );
 }
 
-/// The package's unit does not change. The new drop-in takes precedence over it and over earlier drop-ins.
+/// The package's unit does not change. The new drop-in takes precedence over the package's unit and over earlier drop-ins.
 #[test]
 fn argument_of_the_unit_is_replaced_in_a_drop_in() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the findings about listings of firewalls and about sysctls of each family, and of corrected sysctls.
+//! Tests of the findings about firewall listings and about each family's sysctls, and tests of corrected sysctls.
 
 use super::healthy::healthy;
 use super::{causes, only, report};
@@ -191,7 +191,7 @@ fn sysctls_are_named_for_the_families_in_use() {
     let facts = with(&network(), &bad, Firewalls::default());
     assert_eq!(
         only(&facts, "ip-forward").to_string(),
-        "ip-forward: net.ipv4.ip_forward is 0: this node forwards no IPv4 packets between pods and other nodes; flanneld sets it if it is started with \
+        "ip-forward: net.ipv4.ip_forward is 0: this node forwards no IPv4 packets between pods and other nodes; flanneld sets this sysctl if you start flanneld with \
          --set-sysctls; remedy: sysctl -w net.ipv4.ip_forward=1; echo 'net.ipv4.ip_forward = 1' >> /etc/sysctl.d/99-zz-flannel.conf"
     );
 }
@@ -696,7 +696,7 @@ fn wall(family: &str, policy: &str, more: &str) -> String {
     )
 }
 
-/// Rules for a forward chain of both families whose policy is drop, and the number of families whose pod packets it still drops.
+/// Rules for a dual-stack forward chain with the policy drop, and the number of families whose pod packets the chain still drops.
 const RULES_OF_WALL: &[(&str, usize)] = &[
     ("ct state established,related accept", 2),
     ("ip saddr 10.9.0.0/16 accept", 2),

@@ -1,4 +1,4 @@
-//! Tests of the effects of firewall and sysctl commands, and whether they survive a reboot.
+//! Tests of the effects of firewall and sysctl commands, and of their persistence across reboots.
 
 use super::cases::CASES;
 use super::healthy::healthy;
@@ -30,7 +30,7 @@ const CHANGING: &[&str] = &[
     "neighbour-table",
 ];
 
-/// Returns the commands of these checks, for each prepared fault.
+/// Returns the commands of the checks in `CHANGING`, for each prepared fault.
 fn commands() -> Vec<(&'static str, Vec<String>)> {
     let mut all = Vec::new();
     for (check, spoil) in CASES.iter().filter(|(check, _)| CHANGING.contains(check)) {
@@ -241,7 +241,7 @@ fn iptables_rules_that_let_pods_pass_are_never_broken() {
     }
 }
 
-/// nftables rules of hosts with the severity of the finding. `{pods}` stands for the pods' network.
+/// nftables rules of hosts with the severity of the finding. `{pods}` represents the pods' network.
 const NFTABLES: &[(&str, Option<Severity>)] = &[
     ("ip saddr {pods} ct state new accept", None),
     ("ip saddr {pods} ip daddr {pods} accept", None),
@@ -292,7 +292,7 @@ fn nftables_rules_that_let_pods_pass_are_never_broken() {
     }
 }
 
-/// Runs the commands of a finding after these rules, exactly as printed, and returns the rules of a chain.
+/// Runs the printed commands of a finding unchanged after these rules, and returns the rules of a chain.
 fn applied(lines: &str, check: &str, chain: &str) -> Vec<String> {
     let found = by_iptables(lines)
         .into_iter()
@@ -610,7 +610,11 @@ fn peers_with_another_vni_are_no_firewalls_fault() {
     assert_eq!(
         (found.what.as_str(), found.remedy.commands.as_slice()),
         (
-            code_or_text("encap-blocked", "this node uses VNI 1, its peers use VNI 5").as_str(),
+            code_or_text(
+                "encap-blocked",
+                "this node uses VNI 1, but its peers use VNI 5"
+            )
+            .as_str(),
             &["systemctl restart flanneld".to_owned()][..]
         )
     );

@@ -1,4 +1,4 @@
-//! Tests of the NAT trap: every machine is behind its own NAT, and flannel has chosen that interface.
+//! Tests of the NAT trap: every machine is behind its own NAT, and flannel has chosen the NAT interface.
 
 use super::cases::{behind_nat, exit_report, named_by, problem};
 use super::healthy::healthy;
@@ -62,7 +62,7 @@ fn nat_trap_is_reported_with_its_remedy() {
         [
             "10.0.2.15/24 with the gateway 10.0.2.2: VirtualBox's, QEMU's or lima's own NAT",
             "node-2 at 192.0.2.2 and node-3 at 192.0.2.3 do not respond, not even to ping",
-            "the store at 192.0.2.250 is reached by eth1, 198.51.100.1",
+            "the route to the store at 192.0.2.250 uses eth1 (198.51.100.1)",
         ]
         .map(|text| code_or_text("wrong-interface", text))
     );
@@ -89,9 +89,13 @@ fn nat_marks_suffice_without_a_remote_store() {
     let finding = only(&facts, "wrong-interface");
     assert!(
         finding.remedy.commands.is_empty()
-            && finding.evidence.iter().any(|seen| seen
-                .text
-                .starts_with(&code_or_text("wrong-interface", "eth2 has 203.0.113.1"))),
+            && finding
+                .evidence
+                .iter()
+                .any(|seen| seen.text.starts_with(&code_or_text(
+                    "wrong-interface",
+                    "the interface eth2 has the address 203.0.113.1"
+                ))),
         "{finding:?}"
     );
 }
@@ -180,7 +184,7 @@ fn nat_trap_is_reported_without_a_running_daemon() {
             .any(|seen| seen.text.starts_with(&code_or_text(
                 "wrong-interface",
                 "the public address 10.0.2.15"
-            )) && !seen.text.contains("Nodes that")),
+            )) && !seen.text.contains("cannot distinguish")),
         "{finding:?}"
     );
     assert_eq!(
@@ -454,7 +458,7 @@ fn refused_right_is_granted_or_named() {
         what,
         code_or_text(
             "rbac",
-            "flanneld may not watch nodes: its account lacks the right"
+            "flanneld is not allowed to watch nodes: flanneld's account lacks the permission"
         )
     );
     assert!(

@@ -1,4 +1,4 @@
-//! Tests of WireGuard peers that complete no handshake: the likely causes, the findings that they explain, and those that explain them.
+//! Tests of WireGuard peers that complete no handshake: the likely causes, the explained findings, and the findings that explain silent peers.
 
 use super::cases::{block, silent, table, tunnels};
 use super::healthy::healthy;
@@ -55,8 +55,8 @@ fn silent_peer_is_reported_with_its_evidence() {
     );
     let text = seen(&finding);
     for part in [
-        "flannel-wg, UDP port 51820, has sent to 192.0.2.2:51821 for 40 s",
-        "no handshake was ever completed",
+        "flannel-wg (UDP port 51820) has sent packets to 192.0.2.2:51821 for 40 s",
+        "this node and the peer have never completed a handshake",
         "8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=",
     ] {
         assert!(
@@ -67,7 +67,7 @@ fn silent_peer_is_reported_with_its_evidence() {
     assert!(
         finding.why.starts_with(&code_or_text(
             "wireguard-silent",
-            "UDP port 51821 is filtered, "
+            "a firewall filters UDP port 51821, "
         )),
         "{}",
         finding.why
@@ -110,19 +110,19 @@ fn likely_causes_follow_from_what_is_known() {
     };
     assert!(
         why(&node(vec![initiates], [State::OverlayCut, State::Well]))
-            .starts_with("their preshared keys differ")
+            .starts_with("the preshared keys differ")
     );
     assert!(
         why(&node(
             vec![silent("node-2", 2)],
             [State::CutOff, State::Well]
         ))
-        .starts_with("that machine may be off")
+        .starts_with("the peer may be off")
     );
     let mut facts = node(vec![silent("node-2", 2)], [State::OverlayCut, State::Well]);
     change(&mut facts, |known| known.clock_behind = Some(900));
     assert!(why(&facts).contains(
-        "clock was set back: peers refuse its handshakes as repeated ones until 15 min have passed"
+        "clock was set back: peers refuse this node's handshakes as replays until 15 min have passed"
     ));
     assert!(
         seen(&only(&facts, "wireguard-silent"))
@@ -232,7 +232,11 @@ fn silent_peers_beyond_sixteen_are_counted() {
         (shown.len(), shown[16].what.as_str()),
         (
             17,
-            code_or_text("wireguard-silent", "the same is true for 4 more peers").as_str()
+            code_or_text(
+                "wireguard-silent",
+                "4 more peers complete no WireGuard handshake with this node"
+            )
+            .as_str()
         )
     );
     assert!(seen(shown[16]).contains(&code_or_text(

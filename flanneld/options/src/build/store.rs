@@ -101,7 +101,7 @@ impl EtcdFlags {
         }
     }
 
-    /// Returns the TLS options if at least one endpoint uses TLS, and warns about each endpoint that does not.
+    /// Returns the TLS options if at least one endpoint uses TLS, and warns about each endpoint without TLS.
     fn tls(
         &self,
         client: Option<(PathBuf, PathBuf)>,

@@ -1,6 +1,6 @@
-//! Common faults: if many peers fail at once, they have one cause. A sample of the peers reveals the fault, and the verdict applies to all peers.
-//! When one peer replies, the node probes other peers again. If any of these peers also replies, the fault is over. Otherwise the fault still applies
-//! to all peers that do not reply.
+//! Common faults: a single cause for many peers that fail at once. A sample of the peers reveals the fault, and the verdict applies to all peers.
+//! When one peer replies, the node probes other peers again. If any of the newly probed peers also replies, the fault is over. Otherwise the
+//! fault still applies to all peers that do not reply.
 
 use super::message::ANSWER_TIMEOUT;
 use super::peer::PeerState;
@@ -10,14 +10,15 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
-/// Number of different peers whose turns have to fail in a row before the node probes other peers. If half of a cluster is gone, such a row takes
-/// seconds.
+/// Number of different peers whose scheduled probes have to fail consecutively before the node probes other peers. If half of
+/// a cluster is gone, such a sequence of failures takes seconds.
 const IN_A_ROW: usize = 5;
 /// Number of other peers that a search probes at once.
 pub(super) const FRESH: usize = 8;
-/// Maximum number of these peers that may fail differently, because a peer may also have another fault.
+/// Maximum number of newly probed peers that may fail differently, because a peer may also have another fault.
 const MAX_UNLIKE: usize = 1;
-/// Number of additional peers that have to fail in a row after each search without a result. If half of a cluster is gone, such rows recur.
+/// Number of additional peers that have to fail consecutively after each search without a result. If half of a
+/// cluster is gone, such sequences of failures recur.
 const MORE_IN_A_ROW: usize = 2;
 /// Time without a failed search after which [`IN_A_ROW`] peers are sufficient again.
 const CAUTION_TIME: Duration = Duration::from_secs(300);
@@ -40,14 +41,14 @@ pub(super) struct CommonFault {
 /// The search for a common fault among the peers of one family.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// Peers whose turns failed in a row. `began` is the time of the first failure.
+    /// Peers whose scheduled probes failed consecutively. `began` is the time of the first failure.
     row: Vec<IpNet>,
     began: Duration,
     /// Other probed peers whose rounds are not over.
     open: BTreeSet<IpNet>,
     asked_at: Duration,
     verdicts: Vec<Verdict>,
-    /// Number of recent searches without a result, and the time at which the last of them ended.
+    /// Number of recent searches without a result, and the time at which the last search of these ended.
     in_vain: (usize, Duration),
     found: Option<CommonFault>,
 }
@@ -57,9 +58,9 @@ pub(super) struct Search {
 pub(super) enum Progress {
     /// No change.
     None,
-    /// All probed peers have the same fault. The verdict of these peers applies to the other peers from now on.
+    /// A fault that all probed peers have. The verdict on these peers applies to the other peers from now on.
     Found,
-    /// The common fault is over.
+    /// The end of the common fault.
     Over,
 }
 
@@ -85,7 +86,7 @@ impl Search {
         self.row.len() >= IN_A_ROW + MORE_IN_A_ROW * self.in_vain.0
     }
 
-    /// Records a turn that got a reply.
+    /// Records scheduled probes that got a reply.
     pub(super) fn passed(&mut self) {
         if self.open.is_empty() {
             self.row.clear();
@@ -203,7 +204,7 @@ impl Search {
     }
 }
 
-/// The searches of both families. One family may fail while the other works.
+/// The searches of both families. One family may fail while the other family works.
 #[derive(Debug, Default)]
 pub(super) struct CommonFaults {
     v4: Search,

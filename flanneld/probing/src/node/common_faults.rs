@@ -18,7 +18,7 @@ impl Node {
         self.common.of(Family::from(key)).found()
     }
 
-    /// Derives conclusions about all peers from a round of one peer. `passed` is whether replies were possible under the peer's previous verdict.
+    /// Derives conclusions about all peers from a round of one peer. `passed` states whether replies were possible under the peer's previous verdict.
     pub(super) fn conclude(
         &mut self,
         now: Now,
@@ -140,7 +140,7 @@ impl Node {
     }
 }
 
-/// Returns whether a turn failed because it got no reply over the overlay. For a turn without overlay probes, the underlay decides.
+/// Returns whether scheduled probes failed because no reply arrived over the overlay. If no scheduled probe used the overlay, the underlay decides.
 fn fails(evidence: &Evidence) -> bool {
     if evidence.asked_through() {
         !evidence.through()

@@ -49,16 +49,16 @@ impl Queue {
     }
 }
 
-/// Priority of a peer among those that wait for another round.
+/// Priority of a peer among the peers that wait for another round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    /// The peer is part of the search for a common fault, so its result decides about all peers.
+    /// A peer of the search for a common fault, whose result decides about all peers.
     Decisive,
-    /// A round has already shown a change. One more round confirms the change as a verdict.
+    /// A peer for which a round has already shown a change. One more round confirms the change as a verdict.
     Undecided,
-    /// The node probes the peer often, so the peer's verdict should be recent.
+    /// A peer that the node probes often, so that the peer's verdict should be recent.
     Sampled,
-    /// The walk probed the peer.
+    /// A peer that the walk probed.
     Walked,
 }
 

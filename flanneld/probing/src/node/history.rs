@@ -5,7 +5,7 @@ use super::moment::Moment;
 use crate::verdict::is_slow;
 use std::time::Duration;
 
-/// Number of probes that rows and views cover.
+/// Number of probes that reports and views cover.
 const SHOWN: u32 = 16;
 /// Number of the last probes that decide about recent loss: five minutes of probes to a peer of the sample.
 const LATELY: u32 = 37;
@@ -13,11 +13,11 @@ const LATELY: u32 = 37;
 const LOST_LATELY: u32 = 5;
 /// Number of losses among the last [`LATELY`] probes below which a lossy peer has recovered.
 const RECOVERED: u32 = 3;
-/// Number of replies in a row after which a lossy peer has recovered.
+/// Number of consecutive replies after which a lossy peer has recovered.
 const ANSWERED: u32 = 12;
 /// Number of probes from which the long-run loss also applies: one hour of probes to a peer of the sample.
 const LONG_RUN: u16 = 450;
-/// Number of probes after which both counters of the long run are halved.
+/// Number of probes after which the history halves both counters of the long run.
 const LONG_RUN_MAX: u16 = 2 * LONG_RUN;
 /// Largest number of probes per loss in the long run at which a peer is lossy.
 const LOST_IN_LONG_RUN: u16 = 50;

@@ -27,9 +27,9 @@ pub struct Node {
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
-    /// This node's last encoded row, and the time of the encoding.
+    /// This node's last encoded report, and the time of the encoding.
     pub(super) row: Option<(Duration, Vec<u8>)>,
-    /// Boxed, because a map that grows by single insertions has half empty nodes.
+    /// The peers by subnet, boxed because a map that grows by single insertions has half-empty nodes.
     pub(super) peers: BTreeMap<IpNet, Box<PeerState>>,
     /// Peers by their underlay address, sorted. The peers' overlay addresses follow from their subnets.
     pub(super) addresses: Vec<(IpAddr, IpNet)>,
@@ -50,7 +50,7 @@ pub struct Node {
     pub(super) common_notices: Vec<CommonNotice>,
 }
 
-/// The turns of peers, and the budgets for additional probes.
+/// The schedule of the peers' probes, and the budgets for additional probes.
 pub(super) struct Pace {
     pub(super) walk: Walk<IpNet>,
     pub(super) sample: Sample<IpNet>,
@@ -259,7 +259,7 @@ impl Node {
             .fold(self.pace.walk.next(), Duration::min)
     }
 
-    /// Returns whether no probe beyond the usual turns is outstanding, so that no reply is urgent.
+    /// Returns whether no probe beyond the scheduled probes is outstanding, so that no reply is urgent.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn is_calm(&self) -> bool {
         self.sessions.open.is_empty()
@@ -284,7 +284,7 @@ impl Node {
         self.pace.sample.delay(by);
     }
 
-    /// Removes and returns the packets to be sent.
+    /// Removes and returns the packets to send.
     pub fn take_sends(&mut self) -> Vec<Send> {
         std::mem::take(&mut self.out)
     }

@@ -18,7 +18,7 @@ pub(super) const ROUND_COST: u32 = 3;
 /// The time on two clocks: a monotonic clock and the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Monotonic time since any fixed point.
+    /// Monotonic time since an arbitrary fixed point.
     pub at: Duration,
     /// Wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
@@ -27,9 +27,9 @@ pub struct Now {
 /// Numbers, addresses and MTUs of the node itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalNode {
-    /// The node's number in IPv4.
+    /// The number that identifies the node on the wire in IPv4.
     pub who_v4: Option<u64>,
-    /// The node's number in IPv6.
+    /// The number that identifies the node on the wire in IPv6.
     pub who_v6: Option<u64>,
     /// The node's IPv4 subnet.
     pub subnet_v4: Option<IpNet>,
@@ -39,7 +39,8 @@ pub struct LocalNode {
     pub overlay_v4: Option<IpAddr>,
     /// The node's current IPv6 address in the overlay, if any.
     pub overlay_v6: Option<IpAddr>,
-    /// Whether each node has an overlay device with the first address of its subnet. Otherwise nodes probe the pods' bridge when it exists.
+    /// Whether each node has an overlay device with the first address of its subnet. Without such a device,
+    /// nodes probe the pods' bridge, if the bridge exists.
     pub device: bool,
     /// Whether the node may send probes over the underlay, unencrypted.
     pub clear: bool,
@@ -50,7 +51,7 @@ pub struct LocalNode {
 }
 
 impl LocalNode {
-    /// Returns the node's number in a family.
+    /// Returns the number that identifies the node on the wire in an address family.
     pub fn who(&self, family: Family) -> Option<u64> {
         family.pick(self.who_v4, self.who_v6)
     }
@@ -73,7 +74,7 @@ pub enum Send {
     Datagram {
         /// The path, which selects the socket.
         path: Path,
-        /// The address of the peer on that path.
+        /// The address of the peer on the probe's path.
         to: IpAddr,
         /// The UDP payload: a message of [`crate::wire`].
         bytes: Vec<u8>,
@@ -91,7 +92,7 @@ pub enum Send {
     Ping {
         /// The path, which selects the socket.
         path: Path,
-        /// The address of the peer on that path.
+        /// The address of the peer on the probe's path.
         to: IpAddr,
         /// A number that the reply repeats.
         nonce: u64,
@@ -103,7 +104,7 @@ pub enum Send {
 /// An unparsed datagram that arrived on the probe port.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// The path of the socket that received it.
+    /// The path of the socket that received the datagram.
     pub path: Path,
     /// The source address, which may be forged.
     pub from: IpAddr,
@@ -206,7 +207,7 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// All kinds, in the order of `place`.
+    /// All kinds of probes, in the order of `place`.
     pub(super) const ALL: [Asked; 6] = [
         Asked::Overlay { full: false },
         Asked::Overlay { full: true },

@@ -125,7 +125,7 @@ impl PeerState {
         }
     }
 
-    /// Returns whether the peer takes its turn in long probes.
+    /// Returns whether this node includes the peer in its rotation of long probes.
     pub(super) fn is_asked_long(&self) -> bool {
         let present = self.standing.present;
         !present.ping_only && present.state.impact() <= Impact::None

@@ -26,7 +26,7 @@ pub(super) struct Round {
     pub refused: bool,
     /// Whether a ping got a reply.
     pub ponged: bool,
-    /// Whether a fault that all peers have in common began or ended meanwhile, which explains the losses.
+    /// Whether a fault that all peers have in common began or ended during the round, which explains the losses.
     pub explained: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct PeerState {
     pub target: Target,
     /// The peer's number on the wire, for pseudo-random orders; 0 if the number cannot be computed.
     pub who: u64,
-    /// The number of the peer's subnet in rows.
+    /// The number of the peer's subnet in reports.
     pub short: u32,
     pub standing: DebouncedVerdict,
     /// The verdict, including the states `slow` and `loses-some`.
@@ -63,7 +63,7 @@ pub(super) struct PeerState {
     pub refuses: bool,
     /// Whether the peer replied during a common fault of its family.
     pub exempt: bool,
-    /// Whether probes over the underlay get lost while the overlay works, because a firewall lets in only the tunnel.
+    /// Whether a firewall that accepts only the tunnel drops probes over the underlay, while the overlay works.
     pub tunnel_only: bool,
     /// The peer's overlay address, as the peer itself reports it.
     pub answers_at: Option<IpAddr>,
@@ -73,7 +73,7 @@ pub(super) struct PeerState {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
     pub count: u32,
-    /// The round of long probes in which the peer got its last long probe.
+    /// Number of the rotation of long probes in which the peer got its last long probe.
     pub full_done: u32,
     /// Number of rounds since the last turn began.
     pub rounds: u8,
@@ -91,7 +91,7 @@ pub(super) struct Times {
     pub reconsidered: Option<Moment>,
 }
 
-/// The last times on each path.
+/// Times of the last packets on each path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PathTimes {
     pub overlay: Option<Moment>,

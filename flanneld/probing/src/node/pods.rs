@@ -151,7 +151,7 @@ mod tests {
         node
     }
 
-    /// Returns the reply to a message from this address, and the packets that are queued with it.
+    /// Returns the reply to a message from this address, and the packets that are queued with the reply.
     fn answered(node: &mut Node, from: &str, bytes: &[u8]) -> (Option<Vec<u8>>, Vec<Send>) {
         let datagram = Datagram {
             path: Path::Overlay,

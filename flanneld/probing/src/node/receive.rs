@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Node {
-    /// Handles a datagram. Returns the reply if the datagram is a probe that deserves a reply.
+    /// Handles a datagram. Returns the reply if the datagram is a probe to which this node has to reply.
     pub fn receive(&mut self, now: Now, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         match parse(datagram.bytes) {
             Some(Message::Echo(header, body)) if header.kind == MessageKind::EchoQuestion => {
@@ -43,8 +43,8 @@ impl Node {
         }
     }
 
-    /// Returns the outstanding probe to which this message replies. This node sent the probe to this address over this path, and the reply is for
-    /// this node.
+    /// Returns the outstanding probe to which this message replies. This node must have sent the probe to
+    /// this address over this path, and the reply must be for this node.
     fn awaited(
         &mut self,
         nonce: u64,
@@ -248,7 +248,7 @@ impl Node {
         }
     }
 
-    /// Returns the peer that sent a probe: the source address belongs to a lease in force, on this path.
+    /// Returns the peer that sent a probe, if the source address belongs to a lease in force on this path.
     pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&PeerState> {
         let address = datagram.from;
         match datagram.path {

@@ -15,8 +15,8 @@ use types::reachability::{Impact, State};
 
 /// Maximum number of rounds after a turn.
 const MAX_ROUNDS: u8 = 5;
-/// Number of rounds after which a round has two long probes. The verdict that the MTU is too small rests only on long probes, and one in fifty of
-/// them may get lost by chance.
+/// Number of rounds after which a round has two long probes. The verdict that the MTU is too small rests only
+/// on long probes. One in fifty long probes may get lost by chance.
 const DOUBLE_FROM: u8 = 2;
 /// Time after which a slow round trip becomes the usual round trip.
 const SLOW_FOR_LONG: Duration = Duration::from_secs(3600);
@@ -228,7 +228,7 @@ impl Node {
         Some((was, is))
     }
 
-    /// Probes a peer soon because another node does not reach it. That node may be the first to notice a fault.
+    /// Probes a peer soon because another node does not reach it. The other node may be the first to notice a fault.
     pub(super) fn hinted(&mut self, now: Now, short: u32) {
         if self.pace.hints.ready_at(now.at, ROUND_COST) > now.at {
             return;
@@ -250,7 +250,7 @@ impl Node {
         }
     }
 
-    /// Probes a peer at once after the peer's own probe arrived, if the verdict on the peer is `broken` or rests only on ping.
+    /// Probes a peer at once after the peer's own probe arrives, if the verdict on the peer is `broken` or rests only on ping.
     pub(super) fn reconsider(&mut self, now: Now, key: IpNet, path: Path) {
         let fault = self.fault_of(&key);
         let Some(peer) = self.peers.get_mut(&key) else {

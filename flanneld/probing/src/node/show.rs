@@ -259,7 +259,7 @@ impl Node {
         })
     }
 
-    /// Returns the name of a node. Falls back to the node's subnet, and to its number for an unknown node.
+    /// Returns the name of a node. Falls back to the subnet of a node without a name, and to the number of an unknown node.
     pub(super) fn name_of(&self, who: u64) -> String {
         let known = self
             .peers
@@ -323,7 +323,7 @@ impl Node {
         })
     }
 
-    /// Returns this node's own row.
+    /// Returns this node's own report.
     pub(super) fn body(&self, now: Now) -> Body {
         let cell = |peer: &PeerState| Wire {
             subnet: peer.short,

@@ -34,7 +34,7 @@ impl Tokens {
         sure
     }
 
-    /// Returns whether the peer has repeated this node's token. From then on, a probe that does not repeat the token is not from the peer.
+    /// Returns whether the peer has repeated this node's token. After that repetition, a probe that does not repeat the token is not from the peer.
     pub(super) fn is_sure(&self) -> bool {
         self.sure.is_some()
     }

@@ -8,7 +8,7 @@ use types::reachability::State;
 
 /// Number of turns between two probes of a peer that replies only to ping.
 const QUESTION_INTERVAL: u32 = 10;
-/// Number of turns between two long pings of such a peer.
+/// Number of turns between two long pings of a peer that replies only to ping.
 const LONG_PING_INTERVAL: u32 = 4;
 /// Number of turns between two MTU searches while the MTU is too small.
 const MTU_SEARCH_INTERVAL: u32 = 8;

@@ -1,4 +1,4 @@
-//! Rows of other nodes, and whether a client views them.
+//! Cached reports of other nodes, and the client that views these reports.
 
 use crate::limits::Bucket;
 use crate::rows::{self, Body};
@@ -6,29 +6,29 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Minimum time between two row requests to a node.
+/// Minimum time between two report requests to a node.
 const ROW_INTERVAL: Duration = Duration::from_secs(5);
-/// Average time between two row requests for a status page that stays open, which bounds what the page costs in a large cluster.
+/// Average time between two report requests for an open status page, which limits the page's cost in a large cluster.
 const PAGE_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum time between two row requests to a node for a status page. It is shorter than [`ROW_LIFETIME`] by the time of a round.
+/// Maximum time between two report requests to a node for a status page. This maximum is shorter than [`ROW_LIFETIME`] by the time of a round.
 const MAX_PAGE_INTERVAL: Duration = Duration::from_secs(180);
-/// Time for which the cache keeps a row.
+/// Time for which the cache keeps a report.
 const ROW_LIFETIME: Duration = Duration::from_secs(300);
-/// Minimum time between two rounds of row requests about a failing peer, while no client views rows.
+/// Minimum time between two rounds of report requests about a failing peer, while no client views reports.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The cached row of another node.
+/// The cached report of another node.
 #[derive(Debug, Default)]
 pub(super) struct CachedRow {
     pub(crate) asked_at: Duration,
     pub(crate) answered_at: Option<Duration>,
-    /// The row in the encoding of the wire, because the cache may contain rows of ten thousand nodes.
+    /// The report in the encoding of the wire, because the cache may contain reports of ten thousand nodes.
     pub bytes: Box<[u8]>,
     pub attempts: u8,
 }
 
 impl CachedRow {
-    /// Returns the expiry of the row.
+    /// Returns the expiry of the report.
     pub(super) fn until(&self) -> Duration {
         self.answered_at.unwrap_or(self.asked_at) + ROW_LIFETIME
     }
@@ -39,17 +39,17 @@ impl CachedRow {
     }
 }
 
-/// The client that views the rows of other nodes.
+/// The client that views the reports of other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// A command, which shows the rows once.
+    /// A command, which shows the reports once.
     Command,
     /// A status page, which may stay open for hours.
     Page,
 }
 
 impl Client {
-    /// Returns the minimum time between two row requests to each of `nodes` nodes.
+    /// Returns the minimum time between two report requests to each of `nodes` nodes.
     fn row_interval(self, nodes: usize) -> Duration {
         match self {
             Self::Command => ROW_INTERVAL,
@@ -64,13 +64,13 @@ impl Client {
 pub(super) struct Viewer {
     pub(crate) budget: Bucket,
     pub until: Option<Duration>,
-    /// The client that requested rows last.
+    /// The last client that requested reports.
     client: Client,
     pub queue: VecDeque<IpNet>,
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
     pub(crate) wants_witnesses: bool,
-    /// The failing peer that row requests name, by the number of its subnet.
+    /// The failing peer that report requests name, by the number of its subnet.
     pub about: Option<u32>,
     pub rows: BTreeMap<IpNet, CachedRow>,
 }
@@ -90,13 +90,13 @@ impl Viewer {
         }
     }
 
-    /// Requests rows for a client until a time.
+    /// Requests reports for a client until this time.
     pub(super) fn look(&mut self, client: Client, until: Duration) {
         self.client = client;
         self.until = Some(until);
     }
 
-    /// Returns when all rows may be requested again. `None` means that they were not requested yet.
+    /// Returns the time at which this node may request all reports again. `None` means that this node has not requested any report yet.
     pub(super) fn refill_at(&self) -> Option<Duration> {
         // With both families a node is two peers, but has one row.
         self.filled_at
@@ -109,7 +109,7 @@ impl Viewer {
         self.queue.retain(|key| stays(key));
     }
 
-    /// Requests the rows of some other nodes because peers fail: the peer with this subnet number, or all peers.
+    /// Requests the reports of some other nodes because peers fail: the peer with this subnet number, or all peers.
     pub(super) fn trouble(&mut self, now: Duration, about: Option<u32>) {
         if self
             .troubled_at
@@ -121,7 +121,7 @@ impl Viewer {
         }
     }
 
-    /// Returns whether the next row request to a node uses the underlay.
+    /// Returns whether the next report request to a node uses the underlay.
     pub(super) fn goes_over_underlay(&self, key: &IpNet) -> bool {
         self.rows
             .get(key)

@@ -1,4 +1,4 @@
-//! Requests for the rows of other nodes.
+//! Requests for the reports of other nodes.
 
 use super::machine::Node;
 use super::message::{Now, Waiting, What};
@@ -9,16 +9,16 @@ use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// Time after a view during which this node requests rows.
+/// Time after a view during which this node requests reports.
 const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of other nodes that get a row request when a peer fails.
+/// Maximum number of other nodes that get a report request when a peer fails.
 const MAX_WITNESSES: usize = 16;
-/// Maximum number of peers in the cached rows of other nodes. This number covers all peers of some 140 nodes; with more nodes, rows contain only the
-/// worst peers.
+/// Maximum number of peers in the cached reports of other nodes. This number covers all peers of some 140 nodes.
+/// With more nodes, reports contain only the worst peers.
 const MAX_CELLS: usize = 20_200;
 
 impl Node {
-    /// Requests other nodes' rows for a client for the next ten seconds.
+    /// Requests other nodes' reports for a client for the next ten seconds.
     pub fn request_rows(&mut self, client: Client, now: Now) {
         self.viewer.look(client, now.at + VIEWER_TIMEOUT);
     }

@@ -8,7 +8,7 @@ use tracing::{Level, debug, info, warn};
 use types::printable;
 use types::reachability::{Impact, State};
 
-/// Maximum number of lines in a [`WINDOW`].
+/// Maximum number of logged lines in a [`WINDOW`].
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -32,7 +32,7 @@ impl Log {
                 if self.left_out > 0 {
                     warn!(
                         count = self.left_out,
-                        remedy = "`flannelctl peers` shows all states",
+                        remedy = "run `flannelctl peers` to list all states",
                         "more peers changed their state than the log shows"
                     );
                 }
@@ -71,8 +71,8 @@ pub(super) fn report_common(notices: &[CommonNotice]) {
             let reason = meaning(state);
             warn!(
                 %family, asked, peers, to = %state, reason,
-                remedy = "`flannelctl doctor` names the cause",
-                "all probed peers fail alike; assuming the same for the others"
+                remedy = "run `flannelctl doctor` to find the cause",
+                "all probed peers have the same fault; assuming the same fault for the other peers"
             );
         } else {
             info!(%family, peers, "peers reply again; their own verdicts apply");
@@ -106,13 +106,15 @@ fn meaning(state: State) -> &'static str {
         State::Well => "probes get replies",
         State::Slow => "replies take much longer than usual",
         State::LosesSome => "some probes get no reply",
-        State::SmallMtu => "packets as large as the MTU of pods do not arrive there",
-        State::OneWay => "it receives our probes, but its replies over the overlay do not arrive",
-        State::OverlayCut => {
-            "it replies over the underlay, but our packets over the overlay do not arrive there"
+        State::SmallMtu => "packets as large as the MTU of pods do not reach the peer",
+        State::OneWay => {
+            "the peer receives this node's probes, but the peer's replies over the overlay do not arrive"
         }
-        State::CutOff => "it does not reply over the overlay or the underlay",
-        State::WrongNode => "another node replies at its address",
+        State::OverlayCut => {
+            "the peer replies over the underlay, but this node's packets over the overlay do not reach the peer"
+        }
+        State::CutOff => "the peer does not reply over the overlay or the underlay",
+        State::WrongNode => "another node replies at the peer's address",
     }
 }
 

@@ -42,7 +42,8 @@ pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     rest.first_chunk().map(|nonce| u64::from_be_bytes(*nonce))
 }
 
-/// Returns the nonce of this node's probe from an ICMP error by which the destination refuses that probe. Such an error proves that the path works.
+/// Returns the nonce of this node's probe from an ICMP error by which the destination refuses that probe. An
+/// ICMP error from the destination proves that the path works.
 pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use types::problem::{PortPurpose, text};
 use types::{Coded, Detail, Family};
 
-/// A socket by its path, its family, and whether it is for ping.
+/// Identity of a socket: its path, its family, and whether it is for ping.
 pub(super) type Place = (Path, Family, bool);
 
 /// A socket that the prober cannot use.
@@ -22,9 +22,9 @@ pub(super) struct Unusable {
 /// Reason why a socket is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Another flanneld on this host uses the port for its tunnel. Contains the device or the network of the tunnel.
+    /// Port that another flanneld on this host uses for its tunnel. Contains the device or the network of the other flanneld's tunnel.
     Lent(String),
-    /// The kernel refuses the socket. Contains the kind and the text of the error.
+    /// Socket that the kernel refuses. Contains the kind and the text of the error.
     Refused(io::ErrorKind, String),
 }
 
@@ -92,12 +92,12 @@ impl fmt::Display for Unusable {
                 }
                 Why::Refused(io::ErrorKind::AddrInUse, error) => write!(
                     f,
-                    "{error}; another program has the port: find it with `ss -lunp sport = :{}` and `ip -d link show type vxlan`, or {}",
+                    "{error}; another program uses the port: find the program with `ss -lunp sport = :{}` and `ip -d link show type vxlan`, or {}",
                     self.address.port(),
                     other_port("the network")
                 ),
                 Why::Refused(io::ErrorKind::PermissionDenied, error) => {
-                    write!(f, "{error}; it needs CAP_NET_RAW")
+                    write!(f, "{error}; give flanneld CAP_NET_RAW")
                 }
                 Why::Refused(_, error) => write!(f, "{error}; flanneld retries"),
             }
@@ -108,7 +108,7 @@ impl fmt::Display for Unusable {
 impl std::error::Error for Unusable {}
 
 fn other_port(whose: &str) -> String {
-    format!("set another one with --probe-port on every node of {whose}")
+    format!("set another port with --probe-port on every node of {whose}")
 }
 
 /// Returns the name of a socket for a log line.

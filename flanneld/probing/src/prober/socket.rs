@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::unix::AsyncFd;
 
-/// Size of the receive buffer in bytes. The buffer holds packets that arrive while this program does not run.
+/// Size of the receive buffer in bytes. The buffer holds packets that arrive while the kernel does not schedule this program.
 const RECEIVE_BUFFER: usize = 1 << 20;
 /// Maximum length in bytes of a datagram that the socket reads, which exceeds every probed MTU.
 pub(super) const MAX_DATAGRAM: usize = 65_536;
@@ -50,7 +50,7 @@ pub(super) struct Registered {
     registered: Option<AsyncFd<Socket>>,
     /// The address to which the socket is bound.
     pub address: SocketAddr,
-    /// Time at which a read last found the socket empty. Packets in the current read arrived later.
+    /// Time at which a read last found the socket empty. Packets in the current read arrived after this time.
     emptied: Instant,
 }
 
@@ -220,9 +220,10 @@ impl Registered {
     }
 }
 
-/// Builds the filter of a datagram socket. The filter drops other packets before they take space in the buffer. Otherwise a flood of such packets
-/// would displace the packets of nodes. Nodes send from the probe port. In the overlay, they send from the first or the second address of a subnet,
-/// which pods do not have. Pod probes may come from any port of these addresses or of a subnet's pod-probe address.
+/// Builds the filter of a datagram socket. The filter drops packets of other senders before these packets take space in the buffer. Without the
+/// filter, a flood of other packets would displace the packets of nodes. Nodes send from the probe port. In the overlay,
+/// nodes send from the first or the second address of a subnet, which pods do not have. Pod probes may come from any port
+/// of a node's overlay addresses or of a subnet's pod-probe address.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.
     let port = [
@@ -261,8 +262,8 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         .collect()
 }
 
-/// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings and errors about its probes. A flood of other errors
-/// therefore displaces no reply.
+/// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings, and errors
+/// about this node's probes. Therefore, a flood of errors about other packets displaces no reply.
 fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     vec![
         SockFilter::new(HEADER_LENGTH, 0, 0, 0),
@@ -323,7 +324,7 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// Returns the senders that a socket accepts. A sender is an address, whether it uses the receiver's port, and its message.
+    /// Returns the senders that a socket accepts. A sender consists of an address, whether the sender uses the receiver's port, and a message.
     fn read_of(
         hosts: Option<u32>,
         anew: Option<u32>,

@@ -1,4 +1,4 @@
-//! The sockets of a node: for each path and family, one for probes and replies, and one for ping.
+//! The sockets of a node: for each path and family, one socket for probes and replies, and one socket for pings.
 
 use super::ping;
 use super::problem::{Place, Unusable, Why, name};
@@ -53,7 +53,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Creates the set without any socket. `id` is the identifier of pings.
+    /// Creates an empty set of sockets. `id` is the identifier of pings.
     pub(super) fn new(port: u16, id: u16) -> Self {
         Self {
             port,
@@ -65,13 +65,14 @@ impl Sockets {
         }
     }
 
-    /// Returns which sockets are open.
+    /// Returns the places of the open sockets.
     pub(super) fn places(&self) -> BTreeSet<Place> {
         self.open.keys().copied().collect()
     }
 
-    /// Opens and closes sockets until exactly these exist. `hosts` are the bits that distinguish a node's overlay address from its pods' addresses, for
-    /// IPv4 and IPv6. `clear` is set if probes may travel over the underlay. `yields_to` is the tunnel that uses the port.
+    /// Opens and closes sockets until exactly the sockets for `wanted` exist. `hosts` are the bits that distinguish a
+    /// node's overlay address from its pods' addresses, for IPv4 and IPv6. `clear` is true if probes may travel over the
+    /// underlay. `yields_to` is the tunnel that uses the port.
     pub(super) fn follow(
         &mut self,
         wanted: &[(Path, IpAddr)],
@@ -102,7 +103,7 @@ impl Sockets {
                     && !is_ping
                     && let Err(error) = open.let_send(hosts(&place))
                 {
-                    tracing::debug!(address = %open.address, error = %error, "cannot change which senders a probe socket accepts");
+                    tracing::debug!(address = %open.address, error = %error, "cannot change the senders that a probe socket accepts");
                 }
                 continue;
             }
@@ -147,7 +148,7 @@ impl Sockets {
         self.problems.values().map(Unusable::shown).collect()
     }
 
-    /// Sets whether received packets wake the program. Returns whether packets of all sockets wake it.
+    /// Sets whether received packets wake the program. Returns whether packets of all sockets wake the program.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {

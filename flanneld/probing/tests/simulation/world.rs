@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
-/// The network between two nodes. The first of two values is for packets of the node with the lower number.
+/// The network between two nodes. In each pair of values, the first value applies to packets from the node with the lower number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub overlay: [bool; 2],
@@ -36,7 +36,7 @@ impl Default for Link {
     }
 }
 
-/// Counters of what one node sent and received.
+/// Counters of the probes that one node sent and received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Count {
     pub questions: u32,
@@ -72,13 +72,13 @@ pub(crate) struct World {
     /// Whether firewalls drop the probe port on all nodes.
     pub filtered: bool,
     pub no_ping: bool,
-    /// The node whose rows are false.
+    /// The node whose reports are false.
     pub liar: Option<usize>,
     pub sent_rows: usize,
     /// Number of datagrams sent over the underlay.
     pub underlay: usize,
     pub counts: Vec<Count>,
-    /// Whether the overlay encrypts, so that nothing may be sent in the clear.
+    /// Whether the overlay encrypts packets, so that nodes may send nothing in the clear.
     encrypted: bool,
     /// Machines that are off or whose cables are cut.
     pub off: BTreeSet<usize>,
@@ -91,13 +91,13 @@ pub(crate) struct World {
     pub clocks: BTreeMap<usize, i64>,
     /// The nodes that run the state machine. A stub replies for a `None`.
     nodes: Vec<Option<Node>>,
-    /// When a stub last received a probe of a node. The flag is true for the overlay.
+    /// Time at which a stub last received a probe of a node. The flag is true for the overlay.
     heard: HashMap<(usize, usize, bool), Duration>,
     links: HashMap<(usize, usize), Link>,
     /// The node that holds the address of another node.
     holders: BTreeMap<usize, usize>,
     stalled: BTreeMap<usize, Duration>,
-    /// When each node wants to be woken. Wake events at other times are stale.
+    /// Time at which each node next wakes up. Wake events at other times are stale.
     wakes: Vec<Duration>,
     events: BinaryHeap<Reverse<(Duration, u64, usize, Event)>>,
     number: u64,
@@ -155,7 +155,7 @@ impl World {
         world
     }
 
-    /// Creates a cluster in which only some nodes run the state machine. The others are stubs, which reply as nodes do and keep no other state.
+    /// Creates a cluster in which only some nodes run the state machine. The other nodes are stubs, which reply as nodes do and keep no other state.
     pub(crate) fn with_stubs(count: usize, real: &BTreeSet<usize>) -> Self {
         let mut world = Self::with_seed(0, 1);
         world.nodes = (0..count).map(|_| None).collect();
@@ -284,7 +284,7 @@ impl World {
         self.wake(node);
     }
 
-    /// Stops the daemon of a node for a while. It then reads the packets that arrived meanwhile.
+    /// Stops the daemon of a node for a while. The daemon then reads the packets that arrived meanwhile.
     pub(crate) fn stall(&mut self, node: usize, time: Duration) {
         self.stalled.insert(node, self.now.at + time);
         self.run(time);
@@ -297,7 +297,7 @@ impl World {
         self.look_as(Client::Command, node);
     }
 
-    /// Requests rows for this client at a node.
+    /// Requests the reports of other nodes for this client at a node.
     pub(crate) fn look_as(&mut self, client: Client, node: usize) {
         let now = self.now_at(node);
         self.node_mut(node).request_rows(client, now);
@@ -323,7 +323,7 @@ impl World {
         self.node(node).show(self.now_at(node), 8473, Vec::new())
     }
 
-    /// Returns the verdict of a node on another one.
+    /// Returns the verdict of a node on another node.
     pub(crate) fn state(&self, node: usize, on: usize) -> State {
         self.node(node).state(&subnet(on)).unwrap()
     }
@@ -333,12 +333,12 @@ impl World {
         self.node(node).show_faults(self.now)
     }
 
-    /// Returns how many peers of a node are in each state.
+    /// Returns the number of a node's peers in each state.
     pub(crate) fn tally(&self, node: usize) -> BTreeMap<State, u32> {
         self.node(node).counts()
     }
 
-    /// Returns how many rows are requested in half a minute because peers are in trouble.
+    /// Returns the number of reports that nodes request in half a minute because of peers with faults.
     pub(crate) fn rows_of_trouble(&self) -> usize {
         16 * (0..self.nodes.len())
             .filter(|node| {
@@ -370,7 +370,7 @@ impl World {
         self.set_time(end);
     }
 
-    /// Runs until the condition holds. Returns the time that took, or `None` if it does not hold in time.
+    /// Runs until the condition holds. Returns the time until the condition holds, or `None` if the deadline passes first.
     pub(crate) fn until(
         &mut self,
         deadline: Duration,
@@ -582,7 +582,7 @@ impl World {
         }
     }
 
-    /// Returns when a packet of this length arrives, or `None` if it does not pass.
+    /// Returns the time at which a packet of this length arrives, or `None` if the packet does not pass.
     fn passes(&mut self, from: usize, to: usize, path: Path, length: usize) -> Option<Duration> {
         let link = self
             .links
@@ -615,7 +615,7 @@ impl World {
         }
     }
 
-    /// Kernels reply to pings even if no daemon runs.
+    /// Sends a ping, to which the target's kernel replies even if no daemon runs.
     fn ping(&mut self, node: usize, address: IpAddr, path: Path, nonce: u64, length: u16) {
         let to = node_at(address);
         let length = usize::from(length.max(36));
@@ -637,7 +637,7 @@ impl World {
     }
 }
 
-/// Returns a row in which every value is as high as it can be.
+/// Returns a report in which every value is at its maximum.
 fn lies() -> Vec<u8> {
     let mut out = vec![0xff; 7 + 24];
     out.push(9);

@@ -11,7 +11,7 @@ use types::{Coded, Detail};
 /// Error when this process cannot claim a network or a resource.
 #[derive(Debug)]
 pub enum InstanceError {
-    /// Another process serves the same network in this network namespace.
+    /// Another process that serves the same network in this network namespace.
     Network {
         /// The network.
         network: String,
@@ -20,21 +20,21 @@ pub enum InstanceError {
         /// Process that serves the network.
         holder: Holder,
     },
-    /// Another process writes the same subnet.env.
+    /// Another process that writes the same subnet.env.
     SubnetFile {
         /// The path of subnet.env.
         file: PathBuf,
         /// Process that holds the lock.
         holder: Holder,
     },
-    /// Another process holds a resource that cannot be shared.
+    /// Another process that holds a resource that cannot be shared.
     Taken {
         /// The contended resource.
         resource: Resource,
         /// Process that holds the resource, and its network.
         holder: Holder,
     },
-    /// The lock or the socket cannot be created.
+    /// A lock or socket that this process cannot create.
     Host {
         /// Claim that failed.
         claim: Claim,
@@ -79,11 +79,11 @@ impl Resource {
     fn remedy(&self) -> &'static str {
         const VNI: &str = "set another VNI in the Backend of one network configuration";
         match self {
-            Self::Rules(_) => "give one of them another Network",
+            Self::Rules(_) => "give one of the daemons another Network",
             Self::Tunnel(_) => VNI,
             // Names of numbered devices end with the VNI: `flannel.1`.
             Self::Device(name) if name.contains('.') => VNI,
-            Self::Device(_) => "choose another Backend for one of them",
+            Self::Device(_) => "choose another Backend for one of the daemons",
             Self::Port(_) => {
                 "set another Port (ListenPort with wireguard) in the Backend of one network configuration"
             }
@@ -165,27 +165,27 @@ impl fmt::Display for InstanceError {
                 holder,
             } => write!(
                 f,
-                "another flanneld already serves {network} ({}) on this host ({holder}): two daemons would undo each other's work; stop the other one first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)",
+                "another flanneld already serves {network} ({}) on this host ({holder}): two daemons would undo each other's work; stop the other daemon first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)",
                 named(backend)
             ),
             Self::SubnetFile { file, holder } => {
                 write!(
                     f,
-                    "another flanneld already writes {} ({holder}): stop it, or give this one its own --subnet-file",
+                    "another flanneld already writes {} ({holder}): stop the other daemon, or give this daemon its own --subnet-file",
                     file.display()
                 )
             }
             Self::Taken { resource, holder } => {
                 write!(
                     f,
-                    "another flanneld on this host already uses {resource} ({holder}): {}, or stop the other one",
+                    "another flanneld on this host already uses {resource} ({holder}): {}, or stop the other daemon",
                     resource.remedy()
                 )
             }
             Self::Host { claim, why } => {
                 write!(
                     f,
-                    "cannot ensure that only one flanneld runs: {claim}: {why}; check the permissions there, or choose another --subnet-file"
+                    "cannot ensure that only one flanneld runs: {claim}: {why}; check the permissions of the folder, or choose another --subnet-file"
                 )
             }
         })

@@ -18,9 +18,10 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Separates a name from the random part that makes it unique if another user holds the plain name. No device, port or network contains it.
+/// Mark between a name and the random part that makes the name unique if another user holds the plain name. No name
+/// of a device, port or network contains this mark.
 const MARK: &str = "//";
-/// Maximum number of ignored names that one process logs. Other users can bind any number.
+/// Maximum number of ignored names that one process logs. Other users can bind any number of names.
 const MAX_LOGGED: usize = 16;
 
 const NLMSG_ERROR: u16 = 2;
@@ -64,14 +65,16 @@ impl Name {
         })
     }
 
-    /// Returns whether root or the user of this process created the socket. Returns false for a user that this user namespace does not map. Returns true
-    /// if the user is unknown: two daemons would do more harm than one that does not start.
+    /// Returns whether root or the user of this process created the socket. Returns false for a user that
+    /// this user namespace does not map. Returns true if the user is unknown: two daemons would do more harm
+    /// than one daemon that does not start.
     fn is_ours(&self) -> bool {
         self.user()
             .is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
     }
 
-    /// Logs once that this name of another user is ignored. `effect` states what the name would have done otherwise.
+    /// Logs once that this process ignores this name of another user. `effect` states what the name would
+    /// have done if this process did not ignore it.
     fn ignore(&self, effect: &str) {
         static LOG: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let mut logged = LOG.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,16 +118,16 @@ pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
     ours
 }
 
-/// Error when a name cannot be held.
+/// Error when this process cannot hold a name.
 #[derive(Debug)]
 pub(super) enum Denied {
     /// Another daemon holds it.
     Held(Name),
-    /// The socket cannot be created.
+    /// A socket that this process cannot create.
     Host(io::Error),
 }
 
-/// Holds a name as long as the returned listener lives. If another user holds the plain name, holds a unique name that begins with it.
+/// Holds a name until the returned listener is dropped. If another user holds the plain name, holds a unique name that begins with the plain name.
 ///
 /// # Errors
 /// Returns an error if another daemon holds the name, or if the socket cannot be created.
@@ -170,7 +173,7 @@ pub(super) fn all(start: &str) -> Vec<Name> {
     names
 }
 
-/// Requests a dump of all sockets (sock_diag(7)) and returns those whose names have a prefix.
+/// Requests a dump of all sockets (sock_diag(7)) and returns the sockets whose names have a prefix.
 fn dump(start: &str) -> io::Result<Vec<Name>> {
     let socket = socket(
         AddressFamily::Netlink,
@@ -223,7 +226,7 @@ fn dump(start: &str) -> io::Result<Vec<Name>> {
     }
 }
 
-/// Parses a message about a socket. Returns `None` unless its name has the prefix.
+/// Parses a message about a socket. Returns `None` unless the socket's name has the prefix.
 fn name_in(message: &[u8], start: &str) -> Option<Name> {
     let inode = u32::from_ne_bytes(message.get(4..8)?.try_into().ok()?);
     let (mut raw, mut uid) = (None, None);
@@ -249,7 +252,8 @@ fn name_in(message: &[u8], start: &str) -> Option<Name> {
     })
 }
 
-/// Splits the first message (`width` 4) or attribute (`width` 2) off: its kind, its body and the rest. `width` is the size of its length field.
+/// Splits off the first message (`width` 4) or attribute (`width` 2), and returns its kind, its body and the rest.
+/// `width` is the size of the length field in bytes.
 fn item(bytes: &[u8], width: usize, header: usize) -> Option<(u16, &[u8], &[u8])> {
     let length = match width {
         4 => usize::try_from(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?)).ok()?,
@@ -260,7 +264,7 @@ fn item(bytes: &[u8], width: usize, header: usize) -> Option<(u16, &[u8], &[u8])
     Some((kind, bytes.get(header..length)?, after))
 }
 
-/// Returns the same sockets from /proc/net/unix, for kernels without unix_diag. Their users are unknown.
+/// Returns the sockets in /proc/net/unix whose names have a prefix, for kernels without unix_diag. Their users are unknown.
 fn table(start: &str) -> Vec<Name> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     // A name may contain blanks: two networks are joined by " and ".
@@ -328,7 +332,7 @@ mod tests {
         );
     }
 
-    /// Reading the table must not connect: connections to these sockets are never accepted, so that repeated reads would fill the backlog.
+    /// Reads of the table make no connections. No process accepts connections to these sockets, so repeated connections would fill the backlog.
     #[test]
     fn table_names_stay_ours_after_many_reads() {
         let name = format!("flannel-rs.test/looks/{}", std::process::id());

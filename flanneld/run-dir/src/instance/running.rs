@@ -26,11 +26,11 @@ pub fn served() -> Vec<BTreeSet<IpNet>> {
 /// Resources of the daemons in this network namespace that serve none of the given networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherInstances {
-    /// The networks that they serve.
+    /// The networks that these daemons serve.
     pub networks: BTreeSet<IpNet>,
-    /// The names of their devices.
+    /// The names of these daemons' devices.
     pub devices: BTreeSet<String>,
-    /// The numbers of their guard slots.
+    /// The numbers of these daemons' guard slots.
     pub guards: BTreeSet<u16>,
     /// Descriptions of the daemons, for messages.
     pub who: BTreeSet<String>,
@@ -94,7 +94,7 @@ fn networks_of(name: &str) -> BTreeSet<IpNet> {
         .collect()
 }
 
-/// Describes the daemons that run in this network namespace: ours found by socket and lock, Go flannel's by process name.
+/// Describes the daemons that run in this network namespace. Finds our daemons by socket and lock, and Go flannel's daemons by process name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
     let mut found: Vec<String> = sockets()
         .iter()
@@ -111,7 +111,7 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
     found
 }
 
-/// Whether another implementation of flanneld runs in this network namespace: a process of that name without one of our sockets.
+/// Returns whether another implementation of flanneld runs in this network namespace: a process called flanneld without one of our sockets.
 pub fn foreign_flanneld() -> bool {
     let ours: BTreeSet<u64> = sockets().iter().map(|name| u64::from(name.inode)).collect();
     let has = |pid: &i32| process::sockets(*pid).any(|(inode, _)| ours.contains(&inode));

@@ -1,4 +1,4 @@
-//! Abstract sockets by which the daemons in a network namespace discover each other. They vanish when their process ends.
+//! Abstract sockets by which the daemons in a network namespace discover each other. The kernel removes these sockets when their process ends.
 
 use super::names::{self, Name};
 use super::peer::peer;
@@ -29,14 +29,14 @@ pub enum Holder {
     Process {
         /// The process id.
         pid: i32,
-        /// The name of its program, if that can be read.
+        /// The name of the process's program, if the name is readable.
         program: Option<String>,
-        /// The network that it serves, if known.
+        /// The network that the process serves, if known.
         network: Option<String>,
     },
     /// A process of another pid namespace.
     Elsewhere,
-    /// The pid of the holder cannot be read.
+    /// A holder whose pid this process cannot read.
     Unknown,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Holder {
                     .map_or(Ok(()), |network| write!(f, ", network {network}"))
             }
             Self::Elsewhere => f.write_str("a process in another pid namespace"),
-            Self::Unknown => f.write_str("its pid cannot be read"),
+            Self::Unknown => f.write_str("unreadable pid"),
         }
     }
 }

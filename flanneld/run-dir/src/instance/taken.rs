@@ -9,17 +9,17 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use types::Subnets;
 
-/// Effect that another user's claim would have if it were not ignored, for the log.
+/// Effect, for the log, that another user's claim would have if this daemon did not ignore it.
 const STOPPED: &str = "would have kept this daemon from starting";
 
 /// Resources that a network needs exclusively.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// The names of its devices.
+    /// The names of the network's devices.
     pub devices: Vec<String>,
     /// Descriptions of tunnel endpoints that the kernel allows only once.
     pub tunnels: Vec<String>,
-    /// The UDP ports of its tunnels.
+    /// The UDP ports of the network's tunnels.
     pub ports: Vec<u16>,
     /// Whether other networks that also share these ports may use them at the same time.
     pub shares_ports: bool,

@@ -1,11 +1,12 @@
-//! Lenient reader of subnet.env in dotenv syntax. It skips unusable lines with a warning.
+//! Lenient reader of subnet.env in dotenv syntax. This reader skips unusable lines with a warning.
 //!
-//! The CNI plugin has its own reader (`cni/src/subnet_env.rs`), small and as strict as Go flannel's. Its tests compare the two.
+//! The CNI plugin has its own small reader (`cni/src/subnet_env.rs`), which is as strict as Go flannel's
+//! reader. The plugin's tests compare the two readers.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use types::Subnets;
 
-/// The contents written by an earlier run, as far as they can be read.
+/// The readable contents of a file that an earlier run wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
     /// FLANNEL_NETWORK: the cluster's IPv4 network.
@@ -20,7 +21,7 @@ pub struct Previous {
     pub mtu: Option<u32>,
     /// FLANNEL_IPMASQ: whether flanneld masquerades.
     pub ip_masq: Option<bool>,
-    /// Lines that were skipped, each with the reason.
+    /// Skipped lines, each with the reason.
     pub warnings: Vec<String>,
 }
 
@@ -80,7 +81,8 @@ impl Previous {
         }
     }
 
-    /// Returns the only valid network of a comma-separated list. Returns `None` if there are several, because none takes precedence.
+    /// Returns the only valid network of a comma-separated list. Returns `None` if the list has several valid
+    /// networks, because no network takes precedence.
     fn one(&mut self, key: &str, value: &str) -> Option<IpNet> {
         let mut valid = Vec::new();
         for part in value
@@ -100,7 +102,7 @@ impl Previous {
             [net] => Some(*net),
             [] => None,
             _ => self.warn(format!(
-                "{key}: {} networks where one is expected, all skipped",
+                "{key}: {} networks instead of one network, all skipped",
                 valid.len()
             )),
         }
@@ -112,7 +114,7 @@ impl Previous {
     }
 }
 
-/// Parses a line into its key and value: `KEY=VALUE`, `export KEY=VALUE` or `KEY: VALUE`. The value may be quoted and followed by a comment.
+/// Parses a line into its key and value: `KEY=VALUE`, `export KEY=VALUE` or `KEY: VALUE`. A line may quote the value, and may end with a comment.
 fn assignment(line: &str) -> Option<(&str, String)> {
     let line = line
         .strip_prefix("export")

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// More than ten times what each wait should take.
+/// Deadline of a wait: more than ten times the expected time.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Server {
@@ -218,7 +218,7 @@ async fn stop_closes_half_open_connections_and_finishes_answers() {
     server.end().await;
 }
 
-/// A client that sends a request, reads nothing, and reconnects when it is displaced.
+/// A client that sends a request, reads nothing, and reconnects when the server displaces it.
 async fn come_back(address: SocketAddr, path: &str) {
     loop {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -292,7 +292,7 @@ async fn probes_are_answered_while_300_clients_do_not_read() {
     );
 }
 
-/// Returns the bytes that the kernel keeps for clients of a port of 127.0.0.1, and the number of connections that no process has any more.
+/// Returns the number of bytes that the kernel keeps for clients of a port of 127.0.0.1, and the number of connections without a process.
 fn kept(port: u16) -> (usize, usize) {
     let local = format!("0100007F:{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -318,7 +318,7 @@ fn kept(port: u16) -> (usize, usize) {
     )
 }
 
-/// Three hundred clients request a large response, and read none of it or all but its end.
+/// Three hundred clients request a large response and read either nothing or everything except the end.
 #[tokio::test]
 async fn unread_answers_use_little_memory_and_expire() {
     const KEPT: usize = 16 << 20;

@@ -38,7 +38,7 @@ fn peer(number: u32) -> PeerView {
     }
 }
 
-/// Counts in which every optional part is known.
+/// Returns counts in which every optional part is known.
 fn counts() -> Counts {
     let histogram = Histogram::default();
     histogram.record(Duration::from_micros(300));

@@ -13,7 +13,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A host with these interfaces, each given as `name address/length ...`. The default route uses the first one and this router.
+/// A host with these interfaces, each given as `name address/length ...`. The default route uses the first interface and this router.
 struct HostOf {
     facts: HostFacts,
     known: KnownAddresses,
@@ -88,7 +88,8 @@ impl HostOf {
         self
     }
 
-    /// Adds addresses that other live Nodes claim. Nodes of `publish` are served by flannel and publish them; those of `report` only report them.
+    /// Adds addresses that other live Nodes claim. flannel serves the Nodes of `publish`, which publish these
+    /// addresses. The Nodes of `report` only report these addresses.
     fn others(mut self, publish: &[&str], report: &[&str]) -> Self {
         for (list, publishes) in [(publish, true), (report, false)] {
             for text in list {
@@ -102,7 +103,7 @@ impl HostOf {
         self
     }
 
-    /// Adds addresses of API servers and other nodes. Their route uses the interface that has their network, otherwise the default route.
+    /// Adds addresses of API servers and other nodes. The route to a server uses the interface with the server's network, or else the default route.
     fn servers(mut self, addresses: &[&str]) -> Self {
         self.known
             .servers
@@ -164,7 +165,7 @@ impl HostOf {
         select(&request, &self.facts)
     }
 
-    /// Returns name and addresses of the choice, with a mark if there is a warning; or the addresses that other nodes have.
+    /// Returns the name and addresses of the chosen interface, with a mark for a warning; on an error, the addresses that other nodes have.
     fn choice(self) -> String {
         match self.select() {
             Ok(chosen) => {

@@ -54,7 +54,7 @@ impl Bed {
     }
 }
 
-/// Returns the text of a failure, if it is one of the directory (`unavailable`) or else of a single operation.
+/// Returns the text of a failure of the directory (`unavailable`), or else of a single operation; `None` for any other result.
 fn failure_text<T>(done: &Result<T, Trouble>, unavailable: bool) -> Option<String> {
     done.as_ref()
         .err()

@@ -48,7 +48,7 @@ fn the_servers_certificate_is_named_with_its_end() {
     assert!(
         stranger
             .to_string()
-            .contains("an authority in /pki/ca.pem did not sign it")
+            .contains("an authority in /pki/ca.pem did not sign the certificate")
             && stranger.topic() != expired.1,
         "{stranger}"
     );
@@ -97,7 +97,7 @@ fn a_refused_client_certificate_is_one_reason() {
     );
     let silent = refused(AlertDescription::BadCertificate, Some((path, &old)));
     assert!(
-        silent.to_string().contains("it has expired")
+        silent.to_string().contains("the certificate has expired")
             && silent.to_string().contains("until 2021-02-03"),
         "{silent}"
     );
@@ -172,11 +172,11 @@ async fn files_that_do_not_hold_what_they_should_are_named() {
         ),
         (
             options(&empty, None),
-            ["holds no certificate; --etcd-cafile", "empty"],
+            ["holds no certificate; correct --etcd-cafile", "empty"],
         ),
         (
             options(&right, None),
-            ["holds no certificate; --etcd-cafile", "right"],
+            ["holds no certificate; correct --etcd-cafile", "right"],
         ),
         (
             options(&garbled, None),
@@ -184,11 +184,11 @@ async fn files_that_do_not_hold_what_they_should_are_named() {
         ),
         (
             options(&nothing, None),
-            ["can be used as an authority", "nothing"],
+            ["is usable as an authority", "nothing"],
         ),
         (
             options(&cert, Some((&empty, &right))),
-            ["holds no certificate; --etcd-certfile", "empty"],
+            ["holds no certificate; correct --etcd-certfile", "empty"],
         ),
         (
             options(&cert, Some((&cert, &cert))),

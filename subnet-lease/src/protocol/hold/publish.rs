@@ -55,7 +55,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Returns the attributes that the daemon wants, in the form to be written.
+    /// Returns the desired attributes in the form that the node writes.
     pub(super) fn publication(&self) -> LeaseAttrs {
         let contested = self
             .tenure
@@ -74,7 +74,7 @@ impl Holder {
         )
     }
 
-    /// Records the attributes that the store is known to hold.
+    /// Records the attributes that the store has confirmed.
     pub(super) fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
         self.tenure.modified = revision;
         let before = std::mem::replace(&mut self.tenure.attrs, attrs);

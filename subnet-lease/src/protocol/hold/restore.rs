@@ -12,7 +12,7 @@ use crate::wire;
 use std::time::Duration;
 
 impl Holder {
-    /// Restores the key at once, then at most once a minute, because the other writer may do the same.
+    /// Restores the key at once, then at most once a minute, because the other writer may also restore the key.
     pub(super) async fn defend(
         &mut self,
         item: &Item,
@@ -47,7 +47,8 @@ impl Holder {
         Ok(())
     }
 
-    /// Overwrites the current value of this node's key by compare-and-swap. Returns whether the write succeeded. After a success, logs `news`.
+    /// Overwrites the current value of this node's key by compare-and-swap. The function returns whether the
+    /// write succeeded. After a success, the function logs `news`.
     pub(super) async fn write(
         &mut self,
         item: &Item,
@@ -190,7 +191,7 @@ impl Holder {
         Lost::Taken(LeaseProblem::taken(&self.tenure.key, item).into())
     }
 
-    /// Returns the store's lease that this node keeps alive. If the lease is gone, grants a new lease.
+    /// Returns the store's lease that this node keeps alive. If the lease is gone, the function requests a new lease.
     pub(super) async fn keepalive(&self) -> i64 {
         let request = Request::KeepAlive {
             key: self.tenure.key.clone(),

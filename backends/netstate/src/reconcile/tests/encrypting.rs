@@ -1,4 +1,4 @@
-//! Tests of a plan that encrypts. Its first pass removes all narrower routes that bypass the encrypting device.
+//! Tests of a plan that encrypts. The plan's first pass removes all narrower routes that bypass the encrypting device.
 
 use super::*;
 use crate::link::LinkSpec;
@@ -6,7 +6,7 @@ use crate::link::wireguard::WireguardSpec;
 use crate::wireguard::{PublicKey, Secret, WireguardPeer};
 use std::net::IpAddr;
 
-/// One route into a WireGuard device, and a peer for each lease of that backend.
+/// A plan with one route into a WireGuard device and a peer for each lease of the WireGuard backend.
 struct Encrypting(Routes);
 
 fn device() -> LinkName {
@@ -44,7 +44,7 @@ fn encrypting() -> Encrypting {
     })
 }
 
-/// Returns the leases of peers by number. The value is whether a lease is of this backend.
+/// Returns the leases of peers by number. Each value of `peers` is whether the lease is of this backend.
 fn leases(peers: &BTreeMap<u8, bool>, unreadable: &BTreeSet<u8>) -> LeaseTable {
     let lease = |(n, encrypts): (&u8, &bool)| Lease {
         subnets: subnets_of(*n),
@@ -289,7 +289,7 @@ fn any_net() -> impl Strategy<Value = IpNet> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-    /// From any initial state, no route of ours and none that Go flannel adds bypasses the device. All other routes are unchanged.
+    /// From any initial state, no route that we or Go flannel add bypasses the device. All other routes are unchanged.
     #[test]
     fn flannel_routes_never_bypass_the_encrypting_device(
         ours in proptest::collection::btree_set(any_net(), 0..12),

@@ -1,4 +1,4 @@
-//! Receiving side with WireGuard: opens datagrams in place, and merges their packets like others.
+//! Receiving side with WireGuard: opens datagrams in place, and merges their packets like packets without WireGuard.
 
 use super::{Rx, RxState};
 use crate::ecn;

@@ -223,7 +223,7 @@ proptest! {
     }
 }
 
-/// The endpoint of one peer is inside the allowed IPs of another. Either this is an operator's mistake, or the pod network contains the nodes.
+/// The endpoint of one peer is inside the allowed IPs of another. An operator's mistake or a pod network that contains the nodes causes this overlap.
 #[test]
 fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() {
     let (mut a, mut b) = pair();
@@ -361,7 +361,7 @@ fn a_stream_stays_together() {
     assert_eq!(written[0][virtio::LEN..].len(), recipe.partial().len());
 }
 
-/// With several queues, a thread seals only few datagrams before it sends them, because other threads may overtake it.
+/// With several queues, a thread seals only a few datagrams before it sends them, because other threads may overtake it.
 #[test]
 fn few_datagrams_wait_sealed_with_several_queues() {
     let (a, _b) = pair();
@@ -440,7 +440,7 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// A firewall of this host refuses the device's datagrams. Each failure is counted, and a single line is logged.
+/// A firewall of this host refuses the device's datagrams. The engine counts each failure and logs a single line.
 #[test]
 fn unsendable_handshake_is_logged_and_counted() {
     let counters = Arc::<Counters>::default();
@@ -496,7 +496,7 @@ fn unsendable_handshake_is_logged_and_counted() {
     );
 }
 
-/// The kernel does the same (HANDSHAKE_DSCP).
+/// A device requests a better class for handshakes than for packets, as the kernel does (HANDSHAKE_DSCP).
 #[test]
 fn handshakes_ask_for_a_better_class_than_packets() {
     let device = Arc::new(WireGuard::new(Arc::default()));

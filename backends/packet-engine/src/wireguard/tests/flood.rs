@@ -1,5 +1,5 @@
-//! Floods of handshake messages. The thread does one round per millisecond, which is what a processor manages. The tests check for which senders it
-//! works.
+//! Floods of handshake messages. The thread does one round per millisecond, the rate that one processor
+//! manages. The tests check which senders can complete handshakes.
 
 use super::*;
 use boringtun::noise::{Tunn, TunnResult};
@@ -16,7 +16,7 @@ struct Sender {
     tunn: Tunn,
     key: PublicKey,
     address: SocketAddr,
-    /// Handshakes that the sender completed.
+    /// Number of handshakes that the sender completed.
     completed: usize,
 }
 
@@ -77,7 +77,7 @@ impl Sender {
         }
     }
 
-    /// Floods the node until it demands a proof of the address. Returns an initiation with that proof.
+    /// Floods the node until it demands a proof of the address. Returns an initiation with the proof of the address.
     fn proven(&mut self, node: &mut Node) -> Vec<u8> {
         // A cookie reply refers to one message, so the flood repeats a single message.
         let message = self.initiation();
@@ -121,7 +121,7 @@ fn round(node: &mut Node) {
     node.ahead += Duration::from_millis(1);
 }
 
-/// Lets the node receive a message this many times. Returns how often the message was queued for the thread.
+/// Lets the node receive a message this many times. Returns the number of times that the node queued the message for the thread.
 fn repeat(node: &mut Node, from: SocketAddr, message: &[u8], times: usize) -> usize {
     (0..times)
         .filter(|_| node.receives(from, message).is_ok())
@@ -142,7 +142,7 @@ fn deliver(node: &mut Node, peers: &mut [Sender]) {
     }
 }
 
-/// Returns how many peers complete a handshake in `tries` attempts, each at its own moment, while `flood` sends.
+/// Returns the number of peers that complete a handshake in `tries` attempts, each at a different time, while `flood` sends messages.
 fn renew(
     node: &mut Node,
     peers: &mut [Sender],
@@ -197,7 +197,7 @@ fn peers_renew_while_one_address_floods_with_its_cookie() {
     );
 }
 
-/// Peers and the flood share one address, that of a NAT. The endpoint of a peer shows which port is the peer's.
+/// Peers and the flood share the address of a NAT. The endpoint of a peer shows the peer's port.
 #[test]
 fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
     let mut node = node();
@@ -217,7 +217,7 @@ fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
     assert!(renewed >= 38, "{renewed} of 40 peers");
 }
 
-/// An unknown sender has many networks and proved an address in each.
+/// An unknown sender has many networks and proves an address in each network.
 #[test]
 fn peers_renew_while_many_networks_flood_with_their_cookies() {
     let mut node = node();
@@ -259,7 +259,7 @@ fn a_cookie_proves_an_address_with_its_port() {
     assert_eq!(identity.proof(elsewhere(), &damaged, now), None);
 }
 
-/// While the thread gets no processor time, messages from one address leave room for others.
+/// While the thread gets no processor time, messages from one address leave room for messages from other addresses.
 #[test]
 fn a_full_inbox_has_room_for_other_sources() {
     let mut node = node();
@@ -274,7 +274,7 @@ fn a_full_inbox_has_room_for_other_sources() {
     assert!(refused <= 2, "{refused} of 8 peers found no room");
 }
 
-/// A thousand initiations per second from forged addresses are 1.2 Mb/s. A sender needs only the node's public key to make them.
+/// A thousand initiations per second from forged addresses are 1.2 Mb/s. A sender needs only the node's public key to make such initiations.
 #[test]
 fn a_thousand_forged_initiations_a_second_are_no_load() {
     let mut node = node();
@@ -371,8 +371,8 @@ fn a_copy_of_an_initiation_waits_for_no_lock() {
     assert_eq!(dropped, Ok(100));
 }
 
-/// An attacker recorded many initiations that never arrived, and sends them all at once. Each is genuine, so only curve operations show that it is too
-/// old.
+/// An attacker recorded many initiations that never arrived, and sends them all at once. Each recorded
+/// initiation is genuine, so only curve operations show that the initiation is too old.
 #[test]
 fn refused_initiations_count_and_do_not_keep_the_peer_out() {
     let mut node = node();

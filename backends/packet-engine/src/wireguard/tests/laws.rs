@@ -7,7 +7,7 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Only datagrams that are exactly what a peer sent are delivered. None causes a panic.
+    /// A device delivers only the packets of datagrams that arrive exactly as a peer sent them. None causes a panic.
     #[test]
     fn junk_is_dropped(junk in vec((any::<prop::sample::Index>(), 1u8.., vec(any::<u8>(), 0..200), 0u32..6, prop::sample::select(vec![4usize, 16, 32, 40, 64, 92, 148, 200])), 1..20)) {
         let (a, mut b) = pair();
@@ -34,7 +34,8 @@ proptest! {
         prop_assert_eq!(b.delivered.len(), 1);
     }
 
-    /// However allowed IPs move between peers, a packet is sealed for the owner of its destination and accepted only from the owner of its source.
+    /// However allowed IPs move between peers, a device seals packets only for the destination's owner and
+    /// accepts packets only from the source's owner.
     #[test]
     fn a_packet_is_only_opened_by_its_owner(steps in vec((0usize..3, 0usize..3, 0u8..4, prop::sample::select(vec![24u8, 25, 26]), 0usize..3, 0u8..4), 1..40)) {
         let mut nodes: Vec<Node> = (1..=3).map(Node::new).collect();

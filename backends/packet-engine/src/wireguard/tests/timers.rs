@@ -69,7 +69,7 @@ fn initiator_asks_for_the_next_session_when_it_sends_after_two_minutes() {
     passes(&mut b, &mut a, &back());
 }
 
-/// After many packets, either side requests the next session, also the responder.
+/// After many packets, either side requests the next session: the initiator or the responder.
 #[test]
 fn either_asks_for_the_next_session_after_many_packets() {
     let (mut a, mut b) = session_of_a();
@@ -119,7 +119,7 @@ fn packet_is_acknowledged_after_ten_seconds_unless_something_was_sent() {
     assert_eq!(lengths(&mut b), [0; 0], "its own packet said so");
 }
 
-/// Single packets in one direction, 16 seconds apart: keepalives acknowledge them, so no handshake is needed.
+/// Single packets in one direction at intervals of 16 seconds cause no handshake, because keepalives acknowledge them.
 #[test]
 fn seldom_packets_one_way_cause_no_handshake() {
     let (mut a, mut b) = session_of_a();
@@ -134,7 +134,7 @@ fn seldom_packets_one_way_cause_no_handshake() {
     assert_eq!(count(&b.device.counters.handshakes.initiated), 0);
 }
 
-/// Fifteen seconds after the first unanswered packet, not after the last received one.
+/// A node initiates a handshake fifteen seconds after the first unanswered packet, not fifteen seconds after the last received packet.
 #[test]
 fn unanswered_packet_causes_a_handshake_after_fifteen_seconds() {
     let (mut a, mut b) = session_of_a();
@@ -164,7 +164,7 @@ fn session_opens_and_seals_for_three_minutes() {
     );
 }
 
-/// The peer's preshared key was changed before ours. The peer initiates handshakes repeatedly, and none of our responses leads to a session.
+/// The operator changes the peer's preshared key before ours. The peer initiates handshakes repeatedly, and none of our responses leads to a session.
 #[test]
 fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
     // Both sides initiated a handshake, so each may send in a different session.
@@ -189,7 +189,7 @@ fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
     assert!(b.device.counters.received.drops(Reason::BadTag) >= 12);
 }
 
-/// A peer is not visited while nothing is due for it: ten thousand idle peers cost nothing.
+/// The worker does not visit a peer while nothing is due for the peer: ten thousand idle peers cost nothing.
 #[test]
 fn idle_peer_is_visited_at_the_end_of_its_sessions_only() {
     let (mut a, mut b) = session_of_a();

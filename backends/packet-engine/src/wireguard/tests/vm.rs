@@ -1,5 +1,5 @@
-//! Tests with the kernel's WireGuard as the peer. Few machines have a kernel with it, so `make test-vm` runs them in a virtual machine. The kernel uses
-//! the machine's clock; tests move our clock ahead.
+//! Tests with the kernel's WireGuard as the peer. Few machines have a kernel with WireGuard, so `make
+//! test-vm` runs the tests in a virtual machine. The kernel uses the machine's clock. Tests move our clock ahead.
 
 use super::*;
 use crate::wireguard::keypair::RENEWED_AFTER;
@@ -11,14 +11,14 @@ use std::process::{Command, Stdio};
 const SOON: Duration = Duration::from_secs(60);
 /// The longest time from one initiation to the next, including the random delay.
 const NEXT_TRY: Duration = Duration::from_millis(5400);
-/// The age of a session at which its initiator requests the next one.
+/// The age of a session at which its initiator requests the next session.
 const RENEWED: Duration = Duration::from_secs(120);
-/// Addresses of the kernel's pod, and of ours.
+/// Addresses of the kernel's pod and of our pod.
 const THEIRS: &str = "10.5.1.1";
 const OURS: &str = "10.5.2.9";
 /// The port of both pods.
 const PORT: u16 = 2000;
-/// Packets that are sent between two checks for arrived ones. The socket buffers have room for this many.
+/// Number of packets that a test sends between two checks for arrived packets. The socket buffers have room for this many packets.
 const BATCH: u64 = 64;
 
 fn run(command: &str, input: &str) -> String {
@@ -53,7 +53,7 @@ fn socket(address: SocketAddr) -> UdpSocket {
 /// Counts of handshake messages that passed.
 #[derive(Default)]
 struct Seen {
-    /// Cookie replies, and initiations that prove an address with a cookie.
+    /// Numbers of cookie replies, and of initiations that prove an address with a cookie.
     cookies: usize,
     proofs: usize,
 }
@@ -84,7 +84,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Creates the pair. We know the kernel's endpoint only if `we_begin`. Otherwise, only the kernel can initiate the first handshake.
+    /// Creates the pair. We know the kernel's endpoint only if `we_begin` is true. Otherwise, only the kernel can initiate the first handshake.
     fn new(we_begin: bool) -> Self {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         run("ip link set lo up", "");
@@ -156,7 +156,7 @@ impl Pair {
         self.set_kernels_peer();
     }
 
-    /// Lets our node's clock advance by one millisecond per turn from now on, however long the machine needs.
+    /// Lets our node's clock advance by one millisecond per call of `turn` from now on, however long the machine needs.
     fn stop_the_clock(&mut self) {
         self.node.stopped = Some(self.node.now());
         self.node.ahead = Duration::ZERO;
@@ -206,7 +206,7 @@ impl Pair {
         }
     }
 
-    /// Returns a sealed packet with this number to the kernel's pod, or `None` if it waits for a session.
+    /// Returns a sealed packet for the kernel's pod with this number, or `None` if the packet waits for a session.
     fn sealed(&self, number: u64) -> Option<Vec<u8>> {
         let packet = packet(ip(OURS), ip(THEIRS), &number.to_be_bytes());
         let (to, datagram) = self.node.pod_sends(&packet).unwrap()?;
@@ -246,7 +246,8 @@ impl Pair {
         (count(&handshakes.initiated), count(&handshakes.completed))
     }
 
-    /// Whether we requested a session since then and one more was completed. If a message was lost or refused, we may have requested it repeatedly.
+    /// Returns whether we initiated handshakes since these counts and exactly one more handshake is complete. After a lost or refused
+    /// message, we may have requested the session repeatedly.
     fn asked_and_completed(&self, initiated: u64, completed: u64) -> bool {
         let now = self.handshakes();
         now.0 > initiated && now.1 == completed + 1
@@ -284,8 +285,8 @@ impl Pair {
     }
 }
 
-/// We request the next session after a number of packets (a small limit in this build), whichever side initiated the current one. As the initiator, we
-/// also request it after two minutes.
+/// We request the next session after a number of packets (a small limit in this build), whichever side
+/// initiated the current one. As the initiator, we also request the next session after two minutes.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn sessions_are_renewed_by_count_and_by_time_without_loss() {
@@ -370,7 +371,7 @@ fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
     assert!(!pair.delivered().contains(&300));
 }
 
-/// Packets overtake 1500 others, and arrive twice.
+/// Packets that overtake 1500 other packets arrive, and copies of these packets do not.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn reordered_packets_come_and_copies_do_not() {
@@ -427,7 +428,7 @@ fn reordered_packets_come_and_copies_do_not() {
     assert!(delivered.into_iter().eq(0..count as u64));
 }
 
-/// Each side follows the other's authentic packets to its new port.
+/// If one side moves to a new port, the other side follows its authentic packets to this port.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn each_side_follows_the_other_to_its_new_port() {

@@ -31,7 +31,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     snapshotter = "native"
 "#;
 
-/// kubelet's configuration, which keeps it from changing this machine's cgroups, disks and rules.
+/// kubelet's configuration, which keeps kubelet from changing this machine's cgroups, disks and rules.
 const KUBELET: &str = r"
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -56,7 +56,7 @@ const NAME_SERVICE: &str = r"clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 ";
 
-/// Script that turns a mount namespace into a machine. `$0` is the machine's folder. The namespace already has its own `/run`.
+/// Script that sets up a mount namespace as a machine. `$0` is the machine's folder. The namespace already has its own `/run`.
 ///
 /// - The `/sys` of the lab's hosts hides the cgroups, so the script unmounts it.
 /// - Mounts below are shared, as on every machine with systemd, because a pod may ask for mount propagation.

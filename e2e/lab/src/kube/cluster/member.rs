@@ -92,7 +92,7 @@ impl Member {
         let folder = self.host.folder()?;
         let script = Launch::new("sh").args(["-ec", MACHINE]).arg(&folder);
         let machine = self.host.spawn("machine", &script)?;
-        eventually(START, "a node's machine is there", || {
+        eventually(START, "a node's machine runs", || {
             folder.join("run/machine-is-up").exists()
         })
         .with_context(|| machine.log_tail(10))?;
@@ -127,7 +127,7 @@ impl Member {
         self.start_kubelet()
     }
 
-    /// Writes the content of the node's disk before its first start.
+    /// Writes the content of the node's disk before the node's first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
         std::fs::write(
@@ -170,7 +170,7 @@ impl Member {
     /// Starts kubelet after [`Member::stop_kubelet`].
     ///
     /// # Errors
-    /// Returns an error if kubelet cannot be started.
+    /// Returns an error if kubelet does not start.
     pub fn start_kubelet(&mut self) -> Result<()> {
         let mut launch = Launch::new(binaries::kubernetes("kubelet")?)
             .arg("--config=/etc/kubelet-lab.yaml")
@@ -215,7 +215,7 @@ impl Member {
     /// Kills containerd and starts it again, without waiting until it is ready. The pods keep running.
     ///
     /// # Errors
-    /// Returns an error if the node does not run, or if containerd cannot be started.
+    /// Returns an error if the node does not run, or if containerd does not start.
     pub fn restart_containerd(&mut self) -> Result<()> {
         self.running_mut()?.containerd.kill()?;
         let launch = Launch::new("containerd").args(["--config", "/etc/containerd-lab.toml"]);
@@ -224,7 +224,7 @@ impl Member {
         Ok(())
     }
 
-    /// Switches the node off. Kills all the node's processes; the content of `/run` and the kernel state are lost.
+    /// Switches the node off. Kills all the node's processes. The node loses the content of `/run` and the kernel state.
     ///
     /// # Errors
     /// Returns an error if a process does not end or the removal of the namespace fails.

@@ -26,9 +26,9 @@ impl ProxyMode {
 /// Addresses of nodes, each of which is behind a separate NAT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nat {
-    /// All nodes have the same address.
+    /// The same address for all nodes.
     Equal,
-    /// Each node has a different address.
+    /// A different address for each node.
     Apart,
 }
 
@@ -83,7 +83,7 @@ impl ClusterOptions {
         self.node_ip(&vec![false; nodes])
     }
 
-    /// Sets for each node whether its kubelet gets `--node-ip`. Kubelets of nodes after the end of the list get the flag.
+    /// Sets for each node whether its kubelet gets `--node-ip`. Kubelets of nodes after the end of the list receive the flag `--node-ip`.
     #[must_use]
     pub fn node_ip(mut self, nodes: &[bool]) -> ClusterOptions {
         self.node_ip = nodes.to_vec();

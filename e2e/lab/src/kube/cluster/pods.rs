@@ -40,7 +40,7 @@ impl Cluster {
     /// Runs a command in the first container of a pod. Returns the command's output, with any exit code.
     ///
     /// # Errors
-    /// Returns an error if the pod has no container, or if the command cannot be started.
+    /// Returns an error if the pod has no container, or if the command does not start.
     pub fn exec_output(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Output> {
         let (node, id) = self.container(namespace, pod)?;
         let words = exec_words(&id, command);

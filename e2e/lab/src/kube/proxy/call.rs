@@ -53,7 +53,7 @@ pub enum Answer {
 impl Answer {
     /// Returns a failure as a Status object, as the API server sends it.
     pub fn status(code: u16, reason: &str) -> Answer {
-        let body = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("{reason}, says the lab's proxy"), "reason": reason, "code": code });
+        let body = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("{reason} (reply of the lab's proxy)"), "reason": reason, "code": code });
         Answer::Reply(code, Vec::new(), body.to_string())
     }
 }

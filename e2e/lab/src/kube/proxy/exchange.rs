@@ -134,7 +134,7 @@ impl Shared {
         (Arc::clone(&state.judge), state.calls.len() - 1)
     }
 
-    /// Records the status of a response, unless the list was cleared meanwhile.
+    /// Records the status of a response, unless a test has cleared the list meanwhile.
     fn note_status(&self, number: usize, call: &Call, status: u16) {
         let mut state = self.lock();
         if let Some(known) = state

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 /// Values that are set together, and their effect.
 pub(super) struct Case {
-    /// Name of the case, and of the namespace that it is rendered for.
+    /// Name of the case, and of the namespace for which the test renders the chart.
     pub name: &'static str,
     /// Paths of values, and their JSON.
     pub values: &'static [(&'static str, &'static str)],
     /// Backend in net-conf.json. `None` is not compared.
     pub backend: Option<Value>,
-    /// JSON pointers into the DaemonSet's pod, and the values there. `null` means that there is no value.
+    /// JSON pointers into the DaemonSet's pod, and the values there. `null` means that the place has no value.
     pub places: Vec<(&'static str, Value)>,
 }
 
