@@ -30,14 +30,14 @@ pub struct Setup {
     pub files: Files,
     /// Options of the reconciler.
     pub options: Options,
-    /// The networks of the previous run on this host. The backend removes what these networks left in the kernel.
+    /// The networks of the previous run on this host. The backend removes the objects that these networks left in the kernel.
     pub former: Option<Subnets>,
-    /// Devices of earlier backends on this host. flanneld removes them when the new backend works, because routes through these devices would still
-    /// take packets.
+    /// Devices of earlier backends on this host. flanneld removes them when the new backend works, because
+    /// routes through these devices would otherwise still divert packets.
     pub left_behind: Vec<LinkName>,
     /// Whether secrets that other users can read cause an error. If false, secrets that other users can read cause only a warning.
     pub refuse_insecure: bool,
-    /// How the packet engine reads and sends packets in userspace.
+    /// The method by which the packet engine reads and sends packets in userspace.
     pub features: Features,
 }
 
@@ -86,7 +86,7 @@ impl Setup {
 /// Resources of a network that no other network on the same host can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
-    /// The names of its devices.
+    /// The names of the network's devices.
     pub devices: Vec<String>,
     /// VNI and port of the kernel's vxlan interface for each family.
     pub tunnels: Vec<String>,
@@ -183,7 +183,7 @@ pub trait Backend: Send {
         None
     }
 
-    /// Returns the attributes that this node will announce, based on the attributes of its previous lease. Changes no device yet.
+    /// Returns the attributes for this node's announcement, based on the attributes of the node's previous lease. Changes no device yet.
     ///
     /// # Errors
     /// Returns an error if the underlay does not suit the backend, or if the kernel or the secrets are unusable.

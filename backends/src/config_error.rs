@@ -44,7 +44,7 @@ pub enum ConfigError {
 /// A fault of a key in the `Backend` object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The text is not a JSON object.
+    /// Text that is not a JSON object.
     NotAnObject(JsonFault),
     /// Value of an invalid type.
     Member(MemberError),

@@ -32,7 +32,7 @@ pub enum Error {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// The kernel does not accept one of flannel's device names.
+    /// Device name of flannel that the kernel does not accept.
     DeviceName {
         /// The unusable device name.
         name: &'static str,

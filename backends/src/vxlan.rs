@@ -80,7 +80,7 @@ pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    /// Whether the packet engine encapsulates. The backend decides this once it knows whether the kernel supports vxlan.
+    /// Whether the packet engine encapsulates. The backend sets this field when it knows whether the kernel supports vxlan.
     userspace: bool,
 }
 

@@ -81,7 +81,7 @@ pub struct Wireguard {
     /// The keys, which the announcement reads or creates.
     secrets: Option<Arc<Secrets>>,
     renewal: Renewal,
-    /// Whether the packet engine encrypts. The backend decides this once it knows whether the kernel supports WireGuard.
+    /// Whether the packet engine encrypts. The backend sets this field when it knows whether the kernel supports WireGuard.
     userspace: bool,
 }
 

@@ -67,7 +67,7 @@ pub struct Entry {
     pub interface: Option<String>,
 }
 
-/// An open directory of files. Every operation is relative to the directory and does not follow links.
+/// An open directory with the plugin's files. Every operation is relative to the directory and does not follow links.
 #[derive(Debug)]
 pub struct AttachmentStore {
     folder: OwnedFd,

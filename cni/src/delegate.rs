@@ -1,4 +1,4 @@
-//! Executes the delegate: finds it in `CNI_PATH`, and passes it this process's environment and a configuration on standard input.
+//! Executes the delegate from a folder of `CNI_PATH`, with the environment of this process, and with a configuration on standard input.
 
 #![allow(unsafe_code)]
 
@@ -155,7 +155,7 @@ fn memory(contents: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the kernel kill the delegate with this process, because the runtime kills this process after a timeout and may then call DEL at once.
+/// Makes the kernel kill the delegate when this process dies: the runtime kills this process after a timeout and may then call DEL immediately.
 fn die_together(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let arm = move || {

@@ -32,7 +32,7 @@ pub fn path(subnet_file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Reads the state of the daemon of a subnet.env.
+/// Reads the state of the daemon that writes a subnet.env.
 pub fn of(subnet_file: &Path) -> Daemon {
     let path = path(subnet_file);
     match read(&path) {

@@ -23,7 +23,7 @@ mod starvation;
 const STOP: Duration = Duration::from_secs(20);
 /// Limit of the growth of resident memory after the first second under load, in KiB.
 const GROWTH: u64 = 2048;
-/// Number of files that may be open for a moment: the file of the lease during a refresh, and the files of programs that list rules.
+/// Number of files that may be open briefly: the file of the lease during a refresh, and the files of programs that list rules.
 const TRANSIENT: usize = 16;
 
 /// Returns a daemon's resident memory in KiB, and its number of open files.

@@ -58,7 +58,7 @@ pub(crate) enum BadAnswer {
         /// The first line of the body.
         line: String,
     },
-    /// A body that is not the document as JSON.
+    /// A body that is not the expected JSON document.
     NoDocument(serde_json::Error),
     /// A document with another schema.
     Schema {

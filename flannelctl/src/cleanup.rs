@@ -108,7 +108,7 @@ async fn clean(args: &Args) -> Result<()> {
     report.end()
 }
 
-/// Reports daemons that serve other networks. Fails if a daemon serves this network, unless `--force` or `--dry-run` is set.
+/// Reports daemons that serve other networks. Returns an error if a daemon serves this network, unless `--force` or `--dry-run` is set.
 fn require_no_daemon(
     args: &Args,
     subnet_files: &[PathBuf],

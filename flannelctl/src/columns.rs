@@ -15,7 +15,7 @@ pub(crate) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), None)
 }
 
-/// Renders a table with a line of headings. A row may have one cell more than the headings, which is a note.
+/// Renders a table with a line of headings. A row may have one more cell than the headings; this cell is a note.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
     fitted(headings, &[], rows, screen)
 }

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Repeats the diagnosis every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
-    /// The form of the output.
+    /// Format of the output.
     #[arg(long, short, value_enum, default_value_t = Form::Text)]
     output: Form,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! A Kubernetes cluster as kubectl reaches it, through a kubeconfig: lists flannel's pods and runs commands in them.
+//! Access to a Kubernetes cluster through the kubeconfig that kubectl uses: lists flannel's pods and runs commands in them.
 
 use std::collections::BTreeMap;
 use std::fmt;

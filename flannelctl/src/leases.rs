@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Prints the leases as a JSON array.
     #[arg(long, conflicts_with = "output")]
     json: bool,
-    /// The form of the output.
+    /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]
@@ -220,7 +220,7 @@ pub(crate) fn unreadable(item: &Item) -> Option<String> {
         .then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Returns the MACs or public keys as written in the lease, with those of IPv4 first.
+/// Returns the MACs or public keys as written in the lease, IPv4 first.
 fn macs(item: &Item) -> Vec<String> {
     let data = item
         .attrs

@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use terminal::out;
 
-/// Inspects a flannel network, cleans up after it, or builds a network for a trial.
+/// Inspects a flannel network, removes its leftover objects, or builds a network for a trial.
 #[derive(Debug, Parser)]
 #[command(name = "flannelctl", version, arg_required_else_help = true)]
 struct Cli {
@@ -72,7 +72,7 @@ enum Command {
     Man(completion::ManArgs),
 }
 
-/// Maximum width of help texts, in columns: that of a standard terminal.
+/// Maximum width of help texts, in columns: the width of a standard terminal.
 const WIDTH: usize = 80;
 
 fn command() -> clap::Command {

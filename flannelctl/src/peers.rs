@@ -33,10 +33,10 @@ pub(crate) struct Args {
     /// Also fetches every other node's report about its peers.
     #[arg(long)]
     all: bool,
-    /// Repeat every two seconds, until Ctrl-C.
+    /// Repeats every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
-    /// The form of the output.
+    /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// A peer (name, subnet or address), a pod's address, or a TCP port of any host or Service.
     #[arg(value_name = "PEER|POD-IP|HOST:PORT")]
     peer: String,
-    /// The form of the output.
+    /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]

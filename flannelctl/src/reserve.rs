@@ -1,4 +1,4 @@
-//! `flannelctl reserve`: gives a node a fixed subnet, which it keeps even while it does not run.
+//! `flannelctl reserve`: gives a node a fixed subnet, which the node keeps even while it is not running.
 
 use std::net::IpAddr;
 

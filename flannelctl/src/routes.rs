@@ -15,14 +15,14 @@ use crate::status::BROKEN;
 /// The options of the comparison.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// List every object. Without this flag, flannelctl only counts routes to this node's pods, and objects
-    /// in sync if there are more than 30 of them.
+    /// Lists every object. Without this flag, flannelctl prints only the number of routes to this node's
+    /// pods, and of objects in sync if more than 30 are in sync.
     #[arg(long)]
     all: bool,
-    /// Repeat every two seconds, until Ctrl-C.
+    /// Repeats every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
-    /// The form of the output.
+    /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]

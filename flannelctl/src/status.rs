@@ -21,10 +21,10 @@ pub(crate) const BROKEN: u8 = 3;
 /// The daemon, and the output format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The form of the output.
+    /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
-    /// Repeat every two seconds, until Ctrl-C.
+    /// Repeats every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     #[command(flatten)]

@@ -48,7 +48,7 @@ impl Store {
         self.0.place()
     }
 
-    /// Returns whether leases are part of Node objects and end with them.
+    /// Returns whether leases are part of Node objects and end with these objects.
     pub(crate) fn is_of_nodes(&self) -> bool {
         self.0.nature().of_nodes
     }

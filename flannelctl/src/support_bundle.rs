@@ -29,10 +29,10 @@ const SCHEMA: &str = "flannel.support-bundle/1";
 /// The destination and the contents of the bundle.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only list the contents.
+    /// Only lists the contents.
     #[arg(long)]
     list: bool,
-    /// File to write, which must not exist; `-`: standard output. Default: flannel-HOST-TIME.tar.gz in the current directory.
+    /// File to write, which must not exist; `-` writes to standard output. Default: flannel-HOST-TIME.tar.gz in the current directory.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Collects the bundle in flannel's pod on this Kubernetes node, with the pod's logs; needs a kubeconfig.

@@ -77,7 +77,7 @@ enum Wake {
     Look,
     /// Rules changed.
     RulesChanged,
-    /// The due listing of changed rules.
+    /// A listing of changed rules, which is due.
     ListingDue,
 }
 

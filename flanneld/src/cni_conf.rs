@@ -130,7 +130,7 @@ impl CniConfKeeper {
         }
     }
 
-    /// Compares periodically, and installs the configuration again at each change, until `stop`.
+    /// Compares the files periodically, and installs the configuration again at each change, until `stop`.
     ///
     /// # Cancel safety
     /// The caller can drop the future at any time, because each installation is atomic.
@@ -144,7 +144,7 @@ impl CniConfKeeper {
         stop.run_until_cancelled(run).await;
     }
 
-    /// Compares once, and installs the configuration if an installation is due. A failure sets the condition.
+    /// Compares the files once, and installs the configuration if an installation is due. A failure sets the condition.
     /// flanneld logs a failure when its text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();

@@ -132,7 +132,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     code
 }
 
-/// Leaves the exit report for programs that look for the reason why no daemon runs on this node.
+/// Leaves the exit report for programs that report why no daemon runs on this node.
 async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     // A task that had to be aborted releases its files a moment later.
     for _ in 0..10 {
@@ -158,7 +158,7 @@ struct Daemon {
     status_source: StatusSource,
     stop: CancellationToken,
     rights: Rights,
-    /// The addresses that this node gave up.
+    /// The addresses that this node stopped using.
     left: Left,
     /// Facts that the daemon knows about itself, for the doctor.
     known: watch::Sender<Known>,

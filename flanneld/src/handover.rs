@@ -35,7 +35,8 @@ impl Inherited {
         Files::new(self.clone())
     }
 
-    /// Closes the files that no backend took. The device of a backend that the configuration no longer names vanishes with its last open file.
+    /// Closes the files that no backend took. If the configuration no longer names a backend, the backend's
+    /// device disappears when the last open file of the device closes.
     pub fn release(&self) {
         let rest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         if rest.is_empty() {

@@ -7,8 +7,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use subnet_lease::NodeId;
 
-/// Returns the identity of this node. The id is `given` by `--node-id`, otherwise a hash of properties that
-/// distinguish machines. flanneld does not store the id in a file, because hosts that share a file system would share the id.
+/// Returns the identity of this node. The id is `given`, the value of `--node-id`, or otherwise a hash of
+/// properties that distinguish machines. flanneld does not store the id in a file, because hosts that share a
+/// file system would share the id.
 pub fn node(given: Option<&str>) -> NodeId {
     let name = nix::unistd::gethostname()
         .ok()
@@ -64,7 +65,7 @@ fn namespace() -> Option<u64> {
     elsewhere.then_some(own)
 }
 
-/// Returns the MACs of flannel's devices on this host. A lease that contains one of these MACs belonged to this host.
+/// Returns the MACs of flannel's devices on this host. A lease that contains one of these MACs is from an earlier run on this host.
 pub async fn flannel_macs() -> Vec<String> {
     let Ok(mut reader) = HostReader::open() else {
         return Vec::new();

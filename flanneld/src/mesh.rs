@@ -35,7 +35,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Prepares to send probes, and to reply to them, on this UDP port.
+    /// Prepares to send probes, and to reply to other nodes' probes, on this UDP port.
     pub fn new(
         port: u16,
         id: &str,
@@ -68,7 +68,7 @@ impl Mesh {
         }
     }
 
-    /// Sends probes and replies to them until `stop`.
+    /// Sends probes, and replies to other nodes' probes, until `stop`.
     pub async fn run(mut self, leases: watch::Receiver<Arc<LeaseTable>>, stop: CancellationToken) {
         // Opened before the first check, so that no later request is missed.
         let (requests, mut quiet_until) = (asked_for(self.port), Instant::now());

@@ -36,7 +36,7 @@ use types::{Family, Subnets};
 const ROUND: Duration = Duration::from_secs(3);
 /// Time for which a round waits for replies.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// Interval at which flanneld looks for another holder of the address.
+/// Interval at which flanneld checks for another holder of the address.
 const LOOK_FOR_OTHERS: Duration = Duration::from_secs(10);
 /// Time for which flanneld waits for replies of another holder of the address.
 const OTHERS_ANSWER: Duration = Duration::from_millis(300);

@@ -37,7 +37,7 @@ const PINGS: u8 = 3;
 const QUESTIONS: u8 = 5;
 /// Maximum time for which a trace waits for the previous trace.
 const TURN: Duration = Duration::from_millis(3_500);
-/// Timeout of a trace. Together with the wait for the trace's turn, the timeout is shorter than the connection's timeout.
+/// Timeout of a trace. Together with the wait for the previous trace, the timeout is shorter than the connection's timeout.
 const WORK: Duration = Duration::from_millis(6_000);
 
 /// Serialises the traces, so that clients cannot make this node send more packets than one trace does.
@@ -61,7 +61,8 @@ impl Tracer {
         })
     }
 
-    /// Traces the path to a peer or a pod. A client that gives up does not shorten the trace: the next trace waits for the end of the current trace.
+    /// Traces the path to a peer or a pod. A client that disconnects does not shorten the trace: the next
+    /// trace waits for the end of the current trace.
     ///
     /// # Errors
     /// Returns an error if no node matches, or the trace cannot run.

@@ -87,7 +87,7 @@ pub enum DaemonProblem {
     WatchInterrupted,
 }
 
-/// A TCP port of the daemon.
+/// An HTTP server of the daemon, on its own TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpServer {
     /// The health endpoints.

@@ -19,7 +19,7 @@ const AUDIT: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// Size of the event buffer in bytes. The buffer holds a few dozen events. The keeper reads further events later.
 const BUFFER: usize = 4096;
-/// Minimum time between two writes, so that a conflict with a program that deletes the file stays cheap.
+/// Minimum time between two writes, so that a conflict with a program that deletes the file uses little processor time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Writes the file at each change of `env` and whenever the file is missing, until `stop`. Failures set a condition of `health`.

@@ -29,11 +29,11 @@ use types::Subnets;
 use types::backoff::Backoff;
 use types::{Family, Problem};
 
-/// Time for which the start waits for the rules, so that they cannot delay the node for longer.
+/// Maximum time for which the start waits for the rules, because a longer wait would delay the node.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which the keeper collects changes by other programs before it checks the rules.
 const QUIET: Duration = Duration::from_millis(50);
-/// Time for which the keeper collects changes while they concern only other rules, so that a busy writer does not keep flanneld busy.
+/// Time for which the keeper collects changes that concern only rules of other programs, so that a busy writer does not keep flanneld busy.
 const FOREIGN_QUIET: Duration = Duration::from_millis(500);
 /// Number of consecutive passes without a repair before the longer interval applies.
 const IDLE_PASSES: u32 = 3;
@@ -44,13 +44,13 @@ const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Delay before the keeper retries a failed pass.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Delay before the keeper retries a failed removal of the rules of the other kind.
+/// Delay before the keeper retries a failed removal of the rules of the other kind (iptables or nftables).
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// The rules of this daemon that are in use, and the other daemons whose rules stay.
 type InUse = ([ActiveRules; 2], OtherDaemons);
 
-/// The addresses of the nodes, as they change.
+/// The current addresses of the nodes.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     /// The leases in force.
@@ -237,12 +237,12 @@ impl Keeper {
         }
     }
 
-    /// Returns the number of writes as a channel, which changes with each write.
+    /// Returns a channel with the number of writes, which changes with each write.
     pub fn written(&self) -> watch::Receiver<u64> {
         self.written.subscribe()
     }
 
-    /// Applies the rules, signals `applied`, then maintains them until `stop`. Meanwhile, removes the rules of the other kind.
+    /// Applies the rules, signals `applied`, then maintains them until `stop`. Meanwhile, removes the rules of the other kind (iptables or nftables).
     pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
         let (kept_out, mut kept) = watch::channel(None);
         let (networks, own) = (self.wanted.networks, self.wanted.own);
@@ -326,7 +326,7 @@ impl Keeper {
         }
     }
 
-    /// Takes over the current addresses of nodes. Returns whether the new addresses change the rules.
+    /// Records the current addresses of nodes. Returns whether the new addresses change the rules.
     async fn follow(&mut self) -> bool {
         let (hosts, mut peers) = self.nodes.now(&self.wanted.own);
         if let Some(sharers) = &mut self.sharers {
@@ -348,7 +348,7 @@ impl Keeper {
     }
 
     /// Checks the rules and repairs them. Returns whether the pass wrote a rule although the other daemons, their networks and their guards are unchanged.
-    /// If the other daemons changed, the pass removes the rules of a daemon that has ended, which is not a repair.
+    /// If the set of other daemons changed, the pass removes the rules of a daemon that has ended; this removal is not a repair.
     ///
     /// A periodic pass lists no rules if a listing would take too much processor time, or if the kernel has reported no change.
     async fn pass(&mut self, periodic: bool) -> bool {
@@ -412,7 +412,7 @@ impl Keeper {
         listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
     }
 
-    /// Applies the rules. Returns the networks whose rules stay only because the keeper does not know whether a daemon serves them.
+    /// Applies the rules. Returns the networks whose rules stay only because the keeper does not know whether a daemon serves these networks.
     async fn apply(&mut self) -> BTreeSet<IpNet> {
         let mut unserved = BTreeSet::new();
         let mut complaints = Vec::new();
@@ -484,7 +484,7 @@ impl Keeper {
         unserved
     }
 
-    /// Describes in the node's document which tool writes the rules, and their purposes.
+    /// Describes in the node's document which tool writes the rules, and the purposes of the rules.
     fn describe(&self) {
         let variant = self.appliers.iter().find_map(Applier::variant);
         let with = match (self.wanted.nftables, variant) {
@@ -547,7 +547,7 @@ async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     }
 }
 
-/// Warns of rules that probably come from an old version of Go flannel.
+/// Warns of rules that an old version of Go flannel probably created.
 async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     let bare = uncommented_rules(&networks, &own).await;
     if !bare.is_empty() {
@@ -558,7 +558,7 @@ async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     }
 }
 
-/// Removes the rules of the other kind once this daemon's rules are in place. Retries failures and logs each
+/// Removes the rules of the other kind (iptables or nftables) once this daemon's rules are in place. Retries failures and logs each
 /// new failure. This task runs separately, so that another process's lock does not keep this daemon from
 /// repairing its own rules.
 async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {

@@ -1,9 +1,9 @@
 //! Tests that the code contains the names and texts that the documentation quotes, and that the documentation describes what the code offers.
 //!
-//! Two elements of the documentation quote a text of the programs. One is a code span of three or more words
-//! that is not a command. The other is a line of a `text` block that begins with a log level. In a quoted
-//! text, `…` represents any text. A word with a digit, a slash or an equals sign also represents any text,
-//! because such a word is a value.
+//! Two elements of the documentation quote a text of the programs. The first element is a code span of three
+//! or more words that is not a command. The second element is a line of a `text` block that begins with a log level.
+//! In a quoted text, `…` represents any text. A word with a digit, a slash or an equals sign also represents
+//! any text, because such a word is a value.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -87,7 +87,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "apiserver-advertise-address",
 ];
 
-/// Programs whose names begin a code span with a command.
+/// Programs whose commands the documentation shows: a code span that begins with one of these names is a command.
 const PROGRAMS: &[&str] = &[
     "bridge",
     "cargo",
@@ -417,7 +417,7 @@ fn flags_on_every_page_exist() {
     );
 }
 
-/// Documented commands name the store: otherwise they query etcd on this machine, which most nodes do not have.
+/// Documented commands name the store: otherwise they query etcd on this machine, and most nodes do not run etcd.
 #[test]
 fn commands_that_need_the_store_name_it() {
     for (name, page) in pages_by_hand() {

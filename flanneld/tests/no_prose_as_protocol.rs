@@ -26,7 +26,7 @@ const SEARCHES: &[&str] = &[
     "trim_start_matches",
 ];
 
-/// The modules that classify texts of other programs, each with the reason why no code can replace the texts.
+/// The modules that classify texts of other programs, each with the reason why no error code can replace the texts.
 const FOREIGN: &[(&str, &str)] = &[
     (
         "backends/traffic-rules/src/iptables_text.rs",

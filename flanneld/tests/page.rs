@@ -65,7 +65,7 @@ fn variants(widths: &[u32]) -> Vec<Value> {
     widths.iter().flat_map(of).collect()
 }
 
-/// Checks a healthy cluster and a cluster with a fault in all variants.
+/// Checks, in all variants, a healthy cluster and a cluster with a fault.
 fn sizes(counts: &[usize]) {
     for count in counts {
         for (fault, text) in [

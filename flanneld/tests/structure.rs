@@ -69,7 +69,7 @@ const LAW: &[(&str, &[&str])] = &[
     ("e2e", &["lab"]),
 ];
 
-/// Files that have the name of a backend for another reason: a kind of kernel interface, a protocol, or a key of a document.
+/// Files that contain the name of a backend for another reason: a kind of kernel interface, a protocol, or a key of a document.
 const NO_BACKENDS: &[(&str, &str)] = &[
     ("flanneld/doctor/src", "facts::host"),
     ("flanneld/doctor/src", "checks::daemon"),

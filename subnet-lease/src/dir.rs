@@ -133,7 +133,7 @@ impl KeyStore for Directory {
             .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
-    /// Always begins with its own list, because it has to set up the inotify watch before it reads the list.
+    /// Returns a stream that always begins with its own list, because the inotify watch has to exist before the stream reads the list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         let next = |(mut peers, recent): (Peers<'a>, Option<&'a Recent>)| async move {
             if let Some(recent) = recent {

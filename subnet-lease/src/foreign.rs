@@ -72,7 +72,7 @@ pub enum ConnectFailure {
     OwnExpired,
     /// Server that does not speak TLS.
     Plain,
-    /// TLS failed for another reason.
+    /// Failure of TLS for another reason.
     Tls,
     /// Any other error.
     Other,

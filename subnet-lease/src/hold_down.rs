@@ -1,9 +1,9 @@
 //! Delays removals of leases, unless another node leases the subnet, because a vanished lease usually comes back.
 //!
-//! The published table contains the store's leases and the leases that vanished recently. The hold-down of a removal lasts 5 s. It lasts 60
-//! s after a discontinuity, or if many leases vanish at once. A removal has no hold-down if another node leases the subnet. The hold-down
-//! runs only while the watch is up and this process runs. The hold-down restarts after a gap, because an outage may also have kept the other
-//! nodes from writing.
+//! The published table contains the store's leases and the leases that vanished recently. The hold-down of a removal lasts 5 s. The
+//! hold-down lasts 60 s after a discontinuity, or if many leases vanish at once. A removal has no hold-down if another node leases the
+//! subnet. The hold-down runs only while the watch is up and this process runs. The hold-down restarts after a gap, because an outage may
+//! also have kept the other nodes from writing.
 //!
 //! An interruption is not a gap if it is shorter than 5 s and the watch then resumes at its version. The
 //! hold-down pauses during the interruption, and lasts at least 5 s after the interruption. A node returns
@@ -99,7 +99,7 @@ impl HoldDown {
         )
     }
 
-    /// Excludes the time in which the watch was interrupted or the process was stopped.
+    /// Excludes from the hold-downs the time in which the watch was interrupted or the process was stopped.
     fn count_time(&mut self, now: Duration, discontinuity: bool, interrupted: bool) {
         let stalled = self
             .last_step

@@ -183,7 +183,7 @@ impl KubeManager {
         })
     }
 
-    /// Starts or stops following all Nodes as this configuration requires, and sets the networks that must contain their leases.
+    /// Starts or stops following all Nodes as this configuration requires, and sets the networks that must contain the Nodes' leases.
     fn follow(&self, config: &NetworkConfig) {
         self.all.serve(config.networks);
         let lists = config.backend != "alloc";

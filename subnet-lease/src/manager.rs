@@ -43,7 +43,7 @@ pub struct Unpublished {
     pub what: Problem,
 }
 
-/// State that a node passes to the store while it holds its lease.
+/// State that a node passes to the store while the node holds its lease.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// Attributes that the node publishes.
@@ -181,7 +181,7 @@ pub struct NodeInfo {
     /// Addresses that the store has for this node from other sources (a Node's InternalIPs), the preferred address first.
     pub internal: Vec<IpAddr>,
     /// Whether an operator chose the published address, which replaces the node's own address. If an operator
-    /// chose the published address, other nodes may have the same own address.
+    /// chose the published address, several nodes may have the same address of their own.
     pub overwritten: bool,
     /// Addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
@@ -231,7 +231,7 @@ pub trait SubnetManager: LeaseStore {
         None
     }
 
-    /// Returns a receiver that changes whenever [`node_info`](Self::node_info) may have changed; `None` from a store without nodes.
+    /// Returns a receiver whose value changes whenever [`node_info`](Self::node_info) may have changed; `None` from a store without nodes.
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
         None
     }
@@ -274,7 +274,8 @@ pub trait SubnetManager: LeaseStore {
     /// Returns the changes of all leases as a stream. The stream begins with `Reset`, reconnects and resumes on its own, and never ends.
     fn watch(&self) -> BoxStream<'_, LeaseEvent>;
 
-    /// Holds the lease as its only owner: renews it, publishes changed attributes and reports its state. Returns when the lease is lost for good.
+    /// Holds the lease as its only owner: renews it, publishes changed attributes and reports its state.
+    /// Returns when the node has permanently lost the lease.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the lease as it is.

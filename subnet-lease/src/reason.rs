@@ -71,7 +71,7 @@ impl LogOnce {
         self.0.is_empty()
     }
 
-    /// Returns whether the daemon must log this reason: the log does not contain the reason's topic since the last success. `None` means
+    /// Returns whether the daemon must log this reason: the log has no entry with the reason's topic since the last success. `None` means
     /// success, which the daemon logs only after a failure. The log contains each of two alternating causes
     /// only once.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {

@@ -1,4 +1,4 @@
-//! Table of leases, which is the only code that folds lease events into state, and the peers derived from the table.
+//! Table of leases (the only code that folds lease events into state), and the peers derived from the table.
 
 use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;

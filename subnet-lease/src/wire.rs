@@ -145,7 +145,8 @@ impl fmt::Display for ValueError {
 /// Parses a value as Go flannel does, including NodeID and unknown members.
 ///
 /// # Errors
-/// Returns an error if the value is unreadable. The error does not quote the value, because every node logs its text. The caller knows the key.
+/// Returns an error if the value is unreadable. The error does not quote the value, because every node logs
+/// the error's text. The caller knows the key.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
         return Err(ValueError::TooLong(value.len()));

@@ -1,4 +1,4 @@
-//! Tests the client of the Kubernetes API against a server that replies as each test specifies: credentials, failover, connections, pauses.
+//! Tests the client of the Kubernetes API (credentials, failover, connections, pauses) against a server that replies as each test specifies.
 
 #![allow(
     clippy::unwrap_used,

@@ -267,7 +267,8 @@ proptest! {
         }
     }
 
-    /// *table*: applying an event twice has no further effect. A `Reset` equals building from scratch, except for the keys that it lists as unreadable.
+    /// *table*: applying an event twice has no further effect. A `Reset` has the same result as a new table,
+    /// except for the keys that the `Reset` lists as unreadable.
     #[test]
     fn the_table_folds(events in proptest::collection::vec(event(), 0..20), last in (proptest::collection::vec(lease(), 0..6), proptest::collection::btree_set(subnets(), 0..3))) {
         let mut table = LeaseTable::default();
@@ -335,7 +336,7 @@ proptest! {
         }
     }
 
-    /// An incremental admission has the same result as a full admission, whatever changes and whichever leases conflict.
+    /// An incremental admission has the same result as a full admission, regardless of the changed and conflicting leases.
     #[test]
     fn a_change_is_admitted_as_the_whole_is(steps in proptest::collection::vec((proptest::collection::vec(event(), 0..4), prop::bool::weighted(0.1)), 1..20)) {
         let terms = Arc::new(terms());
@@ -392,7 +393,7 @@ proptest! {
 }
 
 proptest! {
-    /// However short the interruptions are, a node has 5 s of uninterrupted watching to come back.
+    /// However short the interruptions are, a node has 5 s of uninterrupted watching to return.
     #[test]
     fn removal_follows_five_seconds_of_watching(steps in proptest::collection::vec((1u64..2_900, prop::bool::weighted(0.2), prop::bool::weighted(0.05)), 1..200)) {
         let net = Dual::V4("10.5.1.0/24".parse().unwrap());
@@ -803,8 +804,8 @@ fn off_link_lease_is_refused_per_family() {
     assert!(judged(Some(&["0.0.0.0/0", "::/0"])).1.is_empty());
 }
 
-/// The creation times of Nodes have a resolution of one second. Among the Nodes of one second, admission
-/// treats the first Node by name as older, as it does for equal subnets.
+/// The creation times of Nodes have a resolution of one second. Among Nodes created in the same second,
+/// admission treats the first Node by name as older, as it does for equal subnets.
 #[test]
 fn nodes_of_one_second_are_ordered_by_name() {
     let lease = |name: &str, net: &str, host: u8| Lease {

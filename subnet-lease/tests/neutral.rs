@@ -1,4 +1,4 @@
-//! Tests that a store without keys needs no part of the key protocol: the manager trait, the feed and admission work without its features.
+//! Tests that a store without keys needs no part of the key protocol: the manager trait, the feed and admission work without the protocol's features.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
 //! Blackhole routes for exactly this node's own subnets. The routes drop packets to non-existent pods of this node.
 //!
-//! Without blackhole routes and without a bridge, packets to non-existent pods would leave over the default route and return to this node.
+//! Without blackhole routes and without a bridge, packets to non-existent pods leave over the default route and return to this node.
 
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};

@@ -21,8 +21,8 @@ pub struct StaleGateway {
     pub bridge: LinkName,
     /// The address, with the prefix length of the subnet.
     pub address: IpNet,
-    /// Another address of the bridge in the same subnet. Another program may own this address. The kernel
-    /// could remove the address together with the gateway.
+    /// Another address of the bridge in the same subnet. Another program may own this address. The kernel may
+    /// remove the address together with the gateway.
     pub other: Option<IpNet>,
 }
 

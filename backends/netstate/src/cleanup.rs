@@ -1,4 +1,4 @@
-//! Finds the objects of flannel-rs and Go flannel in this network namespace so that they can be removed. This
+//! Finds the objects of flannel-rs and Go flannel in this network namespace so that cleanup can remove these objects. This
 //! module distinguishes flannel's objects from the objects of other programs.
 //!
 //! This module is pure: [`NetlinkKernel::inventory`] reads the kernel state and [`Kernel::apply`] changes the kernel state.

@@ -137,7 +137,8 @@ impl Desired {
 
 /// Computes the state if no two leases need the same object, which is the usual case. Returns `None` otherwise.
 ///
-/// This function builds the map in a single insertion. Separate insertions leave half-empty nodes, which waste megabytes with thousands of peers.
+/// This function builds the map in a single insertion. Separate insertions leave half-empty B-tree nodes,
+/// which waste megabytes with thousands of peers.
 fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Option<KernelState> {
     let mut objects: Vec<(Key, Value)> = plan.base(facts).0.into_iter().collect();
     objects.reserve_exact(3 * all.len());

@@ -156,7 +156,7 @@ pub enum Cause {
     RouteExists(IpNet),
     /// Peer that is not on-link on the underlay interface.
     NotOnLink {
-        /// Public address of the peer, the gateway of its route.
+        /// Public address of the peer, which is the gateway of the peer's route.
         via: IpAddr,
         /// The underlay interface.
         dev: LinkName,
@@ -282,7 +282,7 @@ impl Cause {
             }
             Cause::RouteExists(net) => write!(
                 f,
-                "; another route to {net} already exists: find the route with `ip route show {net}` and remove it (a route by cni0 comes from an address of that bridge: remove the address with `ip address del`, and restart the pods of its subnet)"
+                "; another route to {net} already exists: find the route with `ip route show {net}` and remove it (an address of cni0 causes a route through cni0: remove the address with `ip address del`, and restart the pods of its subnet)"
             ),
             Cause::NotOnLink { via, dev } => write!(
                 f,

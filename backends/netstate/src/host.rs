@@ -163,7 +163,7 @@ impl Address {
         }
     }
 
-    /// Returns the rank in the order of preference. Lower ranks are preferred.
+    /// Returns the address's rank in the order of preference. Lower ranks are preferred.
     fn rank(&self) -> (bool, bool, bool) {
         (!is_global(self.ip()), !self.permanent, self.temporary)
     }
@@ -402,8 +402,8 @@ impl PolicyRule {
 }
 
 impl PolicyRule {
-    /// Returns whether the rule decides about a packet to another host, because it drops the packet or its table has
-    /// a route. If the rule does not decide, the next rule applies.
+    /// Returns whether the rule decides about a packet to another host, because the rule drops the packet or
+    /// the rule's table has a route. If the rule does not decide, the next rule applies.
     ///
     /// This function assumes that the tables `main` and `default` have a route.
     pub fn decides(&self, to: IpAddr) -> bool {

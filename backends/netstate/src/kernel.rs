@@ -85,7 +85,7 @@ pub trait Kernel: Send {
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
     /// Starts sessions with newly added WireGuard peers, without waiting for a packet to these peers.
-    /// Packets that a peer sends in an earlier session get lost until the peer notices the new session.
+    /// Packets that a peer sends in an earlier session are lost until the peer notices the new session.
     async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
 
     /// Returns when one of our objects, the underlay or (if there are on-link queries) the main table has changed. A notification that

@@ -1,4 +1,4 @@
-//! Interface names and MACs, as small values: the state of ten thousand peers repeats them ten thousand times.
+//! Interface names and MACs, as small values, because the kernel state repeats them for every peer.
 
 use std::fmt;
 

@@ -12,8 +12,9 @@ use std::net::IpAddr;
 
 /// The identity of a kernel object. INVARIANT: the order is the order of dependency. flanneld sets lower objects first and deletes them last.
 ///
-/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would cut off a live peer. A WireGuard peer comes before its allowed
-/// IPs: the kernel moves each allowed IP atomically from its previous peer. flanneld deletes the previous peer only after that move.
+/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would interrupt traffic to a live peer. A
+/// WireGuard peer comes before its allowed IPs: the kernel moves each allowed IP atomically from its previous peer. flanneld deletes
+/// the previous peer only after that move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// An interface.
@@ -121,8 +122,8 @@ impl KernelState {
         self.0.insert(key, value);
     }
 
-    /// Adds objects in a single insertion. If several objects have the same key, the last object takes precedence. A map that grows by single
-    /// insertions has half-empty nodes.
+    /// Adds objects in a single insertion. If several objects have the same key, the last object takes
+    /// precedence. A map that grows by single insertions has half-empty B-tree nodes.
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
         self.0.append(&mut objects.into_iter().collect());
     }
@@ -147,7 +148,7 @@ pub enum Op {
     Replace(Key, Value),
     /// Deletes an object. The value is the existing content, so that the kernel deletes no other object.
     Delete(Key, Value),
-    /// No change, because a link of another kind has flannel's name. The reconciler reports this conflict.
+    /// Changes nothing, because a link of another kind has flannel's name. The reconciler reports this conflict.
     Refuse(Key, Value),
 }
 

@@ -58,7 +58,7 @@ impl PacketSocket {
     /// Sends a frame.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not accept the frame because the link is down or gone.
+    /// Returns an error if the kernel does not accept the frame because the link is down or no longer exists.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         nix::sys::socket::send(
             self.fd.as_raw_fd(),
@@ -71,7 +71,7 @@ impl PacketSocket {
     /// Receives a frame, truncates it to the buffer, and returns its length in the buffer in bytes. Returns `None` if no frame is waiting.
     ///
     /// # Errors
-    /// Returns an error if the link is down or gone.
+    /// Returns an error if the link is down or no longer exists.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<Option<usize>> {
         match nix::sys::socket::recv(
             self.fd.as_raw_fd(),

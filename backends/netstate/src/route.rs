@@ -21,7 +21,7 @@ pub fn metric(net: &IpNet) -> u32 {
 /// The content of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteSpec {
-    /// The gateway. `None` if the destination is on-link.
+    /// The gateway. The value is `None` if the destination is on-link.
     pub via: Option<IpAddr>,
     /// The outgoing interface. The name is empty if the kernel's route has no interface or several interfaces.
     pub dev: LinkName,

@@ -118,7 +118,7 @@ pub(crate) fn seal_once(
     tag.as_ref().try_into().map_err(|_| Refused::Malformed)
 }
 
-/// Opens data in place that [`seal_once`] sealed and that is followed by its tag.
+/// Opens in place the data that [`seal_once`] sealed, with the tag after the data.
 ///
 /// # Errors
 /// Returns an error if the tag is invalid.

@@ -6,8 +6,8 @@ use crate::message::Codes;
 use subtle::ConstantTimeEq;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Keys derived from a public key. One key is for the first authentication code in messages to the key's owner. The other key is for the cookies that
-/// the owner creates.
+/// Keys derived from a public key. One key is for the first authentication code in messages to the owner of
+/// the public key. The other key is for the cookies that the owner creates.
 pub(crate) struct Labels {
     pub(crate) code: [u8; KEY],
     pub(crate) cookie: [u8; KEY],

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The counters of one direction.
 #[derive(Debug)]
 pub struct Direction {
-    /// Inner packets that were forwarded.
+    /// Inner packets that the engine forwarded.
     pub packets: AtomicU64,
     /// Number of bytes of the packets, including their IP headers.
     pub bytes: AtomicU64,
@@ -76,9 +76,9 @@ pub struct Handshakes {
     pub initiated: AtomicU64,
     /// Initiations of peers to which this node responded.
     pub answered: AtomicU64,
-    /// Handshakes completed, initiated by either side.
+    /// Completed handshakes that either side initiated.
     pub completed: AtomicU64,
-    /// Handshakes given up after 90 s without a session.
+    /// Handshakes abandoned after 90 s without a session.
     pub failed: AtomicU64,
     /// Cookie replies sent, which ask the sender of a handshake message to prove its address.
     pub cookies: AtomicU64,

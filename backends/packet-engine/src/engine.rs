@@ -109,7 +109,7 @@ impl Engine {
         (engine, device)
     }
 
-    /// Returns the counters since the engine was created. The counters survive when the engine opens or closes the device.
+    /// Returns the counters since the engine was created. The counters keep their values when the engine opens or closes the device.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 const ALL: Rate = Rate::new(100, 50);
 /// The limit for one destination.
 const EACH: Rate = Rate::new(10, 10);
-/// Number of buckets. Destinations share buckets by hash, so that a flood does not grow the table and affects few other destinations.
+/// Number of buckets. Destinations share buckets by hash, so that the table does not grow in a flood, and a flood affects few other destinations.
 const SLOTS: usize = 1024;
 
 /// Rate limit, stored as the spacing between events in nanoseconds. The limit rejects an event that is early by more than `slack`.

@@ -94,7 +94,7 @@ impl Reason {
                 "the packet's headers or lengths are invalid: the packet comes from another program or was damaged in transit. Find the host that sends to this port"
             }
             Reason::UnknownPeer => {
-                "no lease names this public address: the sender is unknown, or is a node that uses another address than it announces. Check --iface and --public-ip on that node"
+                "no lease names this public address: the sender is unknown, or is a node that sends from an address other than its announced address. Check --iface and --public-ip on that node"
             }
             Reason::Spoofed => {
                 "the packet's source is not in the sending node's subnet: the packet is forged, or two nodes use one subnet. Compare `flannelctl leases` with subnet.env on the sending node"
@@ -103,7 +103,7 @@ impl Reason {
                 "the packet's destination is not in this node's subnet: the sender uses an outdated lease; check `flannelctl leases` on the sender"
             }
             Reason::Martian => {
-                "the packet's address is invalid between nodes, or is a broadcast address; check which program sends such packets on the sending node"
+                "the packet's source or destination is invalid between nodes, or its destination is a broadcast address; check which program sends such packets on the sending node"
             }
             Reason::TtlExceeded => {
                 "the packet's TTL has expired; check the routes of both nodes for a loop"
@@ -115,7 +115,7 @@ impl Reason {
                 "the packet is for another VTEP: the sender uses an outdated MAC of this node. Compare VtepMAC in this node's lease with `bridge fdb` on the sender"
             }
             Reason::NotIp => {
-                "flanneld accepts only IPv4 and IPv6: the sender may use ARP for an address that the lease provides; check the sender's neighbour table"
+                "flanneld accepts only IPv4 and IPv6: the sender may use ARP for an address whose MAC the lease provides; check the sender's neighbour table"
             }
             Reason::Ecn => {
                 "a router marked the packet for congestion, but the packet's sender does not support ECN"

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 pub enum Checks {
     /// Checks that the datagram comes from a peer, and that the packet is for this node's subnets. A source inside the
     /// network must be in the peer's subnets, or be the peer itself. The engine accepts a source outside the network,
-    /// because nodes may forward packets of others.
+    /// because nodes may forward packets of other hosts.
     #[default]
     Cluster,
     /// The checks of `Cluster`, without sources outside the network.
@@ -164,7 +164,7 @@ impl Table {
         }
     }
 
-    /// Returns whether a socket address is an end of the tunnel: its port at a peer or at this node.
+    /// Returns whether a socket address is an end of the tunnel: the tunnel's port at a peer or at this node.
     #[inline]
     pub(crate) fn is_tunnel_end(&self, to: SocketAddr) -> bool {
         to.port() == self.encap_port && (self.knows(to.ip()) || self.address == Some(to.ip()))

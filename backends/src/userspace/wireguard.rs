@@ -44,7 +44,7 @@ struct Tunnel {
     spec: WireguardSpec,
     /// Whether the adopted device still waits for its peers.
     waits: bool,
-    /// Reason why the engine could not start or bind its sockets. `None` while the engine works.
+    /// Reason why the engine could not start or bind its sockets. The field is `None` while the engine works.
     problem: Option<EngineError>,
     /// The tunnel's files in the store.
     queues: StoredFiles<Tun>,

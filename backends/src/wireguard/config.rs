@@ -51,7 +51,7 @@ pub struct Config {
     port: u16,
     /// The port of the IPv6 device.
     port_v6: u16,
-    /// The MTU to assume for the underlay.
+    /// The MTU in bytes that flanneld assumes for the underlay.
     mtu: Option<u32>,
     /// The preshared key of all nodes.
     pub preshared: Option<Secret>,

@@ -21,7 +21,7 @@ pub(super) enum Content {
     Key(Secret),
     /// Empty file, or file with data other than a key.
     Garbled,
-    /// The file does not exist.
+    /// Absence of the file.
     Missing,
 }
 

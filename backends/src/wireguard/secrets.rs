@@ -1,4 +1,4 @@
-//! A node's keys while the node runs. The node adopts changed keys from their files. It creates another key if an older node has the same key.
+//! A node's keys while the node runs. The node adopts changed keys from their files. The node creates another key if an older node has the same key.
 
 use super::config::Config;
 use super::keys::{self, Content, Links};
@@ -127,7 +127,7 @@ impl Files {
             (None, ..) => (String::new(), true),
             (Some(text), false, _) => (text.to_string(), true),
             (Some(text), true, false) => (
-                format!("{text}; --refuse-insecure refuses it at the next start"),
+                format!("{text}; --refuse-insecure refuses the file at the next start"),
                 true,
             ),
             (Some(text), true, true) => (
@@ -369,7 +369,7 @@ mod tests {
         );
     }
 
-    /// If flanneld refuses secrets that others can read, it neither loads them at the start nor uses them while it runs.
+    /// If flanneld refuses secrets that other users can read, it neither loads them at the start nor uses them while it runs.
     #[test]
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
@@ -420,7 +420,7 @@ mod tests {
         assert!(
             notices
                 .key
-                .contains("--refuse-insecure refuses it at the next start"),
+                .contains("--refuse-insecure refuses the file at the next start"),
             "{}",
             notices.key
         );

@@ -190,7 +190,7 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     }
 }
 
-/// The underlay is down, or its network is gone. flanneld can program no peer, and no peer is the cause.
+/// The underlay is down, or its network no longer exists. flanneld can program no peer, and no peer is the cause.
 #[test]
 fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
     in_namespace(|| async {

@@ -1,4 +1,4 @@
-//! Reports on the kernel's objects, compared with the output of `ip` and `bridge`.
+//! Tests of the reports on the kernel's objects, which the tests compare with the output of `ip` and `bridge`.
 
 use crate::bed::*;
 use netstate::inspect::Inspection;

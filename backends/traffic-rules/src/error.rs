@@ -204,7 +204,7 @@ impl fmt::Display for RulesError {
             RulesError::Program { error, .. } => error.fmt(f),
             RulesError::Unguarded { error } => write!(
                 f,
-                "cannot install the guard of the encapsulation port; the other rules are in place: {error}"
+                "cannot install the rules that guard the encapsulation port; the other rules are in place: {error}"
             ),
         })
     }

@@ -343,7 +343,7 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
 
 /// Returns the commands that remove rules of Go flannel before v0.17. The rules of Go flannel before v0.17
 /// carry no comment and look like an operator's rules. flanneld therefore reports these rules but does not
-/// touch them. `program` is the command to print, such as `iptables`.
+/// change them. `program` is the command to print, such as `iptables`.
 pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Vec<String> {
     let multicast = if matches!(network, IpNet::V6(_)) {
         "ff00::/8"

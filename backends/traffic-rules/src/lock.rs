@@ -1,4 +1,4 @@
-//! The lock that daemons take before they write rules, so that the rules do not change between their read and their write.
+//! The lock that daemons take before they write rules, so that the rules do not change between a daemon's read and its write.
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt};
@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The prefix of the lock's abstract socket name. The socket lives in the same network namespace as the rules.
+/// The prefix of the lock's abstract socket name. The socket is in the same network namespace as the rules.
 const SOCKET_PREFIX: &str = "flannel-rs.rules";
 /// The interval between attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

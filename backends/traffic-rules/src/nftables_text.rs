@@ -1,8 +1,8 @@
-//! Renders the rules as an nft script and parses the output of `nft -j`. Pure: text in, text out.
+//! Renders the rules as an nft script and parses the output of `nft -j`. The functions of this module are pure: they convert text to text.
 //!
 //! The names of the table, chains and comments are the names of Go flannel, so that each daemon finds and
-//! replaces the other daemon's rules. The rules have the same effect as the iptables rules (they mask the
-//! mark, and rule 4 applies to this node's pods).
+//! replaces the other daemon's rules. The rules have the same effect as the iptables rules: they mask the
+//! mark, and the fourth masquerade rule applies to this node's pods.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};

@@ -156,7 +156,7 @@ impl Notices {
         }
     }
 
-    /// Consumes all queued notifications. Returns whether one was relevant or some were lost.
+    /// Consumes all queued notifications. Returns whether a notification was relevant or the kernel lost notifications.
     pub fn drain(&mut self) -> News {
         let mut buffer = Vec::with_capacity(BUFFER);
         let mut found = News::None;

@@ -1,8 +1,8 @@
 //! Ownership of rules in the chains that daemons of several networks on one host share. Pure.
 //!
-//! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one block and does
-//! not touch the rules of other daemons. The rule for kube-proxy's mark matches no network. The rule for kube-proxy's
-//! mark is the first rule of the chain and exists once for all daemons.
+//! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one
+//! block and does not change the rules of other daemons. The rule for kube-proxy's mark matches no network.
+//! The rule for kube-proxy's mark is the first rule of the chain and exists once for all daemons.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -40,8 +40,9 @@ impl OtherDaemons {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
-    /// Returns whether the guard in a slot stays. An early removal of a guard loses no packets, and the guard's daemon restores it. A late
-    /// removal may cause the loss of a new node's packets.
+    /// Returns whether the guard in a slot stays. An early removal of a guard loses no packets, and the
+    /// daemon that owns the guard restores the guard. A late removal may cause the loss of a new node's
+    /// packets.
     pub fn keeps_guard(&self, place: u16) -> bool {
         self.guards.contains(&place)
     }

@@ -20,7 +20,7 @@ use types::{Errno, Family};
 const DEADLINE: Duration = Duration::from_secs(12);
 /// The number of deadlines that may pass while a program works. On a busy machine, a listing of the rules of thousands of Services takes a long time.
 const DEADLINES: u32 = 5;
-/// The minimum processor time that a program uses before each deadline if it works and does not hang.
+/// The minimum processor time that a program uses before each deadline if the program makes progress.
 const WORK: Duration = Duration::from_millis(50);
 
 /// Mutex of the programs: both families share the xtables lock, so only one process of this daemon waits for that lock at a time.

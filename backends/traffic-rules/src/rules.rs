@@ -16,7 +16,7 @@ pub struct RuleOptions {
     pub fully_random: bool,
     /// Whether the kernel also masquerades traffic from outside to pods of other nodes, so that replies return through this node.
     pub masquerade_inbound: bool,
-    /// Destinations to which pods keep their own address.
+    /// Destinations for which packets from pods keep the pod's source address.
     pub non_masquerade: Vec<IpNet>,
     /// `--iptables-forward-rules`: whether the rules accept forwarded traffic of the pod network.
     pub forward: bool,
@@ -61,9 +61,9 @@ pub enum UnknownSenders {
 pub struct Ruleset {
     /// The address family.
     pub family: Family,
-    /// The rules for packets that leave this host (chain FLANNEL-POSTRTG, postrtg). `None` if the chain should not exist.
+    /// The rules for packets that leave this host (chain FLANNEL-POSTRTG, postrtg). The field is `None` if the chain should not exist.
     pub masquerade: Option<Vec<Rule>>,
-    /// The rules for forwarded packets (chain FLANNEL-FWD, forward). `None` if the chain should not exist.
+    /// The rules for forwarded packets (chain FLANNEL-FWD, forward). The field is `None` if the chain should not exist.
     pub forward: Option<Vec<Rule>>,
     /// Whether the jump to the forward rules is the first rule.
     pub forward_insert: bool,
@@ -136,8 +136,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Returns whether this is the rule at the head of the chain, which all daemons share. The rule exempts packets that kube-proxy
-    /// masquerades itself.
+    /// Returns whether this is the rule at the head of the chain, which all daemons share. The rule exempts packets that kube-proxy masquerades.
     pub(crate) fn is_head(&self) -> bool {
         *self == head()
     }
@@ -253,7 +252,7 @@ pub struct Ends<'a> {
     pub peers: &'a BTreeSet<IpAddr>,
 }
 
-/// Returns the guard of the tunnels. Ignores addresses of the other family. Returns `None` if no option is
+/// Returns the rules that guard the tunnels. Ignores addresses of the other family. Returns `None` if no option is
 /// set, or if the family does not use the encapsulation.
 pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
     if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {

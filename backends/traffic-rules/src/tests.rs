@@ -469,8 +469,8 @@ proptest! {
     }
 }
 
-/// Returns all listings that differ from this listing in one place. A rule, chain or set is missing, a rule
-/// exists twice, or one word or number of an expression or chain is different.
+/// Returns all listings that differ from this listing in one place. Each listing lacks a rule, chain or set,
+/// repeats a rule, or changes one word or number of an expression or chain.
 fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
         match value {
@@ -762,7 +762,7 @@ fn nft_script_changes_only_the_set_when_peers_differ() {
     }
 }
 
-/// nft removes the rules that iptables-nft wrote and keeps the rules of others.
+/// nft removes the rules that iptables-nft wrote and keeps the rules of other programs.
 #[test]
 fn nft_removes_the_iptables_set() {
     let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), EMPTY).unwrap();
@@ -979,7 +979,7 @@ fn daemon_rules(
     }
 }
 
-/// Returns the lines that belong to a network (the first network that they match) or to its guard.
+/// Returns the lines of a network and of its guard; a line belongs to the first network that it matches.
 fn lines_of(saved: &str, number: usize) -> Vec<&str> {
     let guard = if number == 0 {
         "FLANNEL-ENCAP"
@@ -1156,7 +1156,7 @@ fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &
     );
 }
 
-/// Two daemons share the table of the real nft in both orders, with damage in between, and after the removal of one daemon.
+/// Two daemons share a table of the real nft in both orders and after damage, and the last daemon removes the table.
 #[test]
 fn two_daemons_share_the_nftables_table() {
     let guarded = [true, true];

@@ -1,5 +1,5 @@
 //! Compares the reader of rules with the kernel. The test sends packets through random rules of iptables
-//! (both variants) and nft, and compares the packets' fates with the predictions of the walk.
+//! (both variants) and nft, and compares the outcome of each packet with the prediction of `Walk`.
 //!
 //! `RULES_SEED=7` begins with another seed, and `RULES_SETS=3000` tests more sets.
 

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of names that the installer tries for the temporary file, which exceeds the number of concurrent installers.
+/// Maximum number of names that the installer tries for the temporary file, more than the number of concurrent installers.
 const ATTEMPTS: u32 = 100;
 
 /// The error of [`install`].
@@ -40,7 +40,7 @@ pub enum Failure {
         /// The common prefix of the names.
         prefix: String,
     },
-    /// Creation of a temporary file, which the system refused.
+    /// Failed creation of a temporary file.
     Create(io::Error),
     /// Failed write to the temporary file.
     Write {
@@ -187,8 +187,8 @@ fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     })
 }
 
-/// Opens or creates the file at this path for only this process. Returns `None` if another installer holds the file, or if the path is not a plain
-/// file.
+/// Opens or creates the file at this path for exclusive use by this process. Returns `None` if another
+/// installer holds the file, or if the path is not a plain file.
 fn claim(path: &Path) -> io::Result<Option<File>> {
     let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => (file, true),

@@ -1,4 +1,4 @@
-//! The commands that flannel's containers need, in one static program. The program's name in the call selects the command.
+//! The commands that flannel's containers need, in one static program. The name by which the program is called selects the command.
 //!
 //! Manifests call the commands `cp` and `install-conf`, which replace files by a rename. The cleanup manifest calls `rm` and `pause`.
 

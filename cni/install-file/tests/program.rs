@@ -15,7 +15,7 @@ fn called(name: &str, folder: &Path, words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Name, arguments, whether the call succeeds, and the files afterwards.
+/// Name, arguments, expected success of the call, and expected files after the call.
 const CASES: &[(&str, &[&str], bool, &[&str])] = &[
     ("/opt/bin/install-conf", &["a", "d/b"], true, &["a", "d/b"]),
     ("cp", &["-f", "a", "d/b"], true, &["a", "d/b"]),

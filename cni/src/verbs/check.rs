@@ -50,9 +50,9 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
 }
 
 /// Reports whether an error is the false error that bridge plugins up to 1.1.1 always report. Bridge plugins
-/// up to 1.1.1 look for a route without a gateway, as in the configuration, although ADD gave the route a
-/// gateway. The gateway check is the last check of the bridge plugin, so ignoring the error of this check
-/// hides no other error.
+/// up to 1.1.1 expect a route without a gateway, as in the configuration, although ADD added a gateway to the
+/// route. The gateway check is the last check of the bridge plugin, so ignoring the error of this check hides
+/// no other error.
 fn is_missed_gateway(error: &CniError, netconf: &Netconf) -> bool {
     let text = format!("{} {}", error.msg, error.details);
     let Some((_, rest)) = text.split_once("Expected Route {Dst:{IP:") else {

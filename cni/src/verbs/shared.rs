@@ -50,7 +50,8 @@ impl Netconf {
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// Builds the configuration for DEL or GC. Any subnet works without subnet.env, because delegates find an attachment by network and container.
+    /// Builds the configuration for DEL or GC. If subnet.env is missing, any subnet works, because delegates
+    /// find an attachment by network and container.
     pub(super) fn build_to_undo(conf: &Conf) -> Result<Self, CniError> {
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, Duration::ZERO)

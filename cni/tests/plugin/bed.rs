@@ -19,8 +19,8 @@ pub(crate) const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBN
 
 /// The stub of the delegate. The stub records its calls and their input. For each attachment, the stub keeps a file
 /// in `held`, as bridge and host-local keep an interface and an address. Files control the stub: `fail-VERB`
-/// is an error to report immediately, and `fail-late-VERB` is an error to report after the work. `slow` is
-/// the time in seconds that a call takes.
+/// contains an error to report immediately, and `fail-late-VERB` contains an error to report after the work. `slow`
+/// contains the time in seconds that a call takes.
 const STUB: &str = r#"#!/bin/sh
 cd "$STUB" || exit 1
 echo "$CNI_COMMAND ${0##*/}" >> calls

@@ -38,7 +38,7 @@ enum Fate {
     KilledAfter,
 }
 
-/// The panic that ends a killed plugin.
+/// The panic that simulates a kill of the plugin.
 struct Killed;
 
 /// The interfaces that the delegate holds, by network.

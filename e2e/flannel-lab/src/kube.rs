@@ -1,4 +1,4 @@
-//! `flannelctl lab --kube`: a real Kubernetes cluster in which the lab installs flannel as an operator does, up to a Service call.
+//! `flannelctl lab --kube`: a real Kubernetes cluster in which the lab installs flannel as an operator does, and then calls a Service.
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     for archive in &archives {
         ensure!(
             archive.is_file(),
-            "there is no {}: `make demo KUBE=1` and `make image` build it",
+            "{} does not exist: run `make demo KUBE=1` or `make image`, which build the file",
             archive.display()
         );
     }
@@ -99,7 +99,7 @@ pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     let matrix = screen.step("every pod pings every other", || ping(&cluster, &pods))?;
     screen.table(&matrix);
     let answers = screen.step(
-        "each pod calls the Service 10.96.0.80 until every pod has answered",
+        "each pod connects to the Service 10.96.0.80 until every pod has replied",
         || call(&cluster, &pods),
     )?;
     screen.block(&answers);
@@ -188,7 +188,7 @@ fn call(cluster: &Cluster, pods: &[(String, String)]) -> Result<(String, String)
         let mut answers = std::collections::BTreeSet::new();
         eventually_ok(
             SERVICE_TIMEOUT,
-            "the Service answers from every pod",
+            "every pod replies through the Service",
             || {
                 answers.insert(
                     cluster
@@ -214,7 +214,7 @@ fn call(cluster: &Cluster, pods: &[(String, String)]) -> Result<(String, String)
 
 fn show_node(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
     screen.heading(format!(
-        "{}: what flannel published, and where packets go",
+        "{}: annotations that flannel published, and routes to other nodes",
         node.name()
     ));
     let found = cluster.api.admin().node(node.name())?;

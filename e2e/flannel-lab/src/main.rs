@@ -29,7 +29,7 @@ use crate::plan::Plan;
 struct Cli {
     #[command(flatten)]
     args: Args,
-    /// Forward connections on standard input, a listening socket, to the status page in this network namespace until it is removed.
+    /// Forwards connections on standard input, a listening socket, to the status page in this network namespace until the namespace is removed.
     #[arg(long, hide = true)]
     forward_page: Option<String>,
 }

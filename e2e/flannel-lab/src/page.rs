@@ -63,7 +63,7 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
         screen.styled(Style::Good, format!("http://{address}/"))
     ));
     screen.print(format!(
-        "  from another machine: ssh -L {}:{address} and the name of this one",
+        "  from another machine: run ssh -L {}:{address} with the name of this machine as the last argument",
         address.port()
     ));
     screen.print(format!(

@@ -94,7 +94,7 @@ pub(crate) fn hint(
         ),
         (
             format!("tail -f {}", log.unwrap_or_default()),
-            "the log of its daemon",
+            "the log of the first host's daemon",
         ),
     ];
     if let Some(etcd) = &network.etcd {
@@ -117,7 +117,7 @@ fn more(screen: Screen) {
     screen.commands(&[
         (
             "flannelctl lab --keep".to_owned(),
-            "leave the lab running to look around",
+            "leave the lab running for inspection",
         ),
         (
             "flannelctl lab --backend host-gw".to_owned(),

@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use lab::{Flanneld, FlanneldOptions, Host, eventually_ok, stdout};
 use terminal::screen::Screen;
 
-/// Maximum time for the first daemons to end or to get a finding.
+/// Maximum time for the first daemons to end or to report a finding.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The finding of a host whose daemon ended.
 const ENDED: &str = "wrong-interface";

@@ -120,7 +120,7 @@ pub fn helm() -> Result<PathBuf> {
         .context("cannot find helm; run `make setup`")
 }
 
-/// Returns the path of `libfaketime`, which gives a program another time of day, from the library folders of distributions.
+/// Returns the path of `libfaketime`, which changes the time of day for a program; searches the library folders of distributions.
 ///
 /// # Errors
 /// Returns an error if the library is not installed.

@@ -175,7 +175,7 @@ impl Host {
             .find_map(pick)
     }
 
-    /// Makes an uplink drop all packets. The carrier stays, so the host does not notice.
+    /// Makes an uplink drop all packets. The carrier stays, so the host does not detect the cut.
     ///
     /// # Errors
     /// Returns an error if the host has no such uplink.

@@ -2,9 +2,9 @@
 //! mostly wait, so more tests than processors can run at once. A test that waits to start must not block
 //! another test. The test program therefore has a thread for every test, and this module is the only limit.
 //!
-//! The load is the ratio of the duration of a short piece of work to its duration on an idle machine. The kernel's load figures are not suitable.
-//! The kernel's counts of waiting tasks (`proc_loadavg(5)`) contain tasks that already sleep. The kernel's pressure figures
-//! (`/proc/pressure/cpu`) are the same for one waiting task as for twenty.
+//! The load is the ratio of the duration of a short piece of work to its duration on an idle machine. The kernel's load
+//! figures are not suitable for this limit. The kernel's counts of waiting tasks (`proc_loadavg(5)`) contain tasks that
+//! already sleep. The kernel's pressure figures (`/proc/pressure/cpu`) are the same for one waiting task as for twenty.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -77,7 +77,7 @@ impl Kind {
 #[derive(Debug)]
 struct Turn(&'static Turns, Kind);
 
-/// The right of this thread to run a kind of test, which ends on drop.
+/// The right of this thread to run a kind of test, valid until the value is dropped.
 #[derive(Debug)]
 pub struct HeldTurn(());
 

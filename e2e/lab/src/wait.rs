@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Limits of the pause between two polls, which is a tenth of the elapsed time. A poll often starts programs, which take time from the other tests.
+/// Minimum and maximum of the pause between two polls; the pause is a tenth of the elapsed time. A poll often
+/// starts programs, which take time from the other tests.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
 /// Pause between two checks of a condition that has to hold all the time.

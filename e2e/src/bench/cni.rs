@@ -1,4 +1,4 @@
-//! The cost of the CNI plugin when a pod starts: ADD alternately through the plugin and through the reference plugins only.
+//! The cost of the CNI plugin when a pod starts: times of ADD, alternately with the plugin and with only the reference plugins.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

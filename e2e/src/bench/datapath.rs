@@ -1,4 +1,5 @@
-//! Packet rates of our engine, the kernel's vxlan, plain routes, and Go flannel if its binary is given. One run measures all of them alternately.
+//! Packet rates of our engine, the kernel's vxlan, plain routes, and Go flannel if its binary is given. One
+//! run measures all these datapaths alternately.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -65,7 +66,7 @@ pub(crate) struct Plan {
     pub latency: bool,
     /// An earlier build of flanneld to measure for comparison with this build.
     pub before: Option<PathBuf>,
-    /// Whether to send small packets at rising rates, which takes long.
+    /// Whether to send small packets at rising rates, which takes a long time.
     pub ladder: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Writes many leases into etcd at once by its JSON gateway. One etcdctl process per key would take minutes.
+//! Writes many leases into etcd at once through its JSON gateway. One etcdctl process per key would take minutes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

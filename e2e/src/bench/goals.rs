@@ -82,7 +82,7 @@ pub(crate) struct Loaded {
     pub one: Vec<(f64, f64)>,
     /// During four streams.
     pub four: Vec<(f64, f64)>,
-    /// Round trips during one stream between real-time programs, which include only the time on the packets' path and no wait for a processor.
+    /// Round trips between real-time programs during one stream, which include the time on the packets' path and no wait for a processor.
     pub path: Vec<(f64, f64)>,
 }
 

@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip -o -4 address show dev flannel.1 | sed 's/^[0-9]*: //'; \
     ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; nft -s list table ip flannel-ipv4; } | sort | sha256sum";
 
-/// Name of the damage, the command that does it, and the goal.
+/// Name of the damage, the command that causes it, and the goal.
 const DAMAGES: [(&str, &str, &str); 10] = [
     (
         "a deletion of the device",

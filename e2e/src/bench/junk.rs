@@ -20,7 +20,7 @@ use crate::wireguard::{PORT, key_of};
 const NET_CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 const ROUNDS: usize = 5;
-/// The peer's packets per second, and the time for which the peer sends.
+/// The peer's packets per second (`RATE`), and the time for which the peer sends (`TIME`).
 const RATE: u64 = 25_000;
 const TIME: Duration = Duration::from_secs(2);
 /// Number of attempts if this machine does not generate the packets fast enough.
@@ -34,8 +34,7 @@ pub(crate) const DROPPED: &str =
     "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
 /// Builds initiations of unknown peers. The first MAC (`mac1`) of these initiations is valid, because it
-/// requires only the node's public key. The node therefore has to compute on the curve before it finds that
-/// the peer is unknown.
+/// requires only the node's public key. The node therefore has to perform a curve operation before it finds that the peer is unknown.
 fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     let mut buffer = vec![0; 2048];
     let mut unknown = |number: usize| match Tunn::new(

@@ -19,7 +19,7 @@ const CLIENTS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","Backend":{"Type":"vxlan"}}"#;
 
-/// Builds a Node of the size that a kubelet creates, mostly with the names of images.
+/// Builds a Node of the same size as a kubelet's Node, most of which is names of images.
 fn node(number: u32) -> serde_json::Value {
     let [_, b, c, d] = number.to_be_bytes();
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8));

@@ -116,7 +116,8 @@ impl Small {
 /// Maximum number of packets per system call: the generator must cost less than the datapath under test.
 const VOLLEY: usize = 64;
 
-/// Sends UDP packets of 64 bytes for `time`, at `rate` packets per second. Fails if this machine does not generate the packets fast enough.
+/// Sends UDP packets of 64 bytes for `time`, at `rate` packets per second. Returns an error if this machine
+/// does not generate the packets fast enough.
 pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
     let receiver = to

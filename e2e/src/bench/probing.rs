@@ -280,8 +280,8 @@ fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
         .code())
 }
 
-/// Returns the times from `start` to three reports of the cut. The first report comes from both other nodes,
-/// the second from their `flannelctl status`, and the third from the cut-off node about its peers.
+/// Returns the times from `start` to three reports of the cut. Both other nodes make the first report, their
+/// `flannelctl status` makes the second, and the cut-off node makes the third, about its peers.
 ///
 /// One loop polls all three conditions, so that no condition waits for another.
 fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {

@@ -82,7 +82,7 @@ fn flood_for(socket: &UdpSocket, messages: &[Vec<u8>], time: Duration) -> Result
 /// A peer that renews its session.
 struct Renewal {
     tunn: Tunn,
-    /// Time at which the renewal begins, and time of the next initiation.
+    /// Time at which the renewal begins, and time of the next initiation (`next`).
     begins: Instant,
     next: Instant,
     done: Option<Duration>,

@@ -29,7 +29,7 @@ pub(crate) struct Fleet {
     store: Store,
     store_host: Host,
     lease: i64,
-    /// Returns the lease value of the node with a number.
+    /// Function that returns the lease value of a node, given the node's number.
     value: fn(u32) -> String,
 }
 

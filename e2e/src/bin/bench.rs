@@ -65,7 +65,7 @@ With GO_FLANNELD=/path/to/flanneld in the environment Go flannel is measured
 beside ours, with GO_FLANNEL_CNI=/path/to/flannel its CNI plugin. It needs root.
 ";
 
-/// Number of pods that each plugin adds, and the number with `--quick`.
+/// Number of pods that each plugin adds: without `--quick`, and with `--quick`.
 const CNI_ROUNDS: usize = 40;
 const CNI_QUICK: usize = 10;
 

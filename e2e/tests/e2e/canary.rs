@@ -1,5 +1,5 @@
-//! Tests that no secret leaves the daemon. Each secret contains a canary, which no log, response, file for
-//! others, output of flannelctl or support bundle shows.
+//! Tests that no secret leaves the daemon. Each secret contains a canary, which no log, response, file that
+//! other users can read, output of flannelctl or support bundle shows.
 //!
 //! The tests form a table of stores and secrets, with one test for each store. Each secret has one [`Row`]
 //! for each source from which the daemon gets the secret.

@@ -26,7 +26,7 @@ fn reaches(from: &lab::Netns, to: IpAddr) -> bool {
     .is_some()
 }
 
-/// Returns one address that no pod has from each of the node's subnets.
+/// Returns one unassigned address from each of the node's subnets.
 fn unassigned_addresses(env: &SubnetEnv) -> [IpAddr; 2] {
     let v4 = Ipv4Addr::from(u32::from(env.subnet.unwrap().network()) + 77);
     let v6 = Ipv6Addr::from(u128::from(env.v6_subnet.unwrap().network()) + 77);
@@ -275,7 +275,7 @@ fn firewalls_are_reported_by_name() {
     );
 }
 
-/// flanneld reports an nftables chain with policy drop soon after it appears, with rules in either program.
+/// flanneld reports an nftables chain with policy drop soon after the chain appears, whether flanneld's rules are in iptables or in nftables.
 /// The finding disappears soon after the chain lets pods pass.
 #[test]
 fn nftables_firewall_is_noticed_with_iptables_rules() {

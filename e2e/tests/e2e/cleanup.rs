@@ -1,4 +1,4 @@
-//! Tests that `flannelctl cleanup` restores a host to its state before flannel-rs or Go flannel ran, and keeps the objects of others.
+//! Tests that `flannelctl cleanup` restores a host to its state before flannel-rs or Go flannel ran, and keeps the objects of other programs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually, event
 /// Deadline of a step while all tests run at the same time. Under that load, a daemon that usually needs a second to start may need half a minute.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Objects of others on the host: rules of every kind, routes, addresses, neighbours, a vxlan device, a bridge for pods.
+/// Objects of other programs on the host: rules of every kind, routes, addresses, neighbours, a vxlan device, a bridge for pods.
 const OTHERS: &str = "
     for program in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
         $program -t nat -N MINE; $program -t nat -A MINE -j RETURN; $program -t nat -A POSTROUTING -o vx0 -j MINE

@@ -111,7 +111,7 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Checks that hosts with several queues, as hosts with many processors have them, reach a host with one queue.
+/// Checks that hosts with several queues, like hosts with many processors, reach a host with one queue.
 fn queues_interoperate(engine: &Engine) -> Result<()> {
     Lab::run(&format!("{} queues", engine.name), |lab| {
         let queues = ["4", "1", "2"];
@@ -619,7 +619,8 @@ fn delivered(bed: &Bed, engine: &Engine, mode: &str) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Sends packets from the first pod while both daemons are stopped. Each daemon then reads all packets in one batch and merges what it can.
+/// Sends packets from the first pod while both daemons are stopped. Each daemon then reads all packets in one
+/// batch and merges all packets that it can merge.
 fn pass_in_one_batch(bed: &Bed, device: &str, packets: &[Vec<u8>]) -> Result<()> {
     let count = packets.len() as f64;
     let before = gathered(bed, 1, device, "received")?;

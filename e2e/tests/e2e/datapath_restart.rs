@@ -419,7 +419,7 @@ fn heals_under_load(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Damages the first host. Checks that packets pass again and that the device gets its MTU back.
+/// Damages the first host. Checks that packets pass again and that the daemon restores the device's MTU.
 fn heals_after(bed: &Bed, device: &str, damage: &str) -> Result<()> {
     let probes = streams(bed, MILLISECOND)?;
     let began = Instant::now();

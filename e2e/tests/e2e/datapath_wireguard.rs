@@ -115,8 +115,8 @@ fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
     })
 }
 
-/// A node publishes another address than the one that its route selects. A peer behind a NAT or a strict firewall accepts only replies from the
-/// published address, to which it sends.
+/// A node publishes an address that differs from the source address that its route selects. A peer behind a
+/// NAT or a strict firewall accepts only replies from the published address, to which it sends.
 #[test]
 fn replies_leave_from_the_published_address() -> Result<()> {
     const PUBLIC: &str = "192.168.56.201";

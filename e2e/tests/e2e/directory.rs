@@ -12,13 +12,13 @@ use lab::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Ten times the timeout of the store's operations, 10 s.
+/// Ten times the timeout of the store's operations, which is 10 s.
 const HANG_DEADLINE: Duration = Duration::from_secs(100);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// Number of probes on each path during the outage.
 const PROBES: u32 = 400;
 
-/// Returns the length of the outage: long enough that the daemon would notice a removal (10 s) and damp it (5 s).
+/// Returns the length of the outage, which exceeds the daemon's times for detecting a removal (10 s) and for delaying the removal (5 s).
 fn outage() -> Duration {
     Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 20))
 }

@@ -871,7 +871,7 @@ fn arp(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Sends datagrams inside VXLAN from pod 0 to a node's tunnel port. Checks that no datagram comes out of the tunnel at the node's pod.
+/// Sends datagrams inside VXLAN from pod 0 to a node's tunnel port. Checks that the node's pod receives no datagram from the tunnel.
 fn tunnel(scene: &Scene, to_node: usize) -> Result<()> {
     let [_, theirs] = addresses(scene)?;
     let target = &scene.bed.pods[to_node];

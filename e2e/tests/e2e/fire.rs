@@ -175,7 +175,7 @@ fn fake_subnet(number: u8) -> String {
     format!("10.5.{}.0/24", 100 + number)
 }
 
-/// Checks that nothing about these subnets changed on flannel's devices and routes of a host while the monitor ran.
+/// Checks that nothing about these subnets changed in the flannel devices and routes of a host while the monitor ran.
 fn require_silence_about(subnets: &[String], host: &Host, monitor: &mut Monitor) -> Result<()> {
     let reports = monitor.reports()?;
     let begins: Vec<&str> = subnets

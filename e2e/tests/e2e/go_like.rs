@@ -1,5 +1,5 @@
-//! Checks that our node works with Go flannel's nodes and replaces a Go node in place. The tests imitate the Go nodes: the
-//! imitations leave on the wire and in the kernel what Go flannel leaves.
+//! Checks that our node works with Go flannel's nodes and replaces a Go node in place. The tests imitate the
+//! Go nodes: the imitations leave the same state on the wire and in the kernel as Go flannel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -577,7 +577,7 @@ impl Bed {
             .collect())
     }
 
-    /// Lists flannel's objects in a host's kernel, and those of other programs: links with indexes and MACs, addresses, routes, neighbours, FDB.
+    /// Lists the objects of flannel and of other programs in a host's kernel: links with indexes and MACs, addresses, routes, neighbours, FDB.
     fn objects(&self, host: &Host) -> Result<Vec<String>> {
         let netns = host.netns();
         let mut objects = self.routes(host)?;

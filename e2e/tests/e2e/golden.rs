@@ -28,7 +28,7 @@ const IGNORED: [&str; 9] = [
     "tso_max_segs",
     "gro_max_size",
 ];
-/// Properties of a TUN device that the program that holds it decides.
+/// Properties of a TUN device that depend on the program that opened the device.
 const TUN_IGNORED: [&str; 4] = ["vnet_hdr", "multi_queue", "numqueues", "numdisabled"];
 
 scenarios! { compare;

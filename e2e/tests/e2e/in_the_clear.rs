@@ -1,5 +1,5 @@
-//! Change of a cluster to wireguard, node by node, with routes that Go flannel left. The test captures which pod packets are visible between
-//! the nodes, and when.
+//! Change of a cluster to wireguard, node by node, with routes that Go flannel left. The test records which
+//! pod packets are visible between the nodes, and the times of these packets.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -25,7 +25,7 @@ scenarios! { change;
     change_from_host_gw_sends_nothing_in_the_clear => (r#"{"Type":"host-gw"}"#, "userspace", OFTEN),
 }
 
-/// A node as the analysis of captured frames needs it.
+/// The data of a node for the analysis of captured frames.
 struct Node {
     name: String,
     mac: Vec<u8>,
@@ -55,7 +55,7 @@ impl Node {
     }
 }
 
-/// Changes five nodes one by one to wireguard while pods exchange packets. The earlier backend does not even encapsulate packets.
+/// Changes five nodes one by one to wireguard while pods exchange packets. The earlier backend does not encapsulate packets.
 /// Nodes have our routes or Go flannel's routes. Some of Go flannel's routes lead to a subnet that another node leases at the end.
 /// Once two nodes run wireguard, no uplink shows an unencrypted packet between their pods. Once a node runs wireguard, no uplink shows an
 /// unencrypted pod packet from this node.

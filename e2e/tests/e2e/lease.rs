@@ -101,7 +101,7 @@ fn address(number: u8) -> String {
     format!("192.168.56.{number}")
 }
 
-/// Gives the first host another address, as an operator or DHCP does.
+/// Gives the first host a new address, as an operator or DHCP does.
 fn readdress(host: &Host, old: &str, new: &str, new_first: bool) -> Result<()> {
     let (add, del) = (
         format!("address add {new}/24 dev {UPLINK}"),

@@ -294,7 +294,7 @@ fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<
     })?
 }
 
-/// Sends probes until a probe gets a reply, because on a busy machine the first reply may come too late.
+/// Sends probes until a probe gets a reply, because on a busy machine the first reply may arrive too late.
 fn is_answered(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<()> {
     eventually_ok(REPORTED, "a node with a lease is answered", || {
         let answer = asks(netns, from, to, question)?;
@@ -417,7 +417,7 @@ pub(crate) fn wait_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) 
     eventually_ok(REPORTED, state, || require_verdict_v4(bed, state, pairs))
 }
 
-/// Two machines have one address, and the wrong machine replies.
+/// Two machines have the same address, and the wrong machine replies.
 #[test]
 fn wrong_node_that_replies_is_named() {
     Lab::run("mesh-wrong-node", |lab| {
@@ -444,7 +444,7 @@ fn wrong_node_that_replies_is_named() {
     .unwrap();
 }
 
-/// Checks backends whose device is not the kernel's, and backends without a device.
+/// Checks backends with a device of the userspace datapath, and backends without a device.
 fn peers_are_healthy_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);

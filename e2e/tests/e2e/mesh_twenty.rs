@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// Interval at which the test reads a node's mesh.
 const LOOK: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(6);
-/// The time during which the test looks for wrong verdicts. A node that wrongly considers a living peer dead does so within two cycles.
+/// The time during which the test checks for wrong verdicts. A node that wrongly considers a living peer dead does so within two cycles.
 const AFTERWARDS: Duration = Duration::from_secs(12);
 
 /// Returns the mesh as a node sees it.

@@ -18,7 +18,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// Returns an administrator of a cluster, with a folder of their own.
+    /// Returns an administrator of a cluster, with a separate folder.
     pub(crate) fn of(lab: &Lab, api: &ApiServer) -> Result<Operator> {
         let folder = lab.folder("operator")?;
         std::fs::create_dir_all(folder.join("bin"))?;

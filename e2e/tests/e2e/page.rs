@@ -85,7 +85,7 @@ impl Drop for Browser {
     }
 }
 
-/// Waits until the page's sentence starts with this text.
+/// Waits until the title of the `sentence` in `/api/v1/view` starts with this text.
 fn wait_sentence(bed: &Bed, text: &str) -> Result<()> {
     eventually_ok(SOON, text, || {
         let (_, document) = bed.daemons[0].api("/api/v1/view")?;

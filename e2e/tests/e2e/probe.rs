@@ -174,7 +174,7 @@ fn remote_pod_is_reported(bed: &Bed, pod: IpAddr, steps: &[(&str, &str)]) -> Res
     .map(drop)
 }
 
-/// Checks that the node looks for pods of its own subnet behind its bridge.
+/// Checks that the node searches for pods of its own subnet behind its bridge.
 fn local_pod_is_reported(bed: &Bed, pod: IpAddr) -> Result<()> {
     let document = ends(
         bed,
@@ -446,7 +446,7 @@ impl FaultBed {
         firewall(self.host(), "")
     }
 
-    /// Checks more specific routes, routes that drop, and a rule that leads to another table.
+    /// Checks more specific routes, routes that drop packets, and a rule that leads to another table.
     fn routes_conflict(&self, pod: &str, subnet: &str) -> Result<()> {
         let (ip, bits) = if pod.contains(':') {
             ("ip -6", 128)

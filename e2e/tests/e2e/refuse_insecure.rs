@@ -1,4 +1,4 @@
-//! Checks that `--refuse-insecure` makes secrets that others can read an error that names the remedy, and that flanneld creates no device.
+//! Checks that, with `--refuse-insecure`, secrets that others can read cause an error that names the remedy, and that flanneld creates no device.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

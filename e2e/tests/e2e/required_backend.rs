@@ -42,7 +42,7 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
 }
 
 /// Checks that the daemon refuses a wrong backend, that the doctor reports this backend, and that the daemon accepts a corrected backend.
-/// A change under a running daemon has no effect, and the daemon refuses the change at its next start.
+/// A change while the daemon runs has no effect, and the daemon refuses the change at its next start.
 fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()> {
     let options = FlanneldOptions::new(store)
         .iface("enp0s8")

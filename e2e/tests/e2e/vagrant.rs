@@ -1,4 +1,4 @@
-//! The NAT trap of Vagrant: every host is 10.0.2.15 on the interface of the default route, and only `enp0s8` joins the hosts.
+//! The NAT trap of Vagrant: every host has 10.0.2.15 on the interface of the default route, and only `enp0s8` joins the hosts.
 
 use std::time::Duration;
 

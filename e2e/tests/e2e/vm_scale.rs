@@ -29,7 +29,7 @@ fn lease(number: u32) -> (String, String) {
     )
 }
 
-/// Waits for the route through the device. The daemon adds this route last, after peers and allowed IPs. Returns how long this took.
+/// Waits for the route through the device. The daemon adds this route last, after peers and allowed IPs. Returns the duration of the wait.
 fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     netns.run(|| {
         while !std::fs::read_to_string("/proc/thread-self/net/route")?

@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(20);
 const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 /// Third octets of the subnets that the players exchange.
 const SUBNETS: [u8; 2] = [100, 101];
-/// Interval of steps. Steps alternately swap the subnets and replace all keys. Each of the two happens ten times a second.
+/// Interval of steps. Steps alternately swap the subnets and replace all keys. Swaps and replacements each happen ten times a second.
 const STEP: Duration = Duration::from_millis(50);
 const STEPS: usize = 120;
 /// Number of steps whose keys the daemon must have used. On a busy machine the daemon skips more steps, so
@@ -57,8 +57,8 @@ struct Read {
 /// Returns the number of steps whose holders received packets to a subnet. Returns an error if a player opened a packet for another holder.
 ///
 /// A holder has a subnet in only one step, so the holder that opens a packet shows which step the daemon
-/// follows. The daemon learns of each step some time after the step begins. The daemon never goes back to an
-/// earlier step, neither from packet to packet nor over time, even if packets have to wait.
+/// follows. The daemon learns of each step some time after the step begins. The daemon never returns to an
+/// earlier step, from packet to packet or over time, even if packets have to wait.
 fn judge(deals: &[Deal], subnet: usize, packets: &[Read]) -> Result<usize> {
     let mut steps = Vec::new();
     for packet in packets {

@@ -1,4 +1,4 @@
-//! Leases of an attacker who can write to the store: their keys and subnets take nothing from the existing nodes.
+//! Leases of an attacker who can write to the store: their keys and subnets do not affect the existing nodes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -23,7 +23,7 @@ const PORT: u16 = 51820;
 /// Length of the first message of WireGuard's handshake, in bytes.
 const HANDSHAKE: usize = 148;
 
-/// Returns another base64 text of a key's 32 bytes: the two bits after the last byte have no meaning.
+/// Returns a different base64 text of a key's 32 bytes: the two bits after the last byte have no meaning.
 fn respelt(key: &str) -> Result<String> {
     const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (rest, last) = key
@@ -66,10 +66,10 @@ fn weak_points() -> [String; 4] {
 fn key_in_use(subnet: &str, keys: &[String; 2], owner: usize, reader: usize) -> String {
     let key = &keys[owner];
     if owner == reader {
-        format!("the value of {subnet} cannot be used: {key} is this node's own")
+        format!("cannot use the value of {subnet}: {key} is this node's own")
     } else {
         format!(
-            "the value of {subnet} cannot be used: the node at 192.168.56.{} already uses {key}",
+            "cannot use the value of {subnet}: the node at 192.168.56.{} already uses {key}",
             101 + owner
         )
     }
@@ -117,14 +117,14 @@ fn wrong_subnets(bed: &Bed) -> Result<[Lie; 3]> {
             fresh(),
             [
                 format!("{half} overlaps the older lease {}", subnets[1]),
-                format!("{half} overlaps this node's own {}", subnets[1]),
+                format!("{half} overlaps this node's own subnet {}", subnets[1]),
             ],
             "overlaps the older",
         )?,
         lie(
             wide,
             fresh(),
-            [0, 1].map(|own| format!("{wide} overlaps this node's own {}", subnets[own])),
+            [0, 1].map(|own| format!("{wide} overlaps this node's own subnet {}", subnets[own])),
             "overlaps the older",
         )?,
         lie(
@@ -141,7 +141,7 @@ fn wrong_keys() -> Result<Vec<Lie>> {
     let mut lies = Vec::new();
     for (number, key) in (101..).zip(weak_points()) {
         let text = format!(
-            "the value of 10.5.{number}.0/24 cannot be used: its PublicKey {key} is of small order, so WireGuard cannot use it"
+            "cannot use the value of 10.5.{number}.0/24: the lease's PublicKey {key} is of small order, so WireGuard cannot use it"
         );
         lies.push(lie(
             &format!("10.5.{number}.0/24"),
@@ -150,7 +150,8 @@ fn wrong_keys() -> Result<Vec<Lie>> {
             "is of small order, so WireGuard cannot use it",
         )?);
     }
-    let short = "the value of 10.5.110.0/24 cannot be used: the lease's PublicKey is not 32 bytes in base64";
+    let short =
+        "cannot use the value of 10.5.110.0/24: the lease's PublicKey is not 32 bytes in base64";
     lies.push(lie(
         "10.5.110.0/24",
         STANDARD.encode([7; 31]),

@@ -28,7 +28,7 @@ const CHUNK: usize = 64 << 10;
 /// Number of message flows among the streams in each direction. Each flow sends a message every `MESSAGES_PAUSE`, which is below the rate of a flood.
 const MESSAGES: usize = 4;
 const MESSAGES_PAUSE: Duration = Duration::from_millis(1);
-/// Minimum processor time of a program, as a ratio of its processor time next to threads without priority.
+/// Minimum processor time of a program, as a ratio to its processor time while the daemon's threads have no priority.
 const SHARE: f64 = 0.5;
 /// Interval between requests to `/livez`.
 const ASKED: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ enum Load {
     StreamsAndMessages,
 }
 
-/// Share of the machine that other programs got while packets filled it.
+/// Share of the machine that other programs got under the load of packets.
 #[derive(Debug, Default)]
 struct Left {
     /// Processor time of a computing program, in seconds per second.

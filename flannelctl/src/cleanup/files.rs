@@ -67,7 +67,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     }
 }
 
-/// Returns whether a name is that of a temporary file of flannel-rs or Go flannel.
+/// Returns whether a file name belongs to a temporary file of flannel-rs or Go flannel.
 fn is_temporary(file: &Path, name: &str) -> bool {
     name == ".subnet.env" || subnet_env::is_temporary(file, name)
 }

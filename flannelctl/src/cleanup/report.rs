@@ -1,4 +1,4 @@
-//! The report of a cleanup: prints one line for each object, and counts them.
+//! The report of a cleanup, which prints one line for each object and counts the objects.
 
 use anyhow::{Result, ensure};
 use types::printable;

@@ -51,7 +51,7 @@ pub struct Peers {
     pub missing: usize,
 }
 
-/// A peer and the verdict of probes on it in each address family.
+/// A peer and the probes' verdict on this peer in each address family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probed {
     /// The peer as its lease describes it.

@@ -34,7 +34,7 @@ pub struct FailedPeer {
     pub subnet: IpNet,
     /// Address that the peer publishes.
     pub address: IpAddr,
-    /// Text about what the kernel refused, with the remedy.
+    /// Text about the refusal by the kernel, with the remedy.
     pub text: String,
 }
 
@@ -43,7 +43,7 @@ pub struct FailedPeer {
 pub struct Wireguard {
     /// Number of all peers.
     pub peers: u64,
-    /// Number of peers to which this node sends without a completed handshake.
+    /// Number of peers to which this node sends packets without a completed handshake.
     pub silent: u64,
 }
 

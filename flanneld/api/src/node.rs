@@ -72,7 +72,7 @@ pub struct PodPath {
     pub detail: Option<String>,
     /// Number of peers that flanneld probed in the last round and that reply to the host.
     pub asked: usize,
-    /// Number of these peers that sent a reply and a pod call.
+    /// Number of the peers counted by `asked` that sent a reply and the first packet of a new connection.
     pub answered: usize,
     /// Peers with which pod packets are lost in either direction, while packets of the node itself pass.
     pub lost: Vec<LostPods>,
@@ -94,7 +94,7 @@ pub struct Readiness {
     pub ready: bool,
     /// Reasons why pods have no network; empty if pods have a network.
     pub reasons: Vec<Reason>,
-    /// Tasks of the daemon that hang, as text.
+    /// Hanging tasks of the daemon, as text.
     pub silent: Option<String>,
     /// Events that do not affect readiness but concern the operator.
     pub notices: Vec<Notice>,
@@ -136,7 +136,7 @@ pub struct Reason {
 pub struct Notice {
     /// Name of the event, such as `port-taken`.
     pub name: String,
-    /// Text about what happened, with the remedy.
+    /// Text about the event, with the remedy.
     pub text: String,
 }
 

@@ -24,7 +24,7 @@ impl Peer {
     }
 }
 
-/// A lease in the store that this node does not use. This node has no route to its holder.
+/// A lease in the store that this node does not use. This node has no route to the holder of the lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unused {
     /// Subnets of the lease, or its key if it has none.

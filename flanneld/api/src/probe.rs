@@ -9,7 +9,7 @@ use types::reachability::State;
 
 /// Name and version of the JSON format of [`Probe`].
 pub const PROBE: &str = "flannel.probe/1";
-/// Path of the document. Only the Unix socket serves it.
+/// Path of the document. Only the Unix socket serves this path.
 pub const PROBE_PATH: &str = "/api/v1/probe";
 
 /// Result of probing a peer or a pod on request.
@@ -59,7 +59,7 @@ pub enum StepName {
     Route,
     /// The hardware address of the next hop.
     Neighbour,
-    /// The node behind that hardware address.
+    /// The node behind the hardware address of the next hop.
     Fdb,
     /// The WireGuard peer that receives the packets, and its session.
     Peer,
@@ -98,7 +98,7 @@ impl StepName {
         StepName::PodConnection,
     ];
 
-    /// Returns the words for output.
+    /// Returns the words that flannelctl prints.
     pub const fn words(self) -> &'static str {
         match self {
             StepName::Route => "route",
@@ -133,7 +133,7 @@ impl Outcome {
     /// All outcomes.
     pub const ALL: [Outcome; 3] = [Outcome::Ok, Outcome::Failed, Outcome::NotAsked];
 
-    /// Returns the words for output.
+    /// Returns the words that flannelctl prints.
     pub const fn words(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -152,7 +152,7 @@ pub struct Step {
     pub outcome: Outcome,
     /// Result as text.
     pub text: String,
-    /// Probes that were sent for the step, and the number of replies.
+    /// Probes that this node sent for the step, and the number of replies.
     pub questions: Vec<Questions>,
 }
 

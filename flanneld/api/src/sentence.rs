@@ -29,7 +29,7 @@ pub enum Health {
     /// Not enough is known.
     #[default]
     Unknown,
-    /// Loss of some packets, or a fault that will cause packet loss.
+    /// Loss of some packets, or a fault that leads to packet loss.
     Warn,
     /// Loss of pod packets.
     Bad,
@@ -58,8 +58,7 @@ impl Health {
 }
 
 /// Computes the sentence. The first known fault decides: the node is not ready, packets do not reach a peer,
-/// or a finding has the severity `broken`. Then follow lost packets, faults of other nodes, and findings of
-/// severity `degraded`.
+/// or a finding has the severity `broken`. Lost packets, faults of other nodes, and findings of severity `degraded` follow in this order.
 pub(crate) fn sentence(node: &Node) -> Sentence {
     unready(node)
         .or_else(|| unreached(node))
@@ -180,7 +179,7 @@ fn with_impact(mesh: &Mesh, impact: Impact) -> impl Iterator<Item = &PeerView> {
     all.filter(move |peer| peer.state.impact() == impact)
 }
 
-/// Returns the number of nodes. A node can have an entry in each of two families.
+/// Returns the number of different nodes among the entries. A node can have one entry for each address family.
 fn nodes(peers: &[&PeerView]) -> usize {
     let titles: BTreeSet<String> = peers.iter().map(|peer| peer.title()).collect();
     titles.len()
@@ -197,7 +196,7 @@ fn found(node: &Node, severity: Severity, level: Health) -> Option<Sentence> {
     Some(new(level, finding.what.clone(), text))
 }
 
-/// Returns a sentence with a full stop.
+/// Returns the text, with a full stop added if the text ends without punctuation.
 fn ended(text: &str) -> String {
     match text.trim_end() {
         text if text.is_empty() || text.ends_with(['.', '!', '?']) => text.to_owned(),

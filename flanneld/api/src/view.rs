@@ -128,9 +128,9 @@ pub struct RowView {
     pub age_ms: u64,
     /// State of the peers without a cell; absent if this state is unknown.
     pub rest: Option<u8>,
-    /// Index of the peer, its state, and the number of the last 16 probes without a reply. The other fields
-    /// are round trip in microseconds, age of the last probe in milliseconds, and 1 if the peer replies only
-    /// to ping.
+    /// Index of the peer, its state, and the number of unanswered probes among the last 16. The other fields
+    /// are round-trip time in microseconds, age of the last probe in milliseconds, and 1 if the peer replies
+    /// only to ping.
     pub cells: Vec<CellView>,
 }
 

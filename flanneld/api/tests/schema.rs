@@ -184,7 +184,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Returns a document in which every field has a value and every list an element. The document must contain each new field of a type.
+/// Returns a document in which every field has a value and every list has an element. Each new field of a type needs a value in this document.
 fn full() -> Node {
     let text = String::new;
     let time = jiff::Timestamp::UNIX_EPOCH;

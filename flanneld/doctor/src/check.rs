@@ -17,7 +17,7 @@ pub struct Check {
     pub needs: &'static [Need],
     /// Ids of checks whose findings are consequences of a finding of this check.
     pub explains: &'static [&'static str],
-    /// Whether the doctor skips the check in the first seconds of a daemon, when peers and probes are not settled yet.
+    /// Whether the doctor skips the check in the first seconds of a daemon, when the peers and the probe results are not complete yet.
     pub waits: bool,
     /// Returns the findings from the facts.
     pub judge: fn(&Facts) -> Vec<Finding>,

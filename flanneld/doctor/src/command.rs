@@ -37,7 +37,7 @@ impl Command {
         }
     }
 
-    /// Returns a shell line about objects in flannel's namespace. The argument of `line` is `kubectl -n NAMESPACE`.
+    /// Returns a shell command that acts on objects in flannel's namespace. The argument of `line` is `kubectl -n NAMESPACE`.
     pub fn in_namespace(namespace: &str, line: impl FnOnce(&str) -> String) -> Self {
         Self {
             text: line(&format!("kubectl -n {}", word(namespace))),

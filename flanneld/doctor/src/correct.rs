@@ -46,7 +46,8 @@ pub fn corrections(network: &Network, sysctls: &Sysctls) -> Vec<Correction> {
     }
     if let Some(old @ 0) = sysctls.v6_forwarding.filter(|_| network.v6()) {
         // accept_ra has to be set before forwarding. Otherwise the kernel removes a default route that it learned from a router.
-        let why = "a node that forwards accepts router advertisements only if accept_ra is 2";
+        let why =
+            "a node that forwards packets accepts router advertisements only if accept_ra is 2";
         list.extend(sysctls.announced.iter().map(|device| {
             Correction::new(&format!("net/ipv6/conf/{device}/accept_ra"), 1, 2, why)
         }));

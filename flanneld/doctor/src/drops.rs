@@ -1,5 +1,5 @@
 //! Finds rules that drop flannel's packets at hooks without a separate check: `raw`, `mangle`, bridges, devices, and the output of this host.
-//! The functions read only listed rules and have no side effects.
+//! The functions use only the listed rules and have no side effects.
 
 use crate::facts::Network;
 use crate::firewalls::{Carried, Drop};

@@ -7,7 +7,7 @@ pub enum Fact<T> {
     Known(T),
     /// Known absence of the value.
     Absent,
-    /// Reason why the doctor could not determine the value. A check that needs the value is unknown: neither passed nor failed.
+    /// Reason why the doctor could not determine the value. A check that needs the value neither passes nor fails: its result is unknown.
     Unavailable(String),
 }
 

@@ -30,7 +30,7 @@ pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 pub enum Severity {
     /// Loss of pod packets, or a node that cannot do its work.
     Broken,
-    /// A fault that will cause packet loss or repairs on a working node.
+    /// A fault that leads to packet loss or repairs on a working node.
     Degraded,
     /// A working node that may fail later.
     Risk,
@@ -103,7 +103,7 @@ pub struct Finding {
     pub explained_by: Option<String>,
 }
 
-/// Keeps the `most` most severe findings of one kind. The last finding reports the number of the omitted findings.
+/// Keeps at most `most` findings of one kind, the most severe first. The last finding reports the number of the omitted findings.
 pub(crate) fn capped(mut findings: Vec<Finding>, most: usize) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.severity);
     let more = findings.len().saturating_sub(most);

@@ -50,7 +50,8 @@ pub struct Drop {
     pub hook: Hook,
     /// The iptables command for the table; `None` for an nftables table.
     pub command: Option<String>,
-    /// Whether chains of network policies follow in the same base chain. In that case, an accept rule before this rule would bypass the policies.
+    /// Whether chains of network policies follow in the same base chain. If chains of policies follow, an
+    /// accept rule before this rule would bypass the policies.
     pub before_policies: bool,
 }
 

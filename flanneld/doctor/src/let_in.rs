@@ -40,7 +40,7 @@ pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
     }
 }
 
-/// Senders of packets from other nodes, in one family.
+/// Origin of packets from other nodes in one family: the incoming interface and the source networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The incoming interface; `None` for commands that run on every node, because the name may differ between nodes.
@@ -86,8 +86,8 @@ impl Origin {
         }
     }
 
-    /// Returns the senders of probes, for commands that run on every node. Probes over the underlay come from the nodes' addresses.
-    /// Probes over the overlay come from the first addresses of the nodes' subnets.
+    /// Returns the senders of probes, for commands that run on every node. Nodes send probes over the underlay from their own addresses.
+    /// Nodes send probes over the overlay from the first addresses of their subnets.
     #[must_use]
     pub(crate) fn of_probes(self, facts: &Facts, network: &Network) -> Self {
         // The commands run on every node, and there this node is also a sender.
@@ -167,7 +167,7 @@ pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Ve
 }
 
 /// Returns the fewest prefixes that contain exactly these addresses. If the number of prefixes exceeds
-/// [`MAX_PREFIXES`], widens the prefixes until they fit or are /16 or /48.
+/// [`MAX_PREFIXES`], widens the prefixes step by step, at most to /16 or /48.
 fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     let mut nets = IpNet::aggregate(addresses);
     for (v4, v6) in [(24, 64), (20, 56), (16, 48)] {
@@ -283,7 +283,7 @@ fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     }
 }
 
-/// Returns rules for the zone of the interface: firewalld does not apply rules of other zones to the interface's packets.
+/// Returns the commands for the zone of the interface, because firewalld does not apply rules of other zones to the interface's packets.
 fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     let zone = match &origin.interface {
         Some(name) => format!(

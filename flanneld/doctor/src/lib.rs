@@ -2,7 +2,7 @@
 //!
 //! [`look`] gathers facts about the host, the daemon adds its own facts, and the checks in [`table`] judge them.
 //! The daemon and `flannelctl doctor` use the same checks, which have no side effects and need no running daemon.
-//! If a fact is unavailable, the checks that need it are unknown.
+//! If a fact is unavailable, the results of the checks that need the fact are unknown.
 
 pub mod check;
 pub mod checks;

@@ -51,8 +51,9 @@ pub struct Look {
     /// Earlier samples of the checksum error counters, by the time since `began`.
     checksums: Tally,
     began: Option<Instant>,
-    /// Last known hardware addresses of the neighbours on the underlay. A cloned machine with a duplicate hardware address may stop answering ARP
-    /// requests, and the kernel then has no address for it.
+    /// Last known hardware addresses of the neighbours on the underlay. A cloned machine with a duplicate
+    /// hardware address may stop answering ARP requests, and the kernel then has no hardware address for the
+    /// machine.
     macs: BTreeMap<IpAddr, Mac>,
 }
 

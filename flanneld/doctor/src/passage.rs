@@ -1,4 +1,4 @@
-//! Judges the effect of firewall rules on pod packets and tunnel packets. Reads only listed rules and has no side effects.
+//! Judges the effect of firewall rules on pod packets and tunnel packets. The functions use only the listed rules and have no side effects.
 //!
 //! The doctor assumes that a rule that it does not understand lets packets pass.
 
@@ -162,7 +162,7 @@ pub(crate) fn of_connections(net: &IpNet, network: &Network, around: &Surroundin
     between_pods(net, network, around, &kinds)
 }
 
-/// Returns the incoming packets between nodes, one for each kind of the encapsulation.
+/// Returns the incoming packets between nodes, one for each kind of packet of the encapsulation.
 pub(crate) fn of_tunnel(
     tunnel: Option<Encapsulation>,
     family: Family,

@@ -58,7 +58,7 @@ pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
     let lines: String = rules.iter().map(|rule| format!("{rule}\\n")).collect();
     format!(
         "kept=; for file in /etc/nftables.conf /etc/sysconfig/nftables.conf; do if grep -qs {} $file; then printf {} >> $file; kept=$file; fi; done; \
-         [ -n \"$kept\" ] || echo 'not kept over a reboot: no file of nftables.service defines this table; add the rules where it is defined'",
+         [ -n \"$kept\" ] || echo 'this rule does not survive a reboot: no file of nftables.service defines this table; add the rules where it is defined'",
         word(&format!("^table {family} {table}\\b")),
         word(&lines)
     )

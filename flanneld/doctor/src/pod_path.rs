@@ -10,8 +10,8 @@ use types::Family;
 /// Offset of the pod address within its subnet. This offset differs from the gateway's offset, which is 1, and exists in every usable subnet.
 const POD: u128 = 2;
 
-/// Returns the bridge of this node's pods: a bridge with an address of this node's subnet (possibly Docker's), otherwise `cni0` if it has only
-/// link-local addresses.
+/// Returns the pods' bridge: a bridge (possibly Docker's) with an address of this node's subnet, otherwise
+/// `cni0` if `cni0` has only link-local addresses.
 pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a Interface> {
     let is_in_own = |interface: &&Interface| {
         interface.kind == "bridge"

@@ -1,4 +1,4 @@
-//! The table of all checks, and its evaluation of facts. Has no side effects.
+//! The table of all checks, and the functions that evaluate the checks. Has no side effects.
 
 use crate::check::Check;
 use crate::checks::{self, daemon, daemon_set, firewall, interface, wireguard};
@@ -11,7 +11,7 @@ use types::printable;
 /// Reason why the doctor does not run a check yet.
 const YOUNG: &str = "flanneld started a moment ago, and its objects may still be missing";
 
-/// Returns all checks. A cause comes before the checks that it may explain.
+/// Returns all checks. The check for a cause comes before the checks that the cause may explain.
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     [
         interface::CHECKS,

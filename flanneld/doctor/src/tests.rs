@@ -1,4 +1,4 @@
-//! Tests that each fault raises its check, that a healthy node raises none, and that a check without its facts is unknown.
+//! Tests that each fault raises its check, that a healthy node raises no check, and that a check without facts has an unknown result.
 
 mod cases;
 mod causes;

@@ -19,9 +19,9 @@ use std::time::Duration;
 /// Action that the flags request.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// Run with these settings.
+    /// Runs with these settings.
     Run(Box<Settings>),
-    /// Print the version.
+    /// Prints the version.
     Version,
 }
 

@@ -153,19 +153,19 @@ pub(crate) struct LeaseFlags {
     next_help_heading = "Interface towards the other nodes (default: interface of the default route)"
 )]
 pub(crate) struct InterfaceFlags {
-    /// Interface by name or address; `auto`: the interface towards the first etcd endpoint. Repeatable; first match wins.
+    /// Interface by name or address, or `auto` (towards etcd). Repeatable; first match wins.
     #[arg(long, env = "FLANNELD_IFACE", value_name = "NAME|IP|auto")]
     pub(crate) iface: Vec<Value<String>>,
     /// Interface with an address inside this network; tried after --iface. Repeatable.
     #[arg(long, env = "FLANNELD_IFACE_CIDR", value_name = "CIDR")]
     pub(crate) iface_cidr: Vec<Value<String>>,
-    /// Interface whose address, or otherwise name, matches; tried after --iface-cidr. Repeatable.
+    /// Interface whose address, or otherwise whose name, matches this expression; tried after --iface-cidr. Repeatable.
     #[arg(long, env = "FLANNELD_IFACE_REGEX", value_name = "REGEX")]
     pub(crate) iface_regex: Vec<Value<String>>,
     /// Interface that the kernel would use to reach this address; tried last.
     #[arg(long, env = "FLANNELD_IFACE_CAN_REACH", value_name = "IP")]
     pub(crate) iface_can_reach: Vec<Value<String>>,
-    /// Maximum time in seconds to wait for a missing interface; 0: no limit.
+    /// Maximum time in seconds to wait for a missing interface; 0 sets no limit.
     #[arg(
         long,
         env = "FLANNELD_IFACE_WAIT",
@@ -198,13 +198,13 @@ pub(crate) struct NodeFlags {
     /// Permanent identity of this node; default: derived from machine-id, hardware and hostname.
     #[arg(long, env = "FLANNELD_NODE_ID", value_name = "TEXT")]
     pub(crate) node_id: Vec<Value<String>>,
-    /// Refuses a network configuration whose backend is not in this list; empty: accepts any backend.
+    /// Refuses a network configuration whose backend is not in this list; an empty list accepts any backend.
     #[arg(long, env = "FLANNELD_REQUIRE_BACKEND", value_name = "NAME,…")]
     pub(crate) require_backend: Vec<Value<String>>,
-    /// Exits instead of logging a warning if others can read a secret of wireguard: a PSK in the network configuration, or an open key file.
+    /// Exits instead of logging a warning if others can read a secret of wireguard: a PSK in the network configuration, or a key file.
     #[arg(long, env = "FLANNELD_REFUSE_INSECURE")]
     pub(crate) refuse_insecure: Vec<Value<bool>>,
-    /// Interval in seconds between comparisons of the whole kernel state, in addition to comparisons on events; 0: only on events.
+    /// Interval in seconds between comparisons of the whole kernel state, in addition to comparisons on events; 0 disables the periodic comparisons.
     #[arg(
         long,
         env = "FLANNELD_AUDIT_INTERVAL",
@@ -236,7 +236,7 @@ pub(crate) struct HealthFlags {
         default_value = "0.0.0.0"
     )]
     pub(crate) healthz_ip: Vec<Value<String>>,
-    /// Port of the health server; 0: none.
+    /// Port of the health server; 0 disables the server.
     #[arg(
         long,
         env = "FLANNELD_HEALTHZ_PORT",
@@ -252,7 +252,7 @@ pub(crate) struct HealthFlags {
         default_value = "127.0.0.1"
     )]
     pub(crate) status_ip: Vec<Value<String>>,
-    /// Port of the status API; 0: none.
+    /// Port of the status API; 0 disables the API.
     #[arg(
         long,
         env = "FLANNELD_STATUS_PORT",
@@ -353,7 +353,7 @@ pub(crate) struct RuleFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Packets in userspace (udp, and vxlan with \"Mode\": \"userspace\")")]
 pub(crate) struct DatapathFlags {
-    /// Method that moves packets: with the kernel's offloads, in batches (mmsg), or one by one; auto: the fastest method that works.
+    /// Method that moves packets: with the kernel's offloads, in batches (mmsg), or one by one; auto selects the fastest method that works.
     #[arg(
         long,
         env = "FLANNELD_DATAPATH",
@@ -361,7 +361,7 @@ pub(crate) struct DatapathFlags {
         default_value = "auto"
     )]
     pub(crate) datapath: Vec<Value<Features>>,
-    /// Number of queues of the TUN device, up to 16, each with two threads; 0: one queue for each two processors, at most 4.
+    /// Number of queues of the TUN device, up to 16, each with two threads; 0 selects one queue for each two processors, at most 4.
     #[arg(
         long,
         env = "FLANNELD_DATAPATH_QUEUES",

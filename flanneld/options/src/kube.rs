@@ -8,7 +8,8 @@ use subnet_lease::kube::{Identity, KubeOptions, server_url};
 use subnet_lease::manager::boot_time;
 
 impl KubernetesFlags {
-    /// Returns the options for access to the Nodes of Kubernetes; `None` unless `--kube-subnet-mgr` is on. Checks the switches in any case.
+    /// Returns the options for access to the Nodes of Kubernetes; `None` unless `--kube-subnet-mgr` is on.
+    /// Checks the switches even if `--kube-subnet-mgr` is off.
     pub(crate) fn read(&self, reader: &mut Reader) -> Option<KubeOptions> {
         let Self {
             kube_subnet_mgr,
@@ -91,8 +92,8 @@ pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     }
 }
 
-/// Returns the name in a variable. Checks the name because it becomes part of a URL's path. The store reports a difference in case later, when the
-/// Nodes are known.
+/// Returns the name in a variable. Checks the name because it becomes part of a URL's path. The store reports
+/// a difference between upper and lower case later, when the Nodes are known.
 fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
     let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else {
         return Ok(None);

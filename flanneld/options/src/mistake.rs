@@ -10,7 +10,7 @@ use types::{Coded, Problem};
 /// A mistake that keeps the daemon from starting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mistake {
-    /// A command line that the normaliser accepted and clap rejects.
+    /// A command line that the normaliser accepts but clap rejects.
     Unreadable(clap::error::ErrorKind),
     /// A word that begins with a dash but is not a flag.
     Syntax {

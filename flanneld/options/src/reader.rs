@@ -11,7 +11,7 @@ use types::Family;
 /// Collects mistakes and warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Mistakes that Go's `flag` package reports; the package reads the whole command line first.
+    /// Mistakes that Go's `flag` package reports before all others, because the package reads the whole command line first.
     pub(crate) argv: Vec<Mistake>,
     mistakes: Vec<Mistake>,
     pub(crate) warnings: Vec<Warning>,

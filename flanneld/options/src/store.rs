@@ -187,7 +187,7 @@ impl Secret {
         Self(text)
     }
 
-    /// Returns the text for the client that sends it.
+    /// Returns the secret text, for use by the etcd client.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

@@ -121,7 +121,7 @@ impl<T> fmt::Debug for Value<T> {
     }
 }
 
-/// Creates a [`Value`] from a text. This function never fails, because clap would stop at the first mistake.
+/// Creates a [`Value`] from a text. The parser never fails, because clap would stop at the first mistake.
 #[derive(Clone)]
 pub(crate) struct ValueParser<T>(PhantomData<fn() -> T>);
 

@@ -103,7 +103,7 @@ impl Bucket {
         enough
     }
 
-    /// Returns the time at which the bucket will hold `count` tokens, or its whole burst if `count` is larger.
+    /// Returns the time at which the bucket holds `count` tokens, or its whole burst if `count` is larger.
     pub(crate) fn ready_at(&mut self, now: Duration, count: u32) -> Duration {
         self.refill(now);
         let missing = (f64::from(count).min(self.rate.burst) - self.tokens).max(0.0);

@@ -1,8 +1,9 @@
 //! Pod probes: probes on the path of pods' packets. Pod probes start at an address of this node's subnet and pass the pods' bridge and forwarding to
 //! other nodes. This module encodes the probes and evaluates the replies, as pure functions.
 //!
-//! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The call is the first packet of a new connection to the
-//! address that sent the probe. The two responses distinguish a loss on pods' own connections from a loss on connections to pods.
+//! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The pod call is
+//! the first packet of a new connection to the address that sent the probe. The two responses distinguish a
+//! loss on pods' own connections from a loss on connections to pods.
 
 use crate::wire::{Echo, Header, MessageKind, POD_QUESTION, echo};
 use ipnet::IpNet;
@@ -17,7 +18,7 @@ pub const ASKED: usize = 8;
 pub const CONFIRMED: usize = 2;
 /// Number of failed rounds after which the report lists a peer as lost.
 const ROUNDS: u8 = 2;
-/// Minimum number of host bits of a subnet. Probes take no address from smaller subnets.
+/// Minimum number of host bits of a subnet. Pod probes use no address of a smaller subnet.
 const MIN_HOST_BITS: u8 = 4;
 
 /// Returns the address of a subnet that sends pod probes: its last host address. Returns `None` if the subnet is too small.
@@ -50,15 +51,16 @@ pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     }
 }
 
-/// Returns the UDP port that sends a pod probe and receives its reply. Each probe has another port, so that no earlier tracked connection lets the
-/// probe pass.
+/// Returns the UDP port that sends a pod probe and receives its reply. Each probe has a different port, so
+/// that no earlier tracked connection lets the probe pass.
 pub fn port(nonce: u64) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let [.., high, low] = nonce.to_be_bytes();
     u16::from_be_bytes([high, low]) | DYNAMIC
 }
 
-/// Returns the UDP port that receives the pod call. The call does not use the port of the probe, whose tracked connection would let the call pass.
+/// Returns the UDP port that receives the pod call. The pod call does not use the port of the probe, whose
+/// tracked connection would let the pod call pass.
 pub fn call_port(nonce: u64) -> u16 {
     port(nonce) ^ 1
 }
@@ -264,7 +266,7 @@ impl PodProbes {
             .all(|asked| asked.answered && asked.called)
     }
 
-    /// Ends a round. Returns the peers with a loss. [`Self::confirm`] evaluates each loss by whether the peer replies to the host.
+    /// Ends a round. Returns the peers with a loss. [`Self::confirm`] evaluates each loss, depending on whether the peer replies to the host.
     pub fn end(&mut self) -> Vec<(IpNet, Lost)> {
         let round = std::mem::take(&mut self.asked);
         let mut lost = Vec::new();

@@ -34,7 +34,7 @@ const PAUSE_FACTOR: u32 = 40;
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 /// Interval at which the prober retries to open a socket.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
-/// Minimum delay of a wake-up that shows that the program was stopped.
+/// Minimum delay of a wake-up that shows that the kernel did not schedule the program.
 const MIN_STALL: Duration = Duration::from_millis(400);
 /// Pause between reads during a flood, so that the flood does not take the whole processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
@@ -56,9 +56,9 @@ pub struct ProberSettings {
     pub port: u16,
     /// The node id that this node's lease publishes.
     pub id: String,
-    /// This node's subnets. The leases of these subnets are not peers.
+    /// This node's subnets. The leases of these subnets do not belong to peers.
     pub own: Subnets,
-    /// The backends whose leases are peers.
+    /// The backends whose leases belong to peers.
     pub kinds: Kinds,
     /// Whether each node has an overlay device with the first address of its subnet.
     pub device: bool,
@@ -421,7 +421,7 @@ impl Prober {
         }
     }
 
-    /// Waits until work is due. `next` is the time at which the node needs a wake-up. Breaks when `stop` is cancelled.
+    /// Waits until work is due. `next` is the time at which the node needs a wake-up. Returns `Break` when `stop` is cancelled.
     async fn wait(
         &self,
         state: &mut LoopState,

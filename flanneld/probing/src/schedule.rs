@@ -1,17 +1,17 @@
 //! Schedule of the probes. The cost of the schedule for a node does not depend on the size of the cluster.
 //!
-//! In small clusters, a walk probes all peers in turn. In large clusters, half of the turns go to a fixed
-//! sample of peers. A node therefore knows a few peers well, and a few other nodes watch the node. The other
-//! half of the turns continues the walk.
+//! In small clusters, a walk probes all peers in turn. In large clusters, half of the scheduled probes go to
+//! a fixed sample of peers. A node therefore knows a few peers well, and a few other nodes watch the node.
+//! The other half of the scheduled probes continues the walk.
 
 use crate::who::mix;
 use std::time::Duration;
 
 /// Interval between two probes of a peer in small clusters. In larger clusters, the interval is longer, because of [`PER_SECOND`].
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
-/// Turns per second in large clusters.
+/// Number of scheduled probes per second in large clusters.
 const PER_SECOND: u32 = 4;
-/// Number of paths above which half of the turns go to a sample.
+/// Number of paths above which half of the scheduled probes go to a sample.
 pub const MAX_UNSAMPLED: usize = 200;
 /// Number of paths in the sample.
 pub const SAMPLE_SIZE: usize = 16;
@@ -19,16 +19,17 @@ pub const SAMPLE_SIZE: usize = 16;
 const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
 /// Interval between two probes of a path in the sample.
 pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
-/// Minimum time between two turns of the walk if a sample exists.
+/// Minimum time between two scheduled probes of the walk if a sample exists.
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
-/// Maximum turns per second of the walks of all nodes on a link together. If a node has more neighbours than its kernel caches, each turn costs a
-/// broadcast (ARP, neighbour discovery) that every host on the link receives.
+/// Maximum number of scheduled probes per second in the walks of all nodes on a link together. If a node has more neighbours than
+/// its kernel caches, each scheduled probe costs a broadcast (ARP, neighbour discovery) to every host on the
+/// link.
 const WALKS_A_LINK: u32 = 500;
 /// Minimum time between two probes of the MTU's length.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
-/// Maximum number of peers with which a turn over the underlay also probes the overlay.
+/// Maximum number of peers for which scheduled probes over the underlay also use the overlay.
 const MAX_BOTH_PATHS: usize = 16;
-/// Interval between two probes of a peer over the underlay, in turns of this peer.
+/// Interval between two probes of a peer over the underlay, in probe intervals of this peer.
 const UNDERLAY_INTERVAL: u32 = 4;
 
 /// Returns the time in which this node probes each of `peers` peers once. `on_link` is the number of peers that share a link with this node.
@@ -41,16 +42,17 @@ pub fn cycle(peers: usize, on_link: usize) -> Duration {
     of_link.max(MIN_WALK_STEP).saturating_mul(count(peers))
 }
 
-/// The paths that a turn probes.
+/// The paths that a scheduled probe uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnPaths {
-    /// Whether the turn probes the overlay.
+    /// Whether the scheduled probe uses the overlay.
     pub overlay: bool,
-    /// Whether the turn probes the underlay.
+    /// Whether the scheduled probe uses the underlay.
     pub underlay: bool,
 }
 
-/// Returns the paths of a peer's turn. Every fourth turn of a peer probes the underlay, at an offset that differs between peers.
+/// Returns the paths that a scheduled probe of a peer uses. Every fourth scheduled probe of a peer uses the
+/// underlay, at an offset that differs between peers.
 pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
     let underlay = mix([who, 0, 0])
         .wrapping_add(u64::from(turn))
@@ -61,7 +63,7 @@ pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
     }
 }
 
-/// A walk, which gives each peer one turn per cycle, at even intervals. The order differs between nodes and between cycles.
+/// A walk, which probes each peer once per cycle, at even intervals. The order differs between nodes and between cycles.
 #[derive(Clone, Debug)]
 pub struct Walk<K> {
     own: u64,
@@ -73,7 +75,7 @@ pub struct Walk<K> {
 }
 
 impl<K: Copy> Walk<K> {
-    /// Creates a walk whose first turn is due within a second. The delay differs between nodes, so that nodes that start together do not probe
+    /// Creates a walk whose first probe is due within a second. The delay differs between nodes, so that nodes that start together do not probe
     /// together.
     pub fn new(own: u64, now: Duration) -> Self {
         let next = now + Duration::from_millis(mix([own, 0, 2]) % 1000);
@@ -92,17 +94,18 @@ impl<K: Copy> Walk<K> {
         self.on_link = on_link;
     }
 
-    /// Returns the time of the next turn.
+    /// Returns the time of the next scheduled probe.
     pub fn next(&self) -> Duration {
         self.next
     }
 
-    /// Postpones all turns by the time for which this program did not run.
+    /// Postpones all scheduled probes by the time for which the kernel did not schedule this program.
     pub fn delay(&mut self, by: Duration) {
         self.next += by;
     }
 
-    /// Returns the next peer if a turn is due. This function calls `peers`, which yields all peers with their numbers, only once per cycle.
+    /// Returns the next peer if a scheduled probe is due. This function calls `peers`, which yields all peers
+    /// with their numbers, only once per cycle.
     pub fn turn<I: Iterator<Item = (K, u64)>>(
         &mut self,
         now: Duration,
@@ -213,22 +216,22 @@ impl<K: Copy + Ord> Sample<K> {
         u32::try_from(SAMPLE_SIZE).unwrap_or(1)
     }
 
-    /// Returns whether a path is in the sample, or whether no sample exists, because the walk probes all paths often.
+    /// Returns true if a path is in the sample, or if no sample exists because the walk probes all paths often.
     pub fn has(&self, key: &K) -> bool {
         self.members.is_empty() || self.members.contains(key)
     }
 
-    /// Returns the time of the next turn, if any.
+    /// Returns the time of the next scheduled probe, if any.
     pub fn next(&self) -> Option<Duration> {
         (!self.members.is_empty()).then_some(self.next)
     }
 
-    /// Postpones all turns by the time for which this program did not run.
+    /// Postpones all scheduled probes by the time for which the kernel did not schedule this program.
     pub fn delay(&mut self, by: Duration) {
         self.next += by;
     }
 
-    /// Returns the next path, if a turn is due.
+    /// Returns the next path, if a scheduled probe is due.
     pub fn turn(&mut self, now: Duration) -> Option<K> {
         if now < self.next {
             return None;
@@ -284,8 +287,8 @@ impl Default for FullSize {
 }
 
 impl FullSize {
-    /// Returns whether this probe is a long probe. `done` is the round in which the peer got its last long probe. `waits` returns whether another
-    /// peer still waits for its long probe in a round.
+    /// Returns whether this probe is a long probe. `done` is the rotation in which the peer got its last long
+    /// probe. `waits` returns whether another peer still waits for its long probe in a rotation.
     pub(crate) fn turn(
         &mut self,
         now: Duration,

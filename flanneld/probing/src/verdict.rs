@@ -3,7 +3,7 @@
 use types::reachability::{State, Verdict};
 
 /// Maximum age in milliseconds of the last probe that a peer received over the overlay, if the direction to
-/// the peer works. Rounds are a second apart.
+/// the peer works. Rounds are a second apart, so this time covers at least two rounds.
 const JUST_NOW_MS: u32 = 2_500;
 /// Minimum number of losses among the last sixteen probes at which a verdict takes more rounds, because chance may explain more losses.
 pub(crate) const MIN_LOSSES: u32 = 2;
@@ -137,7 +137,7 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     }
 }
 
-/// Returns whether the results of a single turn confirm the current verdict. If the results do not confirm the verdict, a whole round follows.
+/// Returns whether the results of one scheduled probe confirm the current verdict. If the results do not confirm the verdict, a whole round follows.
 pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     use ProbeResult::{Answered, Lost, NotAsked};
     if evidence.other {

@@ -55,7 +55,7 @@ pub struct Traffic {
     pub refused: u64,
     /// Number of probes and report requests of other nodes that got a reply.
     pub questions: u64,
-    /// Number of dropped packets: malformed packets, and replies to no outstanding probe.
+    /// Number of dropped packets: malformed packets, and replies that match no outstanding probe.
     pub junk: u64,
     /// Number of probes from addresses without a lease.
     pub strangers: u64,
@@ -248,8 +248,9 @@ pub struct Own {
     pub risks: u16,
     /// The check of the node's most severe finding.
     pub gravest: Option<String>,
-    /// The checks of the node's findings that no other finding explains, at most 16. The most severe checks come first: broken, then degraded, then
-    /// risks. Versions without this field send no checks.
+    /// The checks of the node's findings that no other finding explains, at most 16. Checks with findings of
+    /// severity `broken` come first, then `degraded`, then `risk`. Versions without this field send no
+    /// checks.
     #[serde(default)]
     pub checks: Vec<String>,
 }
@@ -280,7 +281,7 @@ pub struct Probe {
     pub small: Tally,
     /// Probes of the MTU's length, over the overlay.
     pub full: Tally,
-    /// Short probes over the underlay. A backend that encrypts sends no probes over the underlay.
+    /// Short probes over the underlay. With a backend that encrypts, this node sends no probes over the underlay.
     pub underlay: Tally,
     /// Short pings over the overlay.
     pub ping: Tally,

@@ -28,7 +28,7 @@ fn first<const N: usize>(digest: &[u8]) -> [u8; N] {
     out
 }
 
-/// Mixes three numbers into one. The result serves orders that differ between nodes and cycles, not secrets.
+/// Mixes three numbers into one. The result is suitable for orders that differ between nodes and cycles, but not for secrets.
 pub fn mix(numbers: [u64; 3]) -> u64 {
     numbers
         .into_iter()

@@ -25,7 +25,7 @@ use world::{Link, World, subnet};
 const S: Duration = Duration::from_secs(1);
 const HOUR: u64 = 3600;
 
-/// A cluster and up to fifty of its nodes, which run the state machine.
+/// A cluster in which up to fifty nodes run the state machine.
 struct Day {
     world: World,
     nodes: Vec<usize>,

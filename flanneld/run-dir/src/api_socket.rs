@@ -83,11 +83,11 @@ impl std::error::Error for SocketError {
     }
 }
 
-/// The daemon's side of the socket.
+/// The Unix socket, as the daemon creates and removes it.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
-    /// Device and inode of the socket in place.
+    /// Device and inode of the socket that this daemon created.
     ours: Option<(u64, u64)>,
 }
 
@@ -180,7 +180,7 @@ fn is_answered(path: &Path) -> bool {
     }
 }
 
-/// Returns a short address for any path. The address is valid while the returned folder is open.
+/// Returns a short address of a socket, for a path of any length. The address is valid while the returned folder is open.
 fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     let opened = open(
         folder(path),

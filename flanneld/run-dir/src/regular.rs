@@ -49,7 +49,7 @@ pub enum Irregular {
     Link,
     /// A pipe, a device, a socket or a directory.
     Other,
-    /// A file with further hard links.
+    /// A file with more than one hard link.
     HardLinks,
 }
 

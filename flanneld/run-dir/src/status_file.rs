@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use types::problem::text;
 use types::{Coded, Problem};
 
-/// Maximum number of bytes to read. flanneld writes no longer file.
+/// Maximum number of bytes to read. flanneld never writes a longer file.
 const MAX_FILE: u64 = 1024 * 1024;
 
 /// A condition that is not met, with the reason.
@@ -146,7 +146,7 @@ impl std::error::Error for StatusError {
     }
 }
 
-/// The daemon's side of the file. Once this value is dropped or the process has died, the file shows that the daemon has ended.
+/// The status file, as the daemon writes and locks it. Once this value is dropped or the process has died, the file shows that the daemon has ended.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,

@@ -93,7 +93,7 @@ pub enum Step {
     Directory,
     /// Creation of a temporary file.
     Temporary,
-    /// Write to the temporary file.
+    /// Write of the temporary file.
     Write,
     /// Change of the temporary file's mode.
     Mode,
@@ -223,7 +223,7 @@ pub fn former_path(path: &Path) -> PathBuf {
 }
 
 /// Renames the file to [`former_path`], so that no pod gets an address of its subnet. After a restart, the
-/// daemon still knows what belonged to the lost subnet. Succeeds if the file does not exist.
+/// daemon still knows the lost subnet from the renamed file. Succeeds if the file does not exist.
 ///
 /// # Errors
 /// Returns an error if the file cannot be renamed.

@@ -3,7 +3,7 @@
 //! A listener has at most 64 connections. At this limit, a new connection displaces the oldest connection
 //! that has not sent a whole request. If more than half of the connections have sent a whole request, the new
 //! connection may also displace the oldest of these connections. A client gets 5 s to send its head of at
-//! most 8 KiB, and 10 s to read its response. The kernel buffers little of a response, and nothing after these 10 s.
+//! most 8 KiB, and 10 s to read its response. The kernel buffers little of a response, and nothing after the time limit for reading the response.
 
 use super::listen::Listener;
 use super::slots::{CONNECTIONS, Room, Slots};

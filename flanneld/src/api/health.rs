@@ -67,7 +67,7 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves requests until `stop`, then gives open ones at most 3 seconds.
+    /// Serves requests until `stop`, then gives open requests at most 3 seconds.
     pub async fn serve(self, stop: CancellationToken) {
         connections::serve(
             Listener::Tcp(self.listener),

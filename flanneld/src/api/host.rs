@@ -1,7 +1,7 @@
 //! The `Host` headers that a port accepts.
 //!
 //! A web page of another site can make its own name resolve to 127.0.0.1 and send requests to this port (DNS
-//! rebinding). The page's requests contain the name of its site.
+//! rebinding). The `Host` header of the page's requests contains the name of the page's site.
 
 use crate::health::Health;
 use axum::extract::{Request, State};

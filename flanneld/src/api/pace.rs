@@ -13,7 +13,7 @@ const PERIOD: Duration = Duration::from_millis(4);
 /// Number of responses without delay after a pause.
 const BURST: u32 = 50;
 
-/// The turns in which one port responds to requests. Requests get their turns in the order of their arrival.
+/// The permitted rate at which one port responds to requests. Requests get their responses in the order of their arrival.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     period: Duration,
@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// Waits for a turn. A client that gives up while it waits does not use a turn.
+    /// Waits for a turn. A client that disconnects while it waits does not use up a permitted response.
     async fn turn(&self) {
         let mut next = self.next.lock().await;
         tokio::time::sleep_until(*next).await;
@@ -43,7 +43,7 @@ impl Pace {
     }
 }
 
-/// Middleware that delays requests to limit their rate. kubelet's probes do not pass through it.
+/// Middleware that delays requests to limit their rate. kubelet's probes bypass this middleware.
 pub(super) async fn paced(State(pace): State<Pace>, request: Request, next: Next) -> Response {
     pace.turn().await;
     next.run(request).await

@@ -133,7 +133,7 @@ async fn nothing_here() -> Response {
         .into_response()
 }
 
-/// Responds with the latest report, because clients of the port must not set the pace of the doctor's rounds.
+/// Responds with the latest report, because clients of the port must not cause rounds of the doctor.
 async fn findings(State(answers): State<Answers>) -> Response {
     match answers.status_source.report() {
         Some(report) => document(answers.findings.get(|| safe(&*report)).await),
@@ -146,7 +146,7 @@ async fn fresh_findings(State(status_source): State<StatusSource>) -> Response {
 }
 
 /// Responds with the comparison of the kernel with the desired state. The comparison reads all of flannel's
-/// objects, so the status API's port does not offer it.
+/// objects, so the status API's port does not offer the comparison.
 async fn routes(State(status_source): State<StatusSource>) -> Response {
     match status_source.routes().await {
         Ok(routes) => {

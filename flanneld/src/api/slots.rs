@@ -70,8 +70,8 @@ impl Slots {
         self.open.contains_key(&number)
     }
 
-    /// Decides which connection a new connection displaces: the oldest connection without a complete request. If
-    /// responses hold most slots, chooses the connection whose time ended first.
+    /// Decides which connection a new connection displaces: the oldest connection without a complete request.
+    /// If responses hold most slots, chooses the connection whose minimum time ended first.
     pub(super) fn room(&self, now: Instant) -> Room {
         if self.open.len() < CONNECTIONS {
             return Room::Free;

@@ -57,7 +57,7 @@ impl Latest {
         }
     }
 
-    /// Responds with the document, or with 304 if the client has it.
+    /// Responds with the document, or with 304 if the client already has the document.
     pub(super) async fn document(&self, source: &StatusSource, headers: &HeaderMap) -> Response {
         match self.rendered(source).await {
             Ok(rendered) => respond(&rendered, headers),

@@ -6,14 +6,14 @@ use subnet_lease::manager::boot_time;
 /// Smallest clock difference that the doctor reports. A leap second is smaller.
 const STEP: Duration = Duration::from_secs(3);
 
-/// The latest time at which this host started, by its clock. The start time changes only when the clock is set.
+/// The latest start time of this host, computed from its clock. The start time changes only when the clock is set.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     latest: Option<Duration>,
 }
 
 impl Clock {
-    /// Returns by how many seconds the clock is behind its most advanced setting since this program started; `None` below [`STEP`].
+    /// Returns the number of seconds by which the clock is behind its most advanced setting since this program started; `None` below [`STEP`].
     pub(super) fn behind(&mut self) -> Option<u64> {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -30,7 +30,7 @@ use subnet_lease::{Kinds, Lease, RawJson};
 use types::reachability::{Impact, State};
 use types::{Detail, Encapsulation, Family, Problem, Profile};
 
-/// Time after the start during which checks with `waits` report nothing, because peers and probes are not settled yet.
+/// Time after the start during which checks with `waits` report nothing, because the peers and the probe results are not complete yet.
 pub(super) const STARTUP: Duration = Duration::from_secs(10);
 /// Maximum interruption of a watch while it moves to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
@@ -453,7 +453,7 @@ fn lost_peers(running: &RunningNetwork) -> BTreeSet<IpAddr> {
     all.into_iter().flatten().flatten().collect()
 }
 
-/// Returns the peers that reply to nothing, because this host's own routes may be the reason.
+/// Returns the peers that reply to no probes, for route lookups, because this host's own routes may be the reason.
 fn silent_peers(running: &RunningNetwork) -> Vec<Target> {
     let Some(prober) = &running.prober else {
         return Vec::new();

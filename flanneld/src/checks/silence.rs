@@ -1,4 +1,4 @@
-//! Finds out since when the holders of leases have been silent. flanneld queries the store only about peers that do not reply to probes.
+//! Determines since when the holders of leases have been silent. flanneld queries the store only about peers that do not reply to probes.
 
 use ipnet::IpNet;
 use probing::view::PeerView;
@@ -13,11 +13,11 @@ use types::reachability::State;
 
 /// Interval at which flanneld collects the silent peers.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum time for which a peer is unreachable. Before this time, the peer may only be restarting.
+/// Minimum time for which a peer is unreachable before flanneld queries the store about the peer. Before this time, the peer may only be restarting.
 const MIN_CUT: Duration = Duration::from_secs(15);
 /// Minimum duration of a silence that flanneld reports.
 const MIN_SILENCE: Duration = Duration::from_secs(600);
-/// Interval at which flanneld queries the store about a silent peer. All nodes query the store about a peer that is gone, and the peer may come back.
+/// Interval at which flanneld queries the store about a silent peer. All nodes query the store about a peer that is gone, and the peer may return.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 /// Delay after a query without a response.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ pub type Heard = BTreeMap<Subnets, Holder>;
 /// Report of the store about the holder of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Time of the holder's last sign of life (boot-time clock).
+    /// Time at which Kubernetes or the store last received a message from the holder (boot-time clock).
     pub at: Duration,
     /// Health of the holder's Node in Kubernetes; `None` with other stores.
     pub node: Option<NodeHealth>,

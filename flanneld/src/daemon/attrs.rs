@@ -26,9 +26,9 @@ pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     }
 }
 
-/// Returns the networks that no subnet may overlap. These are the underlay's networks, if they lie inside the
-/// flannel network. Otherwise, the result is only this host's address, because a cluster's network may lie
-/// inside a wide corporate network.
+/// Returns the networks that no subnet may overlap. The result is the underlay's networks, if these networks
+/// are inside the flannel network. Otherwise, the result is only this host's address, because a cluster's
+/// network may be inside a wide corporate network.
 pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |address: &IpAddr| {
         underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address)

@@ -1,4 +1,4 @@
-//! Changes of the pods' bridge after this node gets another subnet.
+//! Changes of the pods' bridge after this node gets a new subnet.
 
 use ipnet::IpNet;
 use netstate::bridge::{StaleGateway, stale_gateways};

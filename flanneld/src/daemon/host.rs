@@ -82,7 +82,7 @@ impl Daemon {
         })
     }
 
-    /// Reacts to another subnet from the store, which may have changed while no daemon ran. No pod may get an
+    /// Reacts to a new subnet from the store, which may have changed while no daemon ran. No pod may get an
     /// address of the former subnet, and no bridge may keep the gateway of this subnet. Returns the bridges
     /// from which this function removed the gateway.
     ///

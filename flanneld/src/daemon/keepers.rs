@@ -220,7 +220,7 @@ impl Daemon {
         next
     }
 
-    /// Requests another identity from the backend when an older node has the same identity.
+    /// Requests a new identity from the backend when an older node has the same identity.
     pub(super) fn keep_identity(&mut self, renewal: Option<Renewal>, network: &RunningNetwork) {
         if let Some(renewal) = renewal {
             self.spawn_until_stop(renew_identity(network.readings.clone(), renewal));
@@ -359,9 +359,9 @@ impl Daemon {
     }
 }
 
-/// Requests another identity when an older node has the same identity, because all peers refuse the later node.
+/// Requests a new identity when an older node has the same identity, because all peers refuse the later node.
 async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
-    /// Time in which the new identity has to reach the store and come back.
+    /// Time within which this node has to receive its new identity back from the store.
     const TIMEOUT: Duration = Duration::from_secs(60);
     loop {
         let older = readings

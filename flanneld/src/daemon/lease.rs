@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use types::{Coded, Family, Problem, Subnets};
 
 impl Daemon {
-    /// Finds the underlay, prepares what this node will publish, and acquires the lease.
+    /// Finds the underlay, prepares the data that this node publishes, and acquires the lease.
     pub(super) async fn take_lease(
         &self,
         manager: Arc<dyn SubnetManager>,

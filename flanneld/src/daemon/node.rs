@@ -7,7 +7,7 @@ use subnet_lease::manager::{Claim, Held, SubnetManager};
 use subnet_lease::{Lease, NetworkConfig};
 use tokio::sync::watch;
 
-/// A node with a lease, and the backend that has not joined yet.
+/// A node with a lease, and the backend that has not joined the network yet.
 pub(super) struct Node {
     pub backend: Box<dyn Backend>,
     pub leased: Leased,

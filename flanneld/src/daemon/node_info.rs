@@ -186,7 +186,8 @@ impl Daemon {
     }
 }
 
-/// Returns the request of a node that the store knows, and the addresses of this host. The request contains the store's servers if they can matter.
+/// Returns the request of a node that the store knows, and the addresses of this host. The request contains
+/// the store's servers if the choice may depend on these servers.
 pub(super) async fn wish_of(
     manager: &Arc<dyn SubnetManager>,
     settings: &Settings,

@@ -39,7 +39,7 @@ impl Daemon {
         Leases { table, readings }
     }
 
-    /// Brings up the data plane, reports readiness, and starts the tasks that maintain it.
+    /// Brings up the data plane, reports readiness, and starts the tasks that maintain the data plane.
     pub(super) async fn serve(
         &mut self,
         node: Node,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time without arrivals after which the node gives up a doubtful interface.
+/// Time without arrivals after which the node stops using a doubtful interface.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
 
 /// Counters of arrivals so far.

@@ -13,11 +13,11 @@ pub enum Condition {
     Kernel,
     /// Lack of a lease, or a lease that this node cannot keep.
     Lease,
-    /// Lack of a reachable other node.
+    /// Lack of any other node that this node can reach.
     Peers,
     /// Traffic rules that flanneld cannot apply.
     Rules,
-    /// The start is not complete.
+    /// An incomplete start.
     Start,
     /// A store that does not respond.
     Store,

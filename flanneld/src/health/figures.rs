@@ -100,7 +100,7 @@ pub(super) struct Counts {
     /// Number of operations that failed, by class.
     #[serde(skip)]
     pub errors: BTreeMap<&'static str, u64>,
-    /// Restored kernel objects by kind.
+    /// Number of restored kernel objects, by kind.
     #[serde(skip)]
     pub repairs_by_kind: BTreeMap<&'static str, u64>,
     /// Durations of the comparisons with the kernel.

@@ -36,7 +36,7 @@ impl LastHour {
         }
     }
 
-    /// Returns by how much `value` exceeds the counter's value an hour ago, or the first value of a younger counter.
+    /// Returns the difference between `value` and the counter's value an hour ago, or the first value of a younger counter.
     pub fn within(&self, value: u64) -> u64 {
         // With only one noted value, the growth is that since the counter began with 0.
         let begun = self

@@ -172,7 +172,7 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     if let Some(unknown) = counts.unknown_senders {
         gauge(
             "encap_stranger_packets",
-            "Packets to the encapsulation port from unknown senders, by the counter of the rule",
+            "Packets to the encapsulation port from unknown senders, as counted by the traffic rule",
             unknown,
         );
     }

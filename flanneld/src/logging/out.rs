@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Maximum wait for a slow reader before the sink drops a line, in milliseconds. After a dropped line, writes do
-/// not wait again until a line gets through.
+/// Maximum wait for a slow reader before the sink drops a line, in milliseconds. After a dropped line, writes
+/// do not wait again until a write succeeds.
 const TIMEOUT: u8 = 100;
 /// Number of bytes that fit into a writable pipe or terminal (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;
@@ -21,7 +21,7 @@ pub fn dropped() -> u64 {
     SINK.state().dropped
 }
 
-/// Returns the number of dropped lines that are not yet reported, once lines get through again. Returns it only once.
+/// Returns the number of dropped lines that are not yet reported, once writes succeed again. Returns it only once.
 pub fn lost() -> Option<u64> {
     SINK.lost()
 }

@@ -70,7 +70,7 @@ pub(super) fn steps(local: &Local) -> Vec<Step> {
     steps
 }
 
-/// Evaluates whether packets to the pod go to a bridge that has the subnet.
+/// Evaluates whether packets to the pod go to a bridge with an address of the subnet.
 fn bridge(local: &Local) -> (Outcome, String) {
     let (pod, subnet) = (local.pod, local.subnet);
     match (&local.fate, bridged(local)) {

@@ -1,4 +1,4 @@
-//! The facts about a path, and the prober's verdict on them.
+//! The facts about a path, and the prober's verdict on the path.
 
 use super::refusal::Unasked;
 use doctor::finding::Unknown;
@@ -159,7 +159,7 @@ pub(super) struct Judged {
 }
 
 impl ProbeReplies {
-    /// Returns whether any reply came over the overlay.
+    /// Returns whether any reply arrived over the overlay.
     pub(super) fn through(&self) -> bool {
         self.evidence().through()
     }

@@ -369,7 +369,7 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
     }
 }
 
-/// Describes when the peer last received this node's probes, as the peer reports.
+/// Describes when the peer last received this node's probes, according to the peer's report.
 fn peer_report(seen: &Seen) -> String {
     let replies = &seen.replies;
     if replies.small.answered + replies.full.answered + replies.underlay.answered == 0 {

@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Returns the target in short: the subnet, and the pod.
+    /// Returns the target in short form: the subnet and the pod.
     fn found(asked: &str) -> Result<(String, String), Refusal> {
         let targets = [
             target("node-2", "10.244.2.0/24", "192.0.2.2", true),

@@ -1,4 +1,4 @@
-//! The daemons of other networks on this host: decides which of their rules stay, and when flanneld removes rules without an owner.
+//! Decides which rules of other networks' daemons on this host stay, and when flanneld removes rules without an owner.
 
 use ipnet::IpNet;
 use run_dir::instance;

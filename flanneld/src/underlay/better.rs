@@ -1,4 +1,4 @@
-//! Reasons for which the node leaves an interface for another interface while it runs.
+//! Reasons why a running node switches from one interface to another.
 
 use super::problem::SelectError;
 use std::fmt;

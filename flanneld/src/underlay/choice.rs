@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use options::Pattern;
 use types::Addresses;
 
-/// Rule by which flanneld finds the address of a family, and its replacement when the address changes.
+/// Rule by which flanneld finds the address of a family, and the replacement when the address changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The best address of the interface.
@@ -26,8 +26,8 @@ pub struct Chosen {
     pub why: String,
     /// Flag that named the interface: `--iface=eth1`.
     pub flag: Option<String>,
-    /// Whether a flag or environment variable named the interface (`--iface*`, `--public-ip*`). A node with a named
-    /// interface may take over an unsigned lease with its address.
+    /// Whether a flag or environment variable named the interface (`--iface*`, `--public-ip*`). A node with a
+    /// named interface may take over an unsigned lease that has the node's address.
     pub named: bool,
     /// Whether flanneld chose the interface only because it holds the default route.
     pub by_default: bool,

@@ -119,7 +119,7 @@ impl HostFacts {
             .find(|interface| interface.name == name)
     }
 
-    /// Returns the first interface that has an address.
+    /// Returns the first interface that has the address `ip`.
     pub fn owner(&self, ip: IpAddr) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.owns(ip))
     }

@@ -24,7 +24,7 @@ impl Found {
         hint::trap_hint(&self.request, &self.chosen, &self.facts)
     }
 
-    /// Returns this host's interfaces as text. The text marks the interface that reaches the store with the flag to use.
+    /// Returns this host's interfaces as text. The text shows the flag to use next to the interface that reaches the store.
     pub fn advice(&self) -> String {
         hint::interfaces_text(&self.request.store, &self.facts)
     }

@@ -238,16 +238,16 @@ pub enum Unfit {
         /// Result of the route lookup.
         why: Unreachable,
     },
-    /// Addresses that this node gave up a short time ago.
+    /// Addresses that this node stopped using a short time ago.
     GivenUp {
-        /// Addresses that this node gave up.
+        /// Addresses that this node stopped using.
         addresses: Addresses,
         /// Interface that has them.
         interface: String,
     },
     /// A list of candidates without a usable candidate.
     Each(Vec<Unfit>),
-    /// Other nodes that have every usable address.
+    /// Usable addresses of this host, all of which other nodes also have.
     Shared {
         /// The addresses, each with its node.
         addresses: BTreeMap<IpAddr, String>,

@@ -79,7 +79,7 @@ pub struct Wish {
     pub families: Families,
     /// Selectors of the interface; the first match wins.
     pub selectors: Vec<Selector>,
-    /// `--public-ip` and `--public-ipv6`, or what an operator chose in the store.
+    /// `--public-ip` and `--public-ipv6`, or the addresses that an operator chose in the store.
     pub public: Option<Addresses>,
     /// Host and port of the store's first endpoint; `None` if the store is always on this host.
     pub store: Option<(String, u16)>,
@@ -105,7 +105,7 @@ impl Wish {
         }
     }
 
-    /// Adds this node's entry in the store. An operator's addresses in the entry take precedence over the flags.
+    /// Adds the addresses from this node's entry in the store to the request. An operator's addresses in the entry take precedence over the flags.
     #[must_use]
     pub fn for_node(mut self, info: &NodeInfo) -> Self {
         self.public = match (info.public, self.public) {
@@ -122,7 +122,7 @@ impl Wish {
         self
     }
 
-    /// Adds the addresses that this node gave up, and the store's servers.
+    /// Adds the addresses that this node stopped using, and the addresses of the store's servers.
     #[must_use]
     pub fn knowing(mut self, left: BTreeSet<IpAddr>, servers: Vec<IpAddr>) -> Self {
         if let Some(known) = &mut self.known {
@@ -200,14 +200,14 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     }
 }
 
-/// Chooses the interface. If something is missing, waits for events of the kernel. Calls `waiting` with the reason, at first and whenever it
-/// changes, so that the caller can log it.
+/// Chooses the interface. If an interface, an address or a route is missing, waits for events of the kernel. Calls `waiting` with the
+/// reason, at first and whenever the reason changes, so that the caller can log the reason.
 ///
 /// # Errors
 /// Returns an error if waiting cannot help, or the time is up.
 ///
 /// # Cancel safety
-/// The caller can drop the future at any time, because it changes nothing.
+/// The caller can drop the future at any time, because the future changes nothing.
 pub async fn wait_for(
     wish: &Wish,
     mut waiting: impl FnMut(&SelectError) + Send,
@@ -254,11 +254,11 @@ async fn settle(events: &mut HostEvents) {
 }
 
 /// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated. If `links` is set,
-/// also keeps the networks that the interface reaches without a gateway. Calls `report` with the reason when the interface cannot carry packets, and
-/// again when it can.
+/// also keeps the networks that the interface reaches without a gateway. Calls `report` with the reason when the interface cannot carry packets,
+/// and without a reason when the interface can carry packets again.
 ///
 /// # Cancel safety
-/// The caller can drop the future at any time, because it changes only `sender`.
+/// The caller can drop the future at any time, because the future changes only `sender`.
 pub async fn follow(
     chosen: Chosen,
     links: bool,
@@ -280,7 +280,7 @@ pub async fn follow(
     stop.run_until_cancelled(run).await;
 }
 
-/// Follows until the kernel does not respond.
+/// Follows the chosen interface until the kernel does not respond.
 async fn follow_once(
     chosen: &Chosen,
     links: bool,

@@ -74,22 +74,22 @@ pub struct KnownAddresses {
     pub published: Vec<IpAddr>,
     /// Addresses of this node that the store has from another source: the InternalIPs of the Node.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose the published address. If an operator chose the address, other nodes may
-    /// have this node's own address, each in a separate network.
+    /// Whether an operator chose the published address. If an operator chose the address, each other node may
+    /// have this node's own address in a separate network.
     pub overwritten: bool,
     /// Addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
     /// Addresses of the store's servers.
     pub servers: Vec<IpAddr>,
-    /// Addresses that this node gave up a short time ago, because no peer responded there.
+    /// Addresses that this node stopped using a short time ago, because no peer responded there.
     pub left: BTreeSet<IpAddr>,
 }
 
 impl KnownAddresses {
     /// Returns addresses of other nodes that the right interface reaches: first the addresses that nodes publish, then other addresses.
     pub fn others(&self) -> impl Iterator<Item = IpAddr> {
-        /// Maximum number of addresses to look up: one limit for addresses that nodes publish, and the same
-        /// limit for other addresses. flanneld looks up the routes one after the other.
+        /// Maximum number of addresses to look up, separately for published addresses and for other
+        /// addresses. flanneld looks up the routes one after the other.
         const LOOKED_UP: usize = 8;
         let of = |publishes: bool| {
             self.taken
@@ -113,12 +113,12 @@ impl Request {
             .and_then(|public| public.only(|family| self.uses(family)))
     }
 
-    /// Returns whether IPv4 is used.
+    /// Returns whether the network uses IPv4.
     pub fn v4(&self) -> bool {
         self.families.v4().is_some()
     }
 
-    /// Returns whether IPv6 is used.
+    /// Returns whether the network uses IPv6.
     pub fn v6(&self) -> bool {
         self.families.v6().is_some()
     }

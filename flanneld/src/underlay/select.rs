@@ -189,7 +189,7 @@ fn cidr<'a>(
     .at(ip, Rule::Inside(net)))
 }
 
-/// Matches addresses of all interfaces first, then names. The function skips interfaces that lack a family.
+/// Matches addresses of all interfaces first, then names. The function skips interfaces that lack a usable address of a family of the network.
 fn regex<'a>(
     pattern: &Pattern,
     selector: &Selector,

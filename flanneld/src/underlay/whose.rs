@@ -1,5 +1,6 @@
-//! Chooses the interface of a node that the store knows, if no flag names one. flanneld keeps an address that
-//! this node published. Otherwise flanneld chooses the first candidate that is not behind a machine's own NAT and that no other node claims.
+//! Chooses the interface of a node that the store knows, if no flag names an interface. flanneld keeps an
+//! address that this node published. Otherwise flanneld chooses the first candidate that is not behind a
+//! machine's own NAT and that no other node claims.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,7 @@ pub struct Doubt {
     pub is_nat: bool,
     /// Addresses that other nodes claim.
     pub claimed: BTreeMap<IpAddr, Claimant>,
-    /// Whether this node gave up the address a short time ago.
+    /// Whether this node stopped using the address a short time ago.
     pub was_left: bool,
 }
 
@@ -161,7 +162,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Returns the choice with an address that this node published last, if this host still has it. A restart
+    /// Returns the choice with an address that this node published last, if this host still has that address. A restart
     /// keeps the previous choice, regardless of the addresses that other nodes claim.
     fn published(&mut self) -> Option<Chosen> {
         if self.known.overwritten {

@@ -293,7 +293,7 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     )
 }
 
-/// Returns the refusal for subnets that the backend cannot reach, with the links of their families.
+/// Returns the refusal for subnets that the backend cannot reach, with the links of the subnets' families.
 fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
     Why::OffLink {
@@ -354,7 +354,7 @@ pub(super) fn halves_left_out(
     subnets.nets().filter_map(left_out).collect()
 }
 
-/// Returns whether an address can belong to no node in any network.
+/// Returns whether no node in any network can have this address.
 fn no_host(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || address.is_multicast() || address.is_loopback()

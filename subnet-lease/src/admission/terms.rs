@@ -30,13 +30,13 @@ pub struct Terms {
 pub enum Reason {
     /// Lease that lies outside the network or is as wide as the network.
     Outside,
-    /// The lease overlaps this node's own lease.
+    /// Lease that overlaps this node's own lease.
     OverlapsOurs,
     /// Lease that overlaps the network of the underlay.
     OverlapsUnderlay,
     /// Lease that overlaps an older lease.
     OverlapsOlder,
-    /// The lease contains the address of a node whose lease is older.
+    /// Lease that contains the address of a node whose lease is older.
     HoldsNode,
     /// Lease that publishes an address of this host.
     OurAddress,
@@ -48,7 +48,7 @@ pub enum Reason {
     NoAddress,
     /// Lease that publishes an address that the underlay reaches only through a gateway, although the backend needs a direct link.
     OffLink,
-    /// The lease belongs to another backend.
+    /// Lease that belongs to another backend.
     OtherBackend,
     /// Lease that an operator reserved for a node that has not acquired it yet.
     Reserved,

@@ -110,7 +110,7 @@ pub enum ValueFault {
     },
     /// Backend that is not an object.
     Backend(JsonFault),
-    /// The backend's type is not a string.
+    /// Backend whose type is not a string.
     BackendType,
 }
 
@@ -128,7 +128,7 @@ pub enum NetworkFault {
 /// Reason why an address is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFault {
-    /// The value is not an IP address.
+    /// Value that is not an IP address.
     NoAddress,
     /// Address that is not an IPv4 address.
     NotIpv4,

@@ -54,7 +54,7 @@ impl Changes {
     /// Returns true after a change, false after the timeout.
     ///
     /// # Cancel safety
-    /// A change that was reported to a dropped future is not reported again. Callers read the whole directory after each call.
+    /// If a dropped future has received a change, later calls do not report this change. Callers read the whole directory after each call.
     pub(super) async fn within(&mut self, patience: Duration) -> bool {
         let Some(events) = &mut self.0 else {
             tokio::time::sleep(patience).await;

@@ -410,7 +410,7 @@ fn is_temporary(name: &str) -> bool {
     })
 }
 
-/// Returns a number that changes with the content, which serves as the store's revision of the file.
+/// Returns a number that changes with the content and serves as the store's revision of the file.
 fn mark(value: &[u8]) -> i64 {
     let digest = Sha256::digest(value);
     let word = digest

@@ -50,7 +50,7 @@ impl From<Errno> for FileFault {
 }
 
 impl FileFault {
-    /// Converts an errno through `io::Error`, which recognizes symbolic links.
+    /// Converts an errno through `io::Error`, which recognises symbolic links.
     pub(super) fn of(error: Errno) -> Self {
         Self::from(&std::io::Error::from(error))
     }

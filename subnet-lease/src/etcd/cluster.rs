@@ -8,7 +8,7 @@ pub(crate) enum Judgement {
     /// Endpoint whose cluster every endpoint reports, which shows that etcd was rebuilt. Endpoint that the
     /// daemon may use. The variant contains the former cluster id.
     Moved(u64),
-    /// Endpoint of another cluster than the cluster in use, whose id this variant contains. The daemon must not use the endpoint.
+    /// Endpoint of another cluster than the cluster in use; the variant contains the id of the cluster in use. The daemon must not use the endpoint.
     Foreign(u64),
 }
 

@@ -91,7 +91,7 @@ pub(super) struct Dialed {
 }
 
 impl Dialed {
-    /// Returns the TLS error that the server sent after the handshake, when servers refuse certificates.
+    /// Returns the TLS error that the server sent after the handshake, which is when servers refuse certificates.
     pub(super) fn complaint(&self) -> Option<rustls::Error> {
         self.noted
             .lock()
@@ -289,7 +289,7 @@ impl Service<Uri> for Once {
     }
 }
 
-/// Records TLS errors, because the layers above pass on only their text.
+/// Records TLS errors, because the layers above pass on only the text of an error.
 struct Listening<S> {
     stream: S,
     noted: Noted,

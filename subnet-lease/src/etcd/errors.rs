@@ -25,7 +25,7 @@ pub enum FailureKind {
     StaleLogIn,
     /// Server on which authentication is disabled.
     NoAuthentication,
-    /// The user lacks the permission.
+    /// User who lacks the permission.
     Permission,
     /// Database that has reached its space quota and refuses writes.
     NoSpace,
@@ -206,8 +206,8 @@ pub(super) fn is_no_lease(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text.contains("not found"))
 }
 
-/// Returns an error in etcd's text, without the text of the intermediate layers. For an error that did not come
-/// from etcd, the function returns the error's text with its causes.
+/// Returns an error in etcd's text, without the text of the intermediate layers. For an error that etcd did
+/// not report, the function returns the error's text with its causes.
 fn words(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) if status.message().starts_with("etcdserver: ") => {

@@ -32,7 +32,7 @@ impl FileOf {
     }
 }
 
-/// Reason why Refusal of this node's certificate by etcd.
+/// Reason why etcd refuses this node's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The certificate has expired.
@@ -123,14 +123,14 @@ pub enum TlsTrouble {
     },
     /// Lack of the client certificate that etcd requires.
     NoClientCertificate,
-    /// Connection that etcd closes without a reason. This node has a certificate.
+    /// Connection that etcd closes without stating a reason. This node has a certificate.
     MostLikelyRefused {
         /// File of this node's certificate.
         path: PathBuf,
         /// Subject, issuer and validity of this node's certificate.
         own: String,
     },
-    /// Connection that etcd closes without a reason. This node has no certificate.
+    /// Connection that etcd closes without stating a reason. This node has no certificate.
     MostLikelyNoClient,
     /// Abort of the handshake by etcd, with this alert.
     Aborted {

@@ -1,4 +1,4 @@
-//! Watches keys, through broken streams, compaction, silence and restored stores.
+//! Watches keys despite broken streams, compaction, silence and restored stores.
 
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
@@ -121,7 +121,7 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Opens a watch from `anchor` and checks that the store's history still contains it.
+    /// Opens a watch from `anchor` and checks that the store's history still contains the anchor.
     ///
     /// # Errors
     /// Returns [`Broken`] if the client cannot open the watch or if the history differs.
@@ -202,7 +202,7 @@ impl<'a> Watch<'a> {
     /// Returns [`Broken`] if the watch ended.
     ///
     /// # Cancel safety
-    /// Safe: data already read is kept for the next call.
+    /// The caller can drop the future at any time, because data already read stays in the watch for the next call.
     pub async fn next(&mut self) -> Result<Vec<Change>, Broken> {
         loop {
             let patience = if self.asked { SIGN } else { QUIET };

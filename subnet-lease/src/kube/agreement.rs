@@ -105,7 +105,7 @@ enum Event {
     List,
 }
 
-/// Generates a cluster, and the events that its nodes may see until they see its final state.
+/// Generates a cluster, and the events that its nodes may see before they see the final state.
 fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
     let kind = || prop_oneof![1 => Just(Annotations::Nothing), 1 => Just(Annotations::Nonsense), 4 => Just(Annotations::Lease)];
     let what = move || (0..3i64, 0..CIDRS.len(), kind());

@@ -1,4 +1,4 @@
-//! Annotations of a Node in which flannel's daemons publish how peers reach them.
+//! Annotations of a Node in which flannel's daemons publish how peers reach the node.
 
 use super::fault::{NodeFault, PrefixError, Wanted};
 use crate::lease::{LeaseAttrs, RawJson};
@@ -22,7 +22,7 @@ pub(crate) const PUBLIC_IPV6: &str = "public-ipv6";
 pub(crate) const NODE_PUBLIC_IP: &str = "node-public-ip";
 /// Annotation with the operator's choice of the IPv6 address and its interface. The annotation takes precedence over the flags.
 pub(crate) const NODE_PUBLIC_IPV6: &str = "node-public-ipv6";
-/// Annotation with the IPv4 address to publish instead of the node's own address, e.g. if NAT translates the own address.
+/// Annotation with the IPv4 address to publish instead of the node's own address, e.g. if NAT translates the node's address.
 pub(crate) const OVERWRITE: &str = "public-ip-overwrite";
 /// Annotation with the IPv6 address to publish instead of the node's own address.
 pub(crate) const OVERWRITE_V6: &str = "public-ipv6-overwrite";

@@ -436,7 +436,8 @@ fn in_cluster() -> Result<Config, KubeTrouble> {
     Config::incluster_env().map_err(|error| KubeTrouble::Account(ACCOUNT, with_causes(&error)))
 }
 
-/// Returns the configuration for another address, with the pod's service account if the account exists. The client never sends a token without TLS.
+/// Returns the configuration for the server at this address, with the pod's service account if the account
+/// exists. The client never sends a token without TLS.
 fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     let mut config = Config::new(url.clone());
     let (token, authority) = (

@@ -16,7 +16,7 @@ pub(super) enum EventReason {
     PodCidr,
     /// Change of the node's podCIDR.
     PodCidrChanged,
-    /// No interface reaches the other nodes.
+    /// Lack of an interface that reaches the other nodes.
     Interface,
 }
 

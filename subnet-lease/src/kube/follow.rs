@@ -56,7 +56,7 @@ enum Ended {
     Normally,
     /// Version that the server does not know. The follower lists all Nodes again.
     Unknown(KubeTrouble),
-    /// Clean end of the watch before its time limit, e.g. because the server stops or a proxy closed the connection.
+    /// Clean end of the watch before its time limit, e.g. because the server stops or a proxy closes the connection.
     Early(Failure),
     /// The watch broke.
     Broken(Failure),
@@ -228,7 +228,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     /// Watches Nodes from a version on. A server that was restored from a backup does not know the version, but
-    /// does not report an error. The follower detects such a server by a comparison of the newest Node.
+    /// does not report an error. The follower detects such a server by requesting the newest known Node.
     async fn resume(&mut self, version: &str) -> Ended {
         let mut lines = match self
             .open(&format!(
@@ -413,7 +413,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 }
 
-/// Returns the pause after a failure that `failures` other failures precede.
+/// Returns the pause after a failure, given the number of previous failures.
 fn pause(failures: u32) -> Duration {
     RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>())
 }

@@ -1,4 +1,4 @@
-//! Determines which Node holds which subnet among the Nodes that claim it, as pure functions.
+//! Determines which of the claiming Nodes holds each subnet, as pure functions.
 //!
 //! Each node computes the holders for itself and for the other nodes. All nodes get the same result, regardless
 //! of the order in which they see the Nodes.

@@ -21,7 +21,7 @@ pub(super) struct Lines {
 pub(super) enum Line {
     /// A line.
     Text(String),
-    /// Lack of data within the time.
+    /// Lack of data within the time limit.
     Quiet,
     /// The response has ended.
     End,

@@ -473,7 +473,7 @@ impl Leases {
     }
 }
 
-/// Returns the lease reduced to these subnets. The function shares an unchanged lease, so that a comparison is cheap.
+/// Returns the lease reduced to these subnets. The function shares an unchanged lease, so that a comparison is fast.
 fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     if lease.subnets == subnets {
         lease.clone()

@@ -78,7 +78,7 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
 pub enum UrlError {
     /// Scheme that is neither http nor https.
     Scheme,
-    /// The text contains a user.
+    /// Text that contains a user.
     User,
     /// Text that contains a query or a fragment.
     Query,

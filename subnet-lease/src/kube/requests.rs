@@ -1,4 +1,4 @@
-//! Requests of the manager to the API in addition to following Nodes.
+//! Requests of the manager to the API, other than the requests that follow Nodes.
 
 use super::api::{Api, Call};
 use super::events::NodeEvent;

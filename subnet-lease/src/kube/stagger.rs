@@ -14,9 +14,10 @@ use types::Subnets;
 const A_SECOND: f64 = 40.0;
 /// Maximum delay before a node reconnects.
 pub(super) const SPREAD: Duration = Duration::from_secs(12);
-/// Number of nodes per second that list Nodes after their hosts have booted. This number may exceed [`A_SECOND`], because each node has its own turn.
+/// Number of nodes per second that list Nodes after their hosts have booted. This number may exceed
+/// [`A_SECOND`], because each node has its own delay.
 const TURNS_A_SECOND: u32 = 45;
-/// Number of turns. In larger clusters, several nodes share a turn.
+/// Number of turns. In larger clusters, several nodes have the same delay.
 const TURNS: u32 = 12 * TURNS_A_SECOND;
 /// Time after the boot of a host during which the host may have booted together with many other hosts.
 const BOOTED: Duration = Duration::from_secs(300);
@@ -41,7 +42,7 @@ impl RequestStagger {
     }
 
     /// Records this node's place. Until the daemon has counted the Nodes, the function estimates their number
-    /// from the place, because Kubernetes assigns podCIDRs in order.
+    /// from the subnet's index, because Kubernetes assigns podCIDRs in order.
     pub(super) fn guess(&self, own: &Node, networks: &Subnets) {
         let place = place(own, networks);
         if let Some(place) = place {

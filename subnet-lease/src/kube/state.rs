@@ -129,7 +129,7 @@ impl All {
         }
     }
 
-    /// Returns a receiver that changes with each relevant change.
+    /// Returns a receiver whose value changes with each relevant change.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

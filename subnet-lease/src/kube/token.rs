@@ -97,7 +97,7 @@ impl Token {
     /// Takes the token and its file out of these credentials. As in client-go, the file takes precedence.
     ///
     /// # Errors
-    /// Returns the reason why the token is invalid. The error never quotes the token.
+    /// Returns an error with the reason if the token is invalid. The error never quotes the token.
     pub(super) fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
         // kube prefers these two kinds of credentials.
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {

@@ -217,9 +217,9 @@ pub enum KubeTrouble {
         /// The expected address family.
         family: &'static str,
     },
-    /// The network configuration is unreadable.
+    /// Unreadable file of the network configuration.
     NetConf(PathBuf, NetConfFault),
-    /// The network configuration is unusable.
+    /// Unusable network configuration in this file.
     Config(PathBuf, ConfigError),
     /// API server that does not continue from its last state, e.g. after a restore from a backup.
     Discontinuity {

@@ -237,9 +237,10 @@ async fn reshape(
 }
 
 /// Returns the etcd lease for this node's key. The function reuses the current etcd lease if a former
-/// instance of this node got this lease, because leases would accumulate with every start. If no former
-/// instance got the lease, the function requests a new lease and also returns the new lease as granted. A
-/// reservation always gets a new lease, which distinguishes a running instance from an operator's copy.
+/// instance of this node got this lease, because otherwise leases would accumulate with every start. If no
+/// former instance got the lease, the function requests a new lease and also returns the new lease as
+/// granted. A reservation always gets a new lease, which distinguishes a running instance from an operator's
+/// copy.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;

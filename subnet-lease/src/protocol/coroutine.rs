@@ -1,7 +1,7 @@
 //! Runs straight-line async code as a state machine, without a runtime, I/O or a clock.
 //!
 //! The code in the coroutine can await only two things: the reply to one request ([`Io::ask`]), and the next notice or point in time
-//! ([`Io::wait`]). [`Coroutine::step`] runs the code until it needs a reply or a notice, and returns this need.
+//! ([`Io::wait`]). [`Coroutine::step`] runs the code until the code needs a reply or a notice, and returns which of the two the code needs.
 
 use super::news::News;
 use super::registry::{Answer, Notice, Request, Unanswered};
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub enum Step<T> {
     /// A reply to this request.
     Ask(Request),
-    /// A notice or this point in time; `None` for only a notice.
+    /// A notice or this point in time; `None` if only a notice ends the wait.
     Wait(Option<Duration>),
     /// The result: the coroutine has returned.
     Done(T),

@@ -127,9 +127,9 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     }
 }
 
-/// Returns the lease for which this host shows signs, if an address identifies no node. A sign is the host's identity in the backend, or subnet.env
-/// together with the host's address. A lease of Go flannel has no id, and a host may have had another id. A cloned node has the signs of the original
-/// node, which is alive.
+/// Returns the lease for which this host shows signs of ownership, if an address identifies no node. A sign is the host's identity in the backend, or
+/// subnet.env together with the host's address. A lease of Go flannel has no id, and a host may have had another id. A cloned node has the signs of
+/// the original node, which is alive.
 fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let named = |item: &Item| named_here(claim, &item.subnets) && item.publishes(&claim.public);
     let signs = |item: &&Item| named(item) || identified(claim, item);

@@ -1,4 +1,4 @@
-//! Holds a lease: renews the lease, proves the ownership, and defends or gives up the lease. Each possible change of the key has a rule.
+//! Holds a lease: renews the lease, proves the ownership, and defends or abandons the lease. Each possible change of the key has a rule.
 
 mod publish;
 mod restore;

@@ -37,7 +37,7 @@ pub trait KeyStore: Registry {
     /// See [`SubnetManager::watch`]. The stream may begin with the recent list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent>;
 
-    /// Reports all changes of one key after it was written at this revision. Never returns.
+    /// Reports all changes of one key after this revision. Never returns.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>);
 
     /// See [`SubnetManager::counters`].

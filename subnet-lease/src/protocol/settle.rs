@@ -16,8 +16,8 @@ pub(super) enum Settled {
     Refused(Box<LeaseProblem>),
 }
 
-/// Lists the keys once more after a write, and resolves conflicts. If leases overlap, the older lease wins. A node gives up a new lease that contains
-/// an older node's address. If two new nodes have the same address, the later node gives up its lease.
+/// Lists the keys once more after a write, and resolves conflicts. If leases overlap, the older lease wins. A
+/// node releases a new lease that contains an older node's address. If two new nodes have the same address, the later node releases its lease.
 pub(super) async fn settle(
     io: &Io,
     claim: &Claim,

@@ -23,7 +23,7 @@ pub enum Verdict {
     Displaced,
     /// Key that belongs to another node.
     Taken,
-    /// Need for the time of the writer's last sign of life from the store.
+    /// Need for the store's record of the writer's last sign of life.
     AskLastSeen,
 }
 

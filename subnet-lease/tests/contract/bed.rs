@@ -223,7 +223,7 @@ impl Bed {
         }
     }
 
-    /// Writes a key as an operator would.
+    /// Writes a key as an operator does.
     pub(crate) fn put(&self, key: &str, value: &str) {
         match self.folder() {
             Some(folder) => {
@@ -316,7 +316,7 @@ impl Bed {
         self.cluster().here(text)
     }
 
-    /// Returns the lease to which a key is attached; 0 for none.
+    /// Returns the lease to which a key is attached; 0 if the key is not attached to a lease.
     pub(crate) fn lease_of(&self, key: &str) -> i64 {
         if self.folder().is_some() {
             return 0;

@@ -107,7 +107,7 @@ impl Cluster {
         self.create(name, &json!([format!("10.5.{at}.0/24")]), &[]);
     }
 
-    /// Creates a Node with these podCIDRs, and with the annotations that a daemon would publish.
+    /// Creates a Node with these podCIDRs, and with the annotations that a daemon publishes.
     pub(crate) fn create(&self, name: &str, cidrs: &Value, annotations: &[(&str, &str)]) {
         let first = self.here(cidrs.get(0).and_then(Value::as_str).unwrap_or_default());
         let cidrs: Value = serde_json::from_str(&self.here(&cidrs.to_string())).unwrap();

@@ -1,4 +1,4 @@
-//! Cases that only a directory has.
+//! Cases that apply only to a directory.
 
 use crate::bed::Bed;
 use crate::case::cases;

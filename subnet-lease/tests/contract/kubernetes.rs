@@ -1,4 +1,4 @@
-//! Cases that only the Nodes of Kubernetes have: other writers, and podCIDRs that appear, disappear and overlap.
+//! Cases that apply only to the Nodes of Kubernetes: other writers, and podCIDRs that appear, disappear and overlap.
 
 use crate::bed::Bed;
 use crate::case::cases;

@@ -1,4 +1,4 @@
-//! One node: its machine, its process (a protocol coroutine), and the network between it and the store.
+//! One node: its machine, its process (a protocol coroutine), and the network between the node and the store.
 
 use super::store::{NoAnswer, Store};
 use rand::Rng;

@@ -1,4 +1,4 @@
-//! Nodes, an operator and a Go-like node on one store, with faults by seed, and the invariants that must hold.
+//! Nodes, an operator and a node like Go flannel's on one store, with faults injected by seed, and the invariants that must hold.
 
 use super::node::{Node, Process};
 use super::store::Store;

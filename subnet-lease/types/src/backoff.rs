@@ -15,7 +15,7 @@ impl Backoff {
         Self { least, most }
     }
 
-    /// Returns the delay after a failure that `failures` other failures precede.
+    /// Returns the delay after a failure, given the number of previous failures.
     pub fn after(self, failures: u32) -> Duration {
         1u32.checked_shl(failures)
             .and_then(|times| self.least.checked_mul(times))

@@ -79,7 +79,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns this value's halves. The function takes a half that this value lacks from the other value.
+    /// Returns this value's halves. If this value lacks a half, the function takes the half from the other value.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {

@@ -1,7 +1,7 @@
 //! Problems as values.
 //!
 //! Each crate has enums of its possible failures. These enums implement [`Coded`]: a code that never changes, a text with the remedy, and the
-//! [`Detail`] that other components act on. A [`Problem`] is such a value in a form for other components, programs and files.
+//! [`Detail`] that other components act on. A [`Problem`] is a value of such an enum in a form for other components, programs and files.
 //! No component recognizes a problem by its text.
 
 use serde::{Deserialize, Deserializer, Serialize};

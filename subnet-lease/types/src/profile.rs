@@ -140,7 +140,7 @@ impl Overhead {
         }
     }
 
-    /// Returns the overhead over a family.
+    /// Returns the overhead for outer packets of a family.
     pub fn over(self, family: Family) -> u32 {
         family.pick(self.v4, self.v6)
     }

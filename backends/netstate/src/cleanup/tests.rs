@@ -1,4 +1,4 @@
-//! Tests of the objects that the cleanup removes and keeps, by name, kind, protocol number and evidence.
+//! Tests of which objects the cleanup removes, depending on name, kind, protocol number and evidence.
 
 use super::*;
 use crate::link::LinkKind;

@@ -44,7 +44,7 @@ impl<'a> Shadows<'a> {
         }
     }
 
-    /// Returns the peers whose incoming packets a foreign route diverts.
+    /// Returns the peers whose traffic from this node a foreign route diverts.
     pub(super) fn cast_by(&self, seen: &Seen) -> Vec<String> {
         let Key::Route(net, metric) = &seen.key else {
             return Vec::new();

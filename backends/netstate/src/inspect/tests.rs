@@ -65,7 +65,7 @@ fn route(via: &str, dev: &str, protocol: u8) -> Value {
     })
 }
 
-/// Returns the state of a vxlan node with peers 2 and 3 that is in sync.
+/// Returns the in-sync state of a vxlan node with peers 2 and 3.
 fn healthy() -> Sighting {
     let mut want = KernelState::default();
     let name = device("flannel.1");

@@ -10,7 +10,8 @@ pub const KIND: &str = "ipip";
 /// packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpipSpec {
-    /// The outer source address. Without a local address, `tunl0` receives the packets. The module creates this interface in each network namespace.
+    /// The outer source address. Without a local address, `tunl0` receives the packets. The `ipip` module
+    /// creates this interface in each network namespace.
     pub local: Option<Ipv4Addr>,
     /// The outer destination, if it is the same for all packets.
     pub remote: Option<Ipv4Addr>,

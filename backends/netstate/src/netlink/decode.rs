@@ -121,7 +121,7 @@ impl SeenNeighbor {
         self.state & NUD_PERMANENT != 0
     }
 
-    /// Returns whether another program, not the kernel, learned the entry.
+    /// Returns whether a program outside the kernel learned the entry (NTF_EXT_LEARNED).
     pub(super) fn fed(&self) -> bool {
         self.flags & NTF_EXT_LEARNED != 0
     }

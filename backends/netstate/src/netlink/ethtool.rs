@@ -1,4 +1,4 @@
-//! Transmit checksum offload of a device. This module uses the ethtool ioctl, because the netlink feature has no fixed name.
+//! Transmit checksum offload of a device. This module uses the ethtool ioctl, because ethtool's netlink interface has no fixed name for the feature.
 #![allow(unsafe_code)]
 
 use crate::names::LinkName;

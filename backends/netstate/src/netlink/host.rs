@@ -19,7 +19,7 @@ use types::Family;
 const POLICY_TABLES: usize = 4;
 const POLICY_ROUTES: usize = 1024;
 
-/// A connection to the kernel of the network namespace in which it was opened.
+/// A connection to the kernel, in the network namespace of the thread that opened the connection.
 pub struct HostReader {
     requests: Requests,
 }
@@ -253,7 +253,7 @@ impl HostReader {
         Ok(found)
     }
 
-    /// Lists the neighbours on the link of an interface that the kernel has resolved or tried to resolve.
+    /// Lists the neighbours that the kernel has resolved or tried to resolve on the link of an interface.
     ///
     /// # Errors
     /// Returns an error if the list is incomplete.
@@ -335,8 +335,8 @@ impl HostEvents {
     }
 
     /// Returns after an event that may change an interface. The function returns for events about the
-    /// interface with this index or name, any address, or a route without a gateway out of the interface.
-    /// This function ignores pod interfaces, which appear and disappear all the time.
+    /// interface with this index or name, any address, or an on-link route of the interface. This function
+    /// ignores pod interfaces, which appear and disappear frequently.
     ///
     /// # Cancel safety
     /// Dropping the future loses no event.

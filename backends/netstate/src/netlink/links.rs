@@ -71,7 +71,7 @@ impl NetlinkKernel {
 
     /// Restores the name of flannel's device after another program renamed the device. Returns whether the device had
     /// another name. This function recognises a vxlan device by VNI, UDP port and MAC, and a WireGuard device
-    /// by its index. It recognises an IPIP device by its addresses and its last known index.
+    /// by its index. This function recognises an IPIP device by its addresses and its last known index.
     async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),

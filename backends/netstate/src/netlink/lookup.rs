@@ -58,7 +58,7 @@ pub enum Fate {
 pub enum Neighbour {
     /// Entry with this hardware address.
     Known(Mac),
-    /// Entry for whose MAC the kernel asks, although no host answers.
+    /// Entry whose MAC the kernel requests, although no host answers.
     Silent,
     /// Absence of an entry for the address.
     Absent,

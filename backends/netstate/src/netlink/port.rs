@@ -1,9 +1,9 @@
 //! A port of the pods' bridge for flanneld's own probes: a veth pair, and addresses that the bridge resolves to this pair.
 //!
-//! One end of the veth pair is in the pods' bridge, like the end of a pod's veth pair. The end outside the bridge has no address. Its MAC
-//! differs from the destination MAC of the frames that it receives ([`MAC`]). The host accepts no frame that arrives at the end outside the
-//! bridge. A packet socket receives all these frames. The bridge floods no broadcasts or multicasts to the port, so that the host does not
-//! receive these packets twice.
+//! One end of the veth pair is in the pods' bridge, like the end of a pod's veth pair. The end outside the bridge has no address. The MAC
+//! of the end outside the bridge differs from the destination MAC of the frames that this end receives ([`MAC`]). The host accepts no
+//! frame that arrives at the end outside the bridge. A packet socket receives all these frames. The bridge floods no broadcasts or
+//! multicasts to the port, so that the host does not receive these packets twice.
 
 use super::decode::neighbor;
 use super::header::{flag_header, link_header, neighbor_header};

@@ -270,7 +270,7 @@ impl Notices {
         Self::of(NETLINK_ROUTE, groups)
     }
 
-    /// Opens a socket of another netlink protocol that joins these groups of the protocol.
+    /// Opens a socket of another netlink protocol and joins these groups of the protocol.
     ///
     /// # Errors
     /// Returns an error if the kernel provides no socket.

@@ -28,7 +28,8 @@ impl Tunnels {
         })
     }
 
-    /// Returns the addresses to which vxlan interfaces with this UDP port send packets, from permanent FDB entries. Skips interfaces in `own`.
+    /// Returns the addresses to which vxlan interfaces with this UDP port send packets, according to
+    /// permanent FDB entries. Skips interfaces in `own`.
     ///
     /// # Errors
     /// Returns an error if a list is incomplete.

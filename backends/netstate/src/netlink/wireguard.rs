@@ -130,7 +130,7 @@ pub struct PeerStatus {
     pub key: PublicKey,
     /// Address and port of the peer, if known.
     pub endpoint: Option<SocketAddr>,
-    /// Time since the last completed handshake. `None` without a completed handshake.
+    /// Time since the last completed handshake. The value is `None` without a completed handshake.
     pub handshake: Option<Duration>,
 }
 

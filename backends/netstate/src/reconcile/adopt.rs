@@ -1,4 +1,4 @@
-//! Adopts routes that Go flannel left in place, or removes routes that would bypass an encrypting device.
+//! Adopts routes that Go flannel left, and removes routes that would bypass an encrypting device.
 
 use crate::blackhole;
 use crate::encrypted::Encrypted;
@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;
 
-/// Adopts desired routes that Go flannel left. Routes that Go flannel left lead to exactly a leased subnet,
-/// over the underlay to the peer's address or on a flannel device. The kernel replaces the adopted routes in place, so that no packets get lost.
+/// Adopts desired routes that Go flannel left. Each route that Go flannel left leads to exactly one leased
+/// subnet, over the underlay to the peer's address or on a flannel device. The kernel replaces the adopted
+/// routes in place, so that no packets get lost.
 ///
 /// flannel-rs' blackhole route replaces Go flannel's blackhole route for exactly this node's own subnet. If
 /// the plan contains no blackhole route, this function keeps the existing route, because an operator may have

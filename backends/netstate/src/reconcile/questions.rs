@@ -24,7 +24,7 @@ impl KernelAudit {
     /// Returns an error if the read of the kernel's state fails or the loop has ended.
     ///
     /// # Cancel safety
-    /// The loop does not answer a request whose future was dropped.
+    /// The loop does not answer a request whose caller dropped the future.
     pub async fn look(&self) -> Result<Sighting, KernelError> {
         let ended = || KernelError {
             what: Request::Look,

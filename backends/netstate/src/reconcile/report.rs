@@ -303,7 +303,7 @@ fn summary(ops: &[&Op], total: usize) -> String {
     format!("{} ({total} in all)", parts.join(", "))
 }
 
-/// Guard of a full pass during its comparison.
+/// Guard that exists while a full pass compares the kernel state.
 pub(super) struct Comparing(Arc<Progress>);
 
 impl Drop for Comparing {

@@ -11,7 +11,7 @@ use types::backoff::Backoff;
 pub(super) const QUIET: Duration = Duration::from_millis(20);
 /// Maximum time for which the loop collects notifications.
 pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
-/// The pause after a full pass and after a change, as multiples of the duration of the pass or change.
+/// The pauses after a full pass and after a change, as multiples of the duration of the pass or change.
 const PAUSE_FACTORS: (u32, u32) = (2, 40);
 /// The pause between repairs while another program keeps undoing these repairs.
 pub(super) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);

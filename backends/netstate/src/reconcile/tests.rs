@@ -763,7 +763,7 @@ fn kernel_audit_reports_the_current_state() {
     });
 }
 
-/// Another program changes the kernel all the time, so that the loop is never idle.
+/// Another program continually changes the kernel state, so that the loop is never idle.
 #[test]
 fn kernel_audit_is_answered_during_a_conflict() {
     paused(async {

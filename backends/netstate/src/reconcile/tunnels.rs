@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// Time after its handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
 /// Time after an unanswered packet at which flanneld considers a peer silent. WireGuard repeats its handshake
-/// every 5 s, so two handshakes are unanswered after this time.
+/// every 5 s, so several handshakes are unanswered after this time.
 const NO_ANSWER: Duration = Duration::from_secs(20);
 /// Time without a response, while this node sends packets to a peer, after which the peer is silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(tunnels.silent(after(140)), [], "it answered");
     }
 
-    /// If the preshared keys differ, both ends start handshakes again and again, and the kernel counts them as received.
+    /// If the preshared keys differ, both ends start handshakes repeatedly, and the kernel counts these handshakes as received.
     #[test]
     fn handshakes_that_are_never_completed_are_no_answer() {
         let start = Instant::now() + Duration::from_secs(3600);

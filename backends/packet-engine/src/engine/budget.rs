@@ -52,7 +52,8 @@ impl Budget {
         }
     }
 
-    /// Subtracts from the budget the time for which a thread ran ahead. Returns whether threads may run ahead from now on.
+    /// Subtracts from the budget the time for which a thread ran ahead of other threads. Returns whether the packet threads
+    /// may run ahead of other threads from now on.
     pub(super) fn spend(&mut self, now: Instant, ahead: Duration) -> bool {
         let Part {
             of: (numerator, denominator),
@@ -83,7 +84,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(250);
 
-    /// Returns the time that `threads` threads run ahead within one second if all of them always have work.
+    /// Returns the time that `threads` threads run ahead of other threads within one second if all of them always have work.
     fn ahead_in_a_second(budget: &mut Budget, threads: u32, start: Instant) -> Duration {
         let (mut ahead, mut may) = (Duration::ZERO, true);
         for number in 1..=4000 {
@@ -131,7 +132,7 @@ mod tests {
     }
 
     proptest! {
-        /// No sequence of work and waits lets a thread run ahead for longer than its share, the saved budget and one batch together.
+        /// No sequence of work and waits lets a thread run ahead of others for longer than its share, the saved budget and one batch together.
         #[test]
         fn never_more_than_the_part(steps in prop::collection::vec((0_u64..3000, 0_u64..=100), 1..500)) {
             let start = Instant::now();

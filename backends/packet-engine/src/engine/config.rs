@@ -15,7 +15,7 @@ pub struct EngineConfig {
     pub port: u16,
     /// Whether flows use different source ports. If flows do not use different source ports, the source port is `port`.
     pub spread: bool,
-    /// How the engine reads and sends packets.
+    /// The method by which the engine reads and sends packets.
     pub features: Features,
     /// The tunnel's own addresses, which are the sources of ICMP errors to pods.
     pub sources: Option<Addresses>,

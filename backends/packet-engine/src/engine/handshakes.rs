@@ -37,7 +37,7 @@ impl<P: Port> Handshakes<P> {
         }
     }
 
-    /// Does one round of work. Returns the time of the next round, unless new work arrives before.
+    /// Does one round of work. Returns the time at which the next round is due if no new work arrives earlier.
     pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState {
             worker,

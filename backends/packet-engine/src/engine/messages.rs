@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 /// Minimum size in bytes at which a unit of one or more packets of a flow is a bulk transfer.
 const BULK: usize = 4096;
 /// Time after a bulk transfer during which the short packets of its flow are not messages. These packets are
-/// the ends of the flow's bursts. After a flood, the short packets of all flows are not messages for the same
-/// length of time.
+/// the ends of the flow's bursts. For the same time after a flood, the short packets of all flows are not messages.
 const LATELY: Duration = Duration::from_secs(1);
 /// Interval in which the counter counts short packets.
 const COUNTED: Duration = Duration::from_millis(100);

@@ -20,9 +20,9 @@ const NICEST: i32 = -20;
 const LOWEST: u32 = 1;
 /// The time slice in nanoseconds, about the time for one batch of packets.
 const SLICE: u64 = 100_000;
-/// Interval in which a thread checks its budgets.
+/// Interval at which a thread checks its budgets.
 const LOOK: Duration = Duration::from_micros(250);
-/// Minimum number of messages within [`LATELY`] at which a thread runs ahead.
+/// Minimum number of messages within [`LATELY`] at which a thread runs ahead of ordinary programs.
 const MESSAGES: usize = 4;
 /// Period within which [`MESSAGES`] must arrive.
 const LATELY: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const LATELY: Duration = Duration::from_secs(1);
 /// Method by which a thread has priority over other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Means {
-    /// `SCHED_RR`: ahead of every ordinary program.
+    /// `SCHED_RR`, which schedules the thread ahead of every ordinary program.
     RealTime,
     /// The highest weight (nice -20).
     Weight,
@@ -178,8 +178,8 @@ impl Priority {
         }
     }
 
-    /// Adjusts the scheduling after a batch with this many messages. A thread that runs ahead yields to other threads that run ahead. The thread
-    /// stops running ahead when a budget is spent.
+    /// Adjusts the scheduling after a batch with this many messages. A packet thread that runs ahead of
+    /// ordinary programs yields to other such threads. The thread no longer runs ahead of ordinary programs when a budget is spent.
     #[inline]
     pub(super) fn worked(&mut self, messages: usize) {
         if self.scheduling.means == Means::Nothing {

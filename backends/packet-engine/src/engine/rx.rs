@@ -114,7 +114,7 @@ impl RxState {
         );
     }
 
-    /// Returns the state of writing GSO packets of a kind, or `None` for a single packet.
+    /// Returns the offload state for writes of GSO packets of a kind, or `None` for a single packet.
     #[inline]
     fn writes_of(&mut self, kind: Gso) -> Option<&mut refusals::Offload> {
         match kind {
@@ -313,7 +313,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             .is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, meta.segment))
     }
 
-    /// Returns the range and header of the packet in a datagram, or the reason to drop it. This function also sets the packet's ECN field.
+    /// Returns the range and header of the packet in a datagram, or the reason to drop the packet. This function also sets the packet's ECN field.
     #[inline]
     fn judge(
         &self,
@@ -432,8 +432,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Completes the checksum of a packet that the kernel does not accept unchanged, splits it into single
-    /// packets, and writes the single packets. Returns the number of lost packets.
+    /// Completes the checksum of a packet that the kernel does not accept unchanged, splits the packet into
+    /// single packets, and writes the single packets. Returns the number of lost packets.
     fn one_by_one(
         &self,
         queue: &D,

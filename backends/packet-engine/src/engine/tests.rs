@@ -850,7 +850,7 @@ fn merged_writes_go_on_when_refusals_are_rare() {
     );
 }
 
-/// There is one socket per queue for each address. systemd returns the sockets in the reverse of the order in which flanneld stored them.
+/// Each address has one socket per queue. systemd returns the sockets in the reverse of the order in which flanneld stored the sockets.
 #[test]
 fn inherited_sockets_are_known_by_their_addresses() {
     let features = Features {

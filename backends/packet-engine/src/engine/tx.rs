@@ -43,8 +43,8 @@ const SEGMENTS: usize = 64;
 const MADE: usize = HEADERS + framing::VXLAN;
 /// Number of pieces at which the engine sends a batch early.
 const PIECES: usize = 4096;
-/// Number of pieces at which the engine sends a batch early with WireGuard and several queues. If a thread loses its
-/// processor after sealing and before sending, the threads of other queues overtake this thread. A peer's
+/// Number of pieces at which the engine sends a batch early with WireGuard and several queues. If the kernel
+/// preempts a thread between sealing and sending, the threads of other queues overtake this thread. A peer's
 /// replay window reaches back over 8128 datagrams (some milliseconds of a fast link). The peer rejects
 /// datagrams that arrive behind this window.
 const SEALED: usize = 64;
@@ -95,7 +95,7 @@ pub(super) struct TxState {
     pub(super) segmenting: Segmenting,
     /// A packet before sealing.
     plain: Vec<u8>,
-    /// Counter of the short packets in the last batch for which programs wait.
+    /// Counter of the short packets for which programs wait, in the last batch.
     messages: Messages,
 }
 
@@ -614,7 +614,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 seconds,
                 error = %error,
                 count = times,
-                "UDP_SEGMENT failed to several consecutive peers; sending datagrams one by one for now"
+                "UDP_SEGMENT failed for several consecutive peers; sending datagrams one by one for now"
             );
         } else if let Some(times) = state.log.count("segmented sends", 1) {
             tracing::info!(
@@ -624,7 +624,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 error = %error,
                 reason = "the route to the peer has a smaller MTU, or an IPsec policy",
                 count = times,
-                "UDP_SEGMENT failed to a peer; sending datagrams to the peer one by one for now"
+                "UDP_SEGMENT failed for a peer; sending datagrams to the peer one by one for now"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Tests that the merger merges the right packets, and that it loses, invents and reorders no packet of a flow.
+//! Tests that the merger merges the right packets, and that it does not lose, invent or reorder packets of a flow.
 
 use super::super::split::tests::{Recipe, recipe};
 use super::*;

@@ -309,7 +309,7 @@ fn answers_from_a_lost_address_are_sent_from_another() {
     }
 }
 
-/// A datagram that cannot be sent from any address does not show that its source is lost.
+/// A datagram that cannot be sent from any address does not show that this host has lost the source address.
 #[test]
 fn source_is_not_refused_when_the_destination_is_invalid() {
     for (mut dialog, _) in dialogs() {

@@ -13,7 +13,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// Leases of peers: two of node 2, one of node 3, and one of node 4. Node 4 runs Go flannel and does not accept IPv6.
+/// Subnets of peers: three of node 2, one of node 3, two of node 4, and one of node 6. Node 4 runs Go flannel and does not accept IPv6.
 const LEASES: [(&str, &str, bool); 7] = [
     ("10.5.2.0/24", "192.168.0.2", true),
     ("fd00:5:0:2::/64", "192.168.0.2", true),

@@ -10,7 +10,7 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Number of waiting initiations from which on the node is under load, as in the kernel. After the queue has
+/// Minimum number of waiting initiations at which the node is under load, as in the kernel. After the queue has
 /// become shorter, the node stays under load for [`LOADED`]. Senders must prove their address only while the
 /// node is under load. The queue length is the only criterion: while the processor keeps up, messages from
 /// forged addresses do not affect the peers.

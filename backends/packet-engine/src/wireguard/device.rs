@@ -129,7 +129,7 @@ impl Device {
         self.published.load()
     }
 
-    /// Schedules a visit of a peer for this time at the latest.
+    /// Schedules the handshake thread's visit of a peer for this time at the latest.
     #[inline]
     pub(super) fn visit_by(&self, peer: &Peer, at: Instant, now: Instant) {
         if let Some(due) = peer.traffic.enter(&self.clock, at, now) {
@@ -192,7 +192,7 @@ impl Device {
             .dropped_many(Reason::NoSession, parked.len());
     }
 
-    /// Handles the peer's first packet in a session of this node's response. After this call, threads seal
+    /// Handles the peer's first packet in a session that this node's response created. After this call, threads seal
     /// packets in this session and send waiting packets.
     #[cold]
     pub(super) fn confirmed(&self, peer: &Peer, keypair: &Arc<Keypair>, now: Instant) {
@@ -211,7 +211,7 @@ impl Device {
         }
     }
 
-    /// Stops sending to these endpoints from their source addresses, which the kernel refused.
+    /// Stops using the source addresses in these endpoints, because the kernel refused the addresses.
     #[cold]
     pub(crate) fn forget_sources(&self, refused: &[Endpoint]) {
         for peer in self.snapshot().peers.iter() {

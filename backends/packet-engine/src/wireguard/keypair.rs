@@ -44,7 +44,8 @@ pub(super) struct Keypair {
     pub(super) slot: u32,
     pub(super) born: Instant,
     initiator: bool,
-    /// Whether the peer is known to have the session. Until the peer is known to have the session, threads seal no packets in the session.
+    /// Whether this node knows that the peer has the session. Until this node knows that the peer has the
+    /// session, threads seal no packets in the session.
     confirmed: AtomicBool,
     /// Whether the session ended early. After the end, no thread seals or opens packets in the session, even if the thread still holds the session.
     ended: AtomicBool,
@@ -122,8 +123,8 @@ impl Named {
 
 type Bucket = Vec<(u32, Named)>;
 
-/// The indices that peers know. Each session has a random index, so an index does not reveal the other indices of the same peer. Reading takes no
-/// lock.
+/// The indices that identify sessions and initiations in the messages of peers. Each session has a random
+/// index, so an index does not reveal the other indices of the same peer. Reading takes no lock.
 pub(super) struct Indices {
     buckets: Box<[ArcSwapOption<Bucket>]>,
 }

@@ -12,10 +12,10 @@ use types::wireguard::{PublicKey, Secret};
 /// Maximum number of packets that wait for a session with one peer, as in the kernel.
 const PARKED: usize = 128;
 /// Minimum time between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`]
-/// milliseconds prevents two nodes from sending initiations at the same time again and again.
+/// milliseconds prevents two nodes from repeatedly sending initiations at the same time.
 const RETRY: Duration = Duration::from_secs(5);
 const JITTER: u64 = 333;
-/// Time after which the node gives up initiations that lead to no session (REKEY_ATTEMPT_TIME).
+/// Time after which the node stops initiations that lead to no session (REKEY_ATTEMPT_TIME).
 const GIVE_UP: Duration = Duration::from_secs(90);
 /// Value for "no preshared key".
 const NONE: [u8; noise::KEY] = [0; noise::KEY];
@@ -41,7 +41,7 @@ struct Attempts {
 struct Sessions {
     previous: Option<Arc<Keypair>>,
     current: Option<Arc<Keypair>>,
-    /// The session of this node's response, which the peer has not confirmed yet.
+    /// The session that this node's response created and that the peer has not confirmed yet.
     next: Option<Arc<Keypair>>,
     /// Sessions under this node's former private key, which still open packets but seal none.
     retired: Vec<Arc<Keypair>>,
@@ -69,7 +69,7 @@ pub(super) struct Link {
     /// This node's key for handshakes, which takes precedence over the key of a snapshot that a thread still holds.
     identity: Option<Arc<Identity>>,
     pub(super) preshared: Option<Secret>,
-    /// Seconds between keepalives; zero for none.
+    /// Seconds between keepalives; zero disables keepalives.
     pub(super) keepalive: u16,
     /// Number of changes of this node's key or the preshared key. The node discards a handshake that was computed with former keys.
     changes: u64,
@@ -260,7 +260,7 @@ impl Link {
         self.attempts.again
     }
 
-    /// Returns the time at which the node gives up its attempts.
+    /// Returns the time at which the node ends its attempts.
     pub(super) fn tired_at(&self) -> Option<Instant> {
         self.attempts.since.map(|since| since + GIVE_UP)
     }
@@ -279,14 +279,15 @@ impl Link {
         index
     }
 
-    /// Stores the session of this node's response to the peer's initiation. This session replaces a session that the peer has not confirmed, because
-    /// the peer now has a newer session or has restarted. Sessions in use stay. Returns the replaced session.
+    /// Stores the session that this node's response to the peer's initiation created. This session replaces a
+    /// session that the peer has not confirmed, because the peer now has a newer session or has restarted.
+    /// Sessions in use stay. Returns the replaced session.
     pub(super) fn answer_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.repeats = false;
         self.sessions.next.replace(keypair)
     }
 
-    /// Stores the session of the peer's response to this node's initiation. Returns the session that is over.
+    /// Stores the session that the peer's response to this node's initiation created. Returns the session that is over.
     pub(super) fn complete_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.initiated = None;
         self.shaken();
@@ -294,8 +295,8 @@ impl Link {
         self.supersede(former)
     }
 
-    /// Confirms the session of this node's response, which the peer has used. Returns `None` if the session was already confirmed, and otherwise the
-    /// session that is over, if any.
+    /// Confirms the session that this node's response created, because the peer has used the session. Returns
+    /// `None` if the session was already confirmed, and otherwise the session that is over, if any.
     pub(super) fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Option<Arc<Keypair>>> {
         let next = self
             .sessions
@@ -369,7 +370,7 @@ impl Link {
         }
     }
 
-    /// Ends all sessions and handshakes with the peer. Returns the sessions, and the index of the waiting initiation, if there is one.
+    /// Ends all sessions and handshakes with the peer. Returns the sessions, and the index of the waiting initiation, if any.
     pub(super) fn remove(&mut self) -> (Over, Option<u32>) {
         (self.sessions.take(), self.renew())
     }

@@ -162,7 +162,7 @@ impl<'s> Opener<'s> {
         self.held.as_mut().ok_or(Reason::NoSession)
     }
 
-    /// Ends the run of a session, and updates the counters and timers of its peer.
+    /// Ends the run of datagrams of a session, and updates the counters and timers of the session's peer.
     #[inline]
     pub fn release(&mut self) {
         let Some(held) = self.held.take().filter(|held| held.opened > 0) else {

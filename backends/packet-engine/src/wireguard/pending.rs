@@ -12,9 +12,9 @@ use crate::endpoint::Endpoint;
 
 /// Maximum number of waiting initiations, and of waiting messages of other kinds. The device drops further messages before any computation.
 pub(super) const INBOX: usize = 1024;
-/// Number of waiting messages from which on each source has at most a share of the inbox. With this limit, a flood from a few sources leaves room
-/// for other sources. One share is for an address with its port, and the other share is for an address with all of its ports. Nodes behind one NAT
-/// have the same address.
+/// Minimum number of waiting messages at which the inbox limits each source to a share of the inbox. With this limit, a flood from a few sources
+/// leaves room for other sources. One share is for an address with its port, and the other share is for an address with all of its ports. Nodes
+/// behind one NAT have the same address.
 const CROWDED: usize = INBOX / 8;
 const SHARE_OF_PORT: u16 = 64;
 const SHARE_OF_SOURCE: u16 = 512;

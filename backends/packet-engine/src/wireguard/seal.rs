@@ -144,13 +144,13 @@ impl<'s> Sealer<'s> {
         Some(datagram.len())
     }
 
-    /// Queues a padded packet until a session with the selected peer exists. Returns the number of packets that were dropped to make room.
+    /// Queues a padded packet until a session with the selected peer exists. Returns the number of packets that this function dropped to make room.
     pub fn park(&mut self, plain: &[u8]) -> usize {
         let Some(held) = &self.held else { return 1 };
         self.device.park(held.peer, plain, self.now)
     }
 
-    /// Ends the run of the selected peer, and updates its counters and timers.
+    /// Ends the run of packets to the selected peer, and updates the peer's counters and timers.
     #[inline]
     pub fn release(&mut self) {
         let Some(held) = self.held.take().filter(|held| held.sealed > 0) else {

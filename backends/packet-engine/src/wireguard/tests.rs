@@ -187,7 +187,7 @@ impl Node {
     }
 }
 
-/// Delivers what the nodes send until no datagram is in flight.
+/// Delivers the datagrams of the nodes until no datagram is in flight.
 fn settle(nodes: &mut [&mut Node]) {
     for _ in 0..50 {
         nodes.iter_mut().for_each(|node| node.work());
@@ -989,7 +989,7 @@ fn dead_peers_do_not_delay_other_sessions() {
     assert_eq!(b.delivered, [found]);
 }
 
-/// A subnet moves between two nodes while packets are sealed for it. Each packet goes to a node that owns the
+/// A subnet moves between two nodes while a third node seals packets for the subnet. Each packet goes to a node that owns the
 /// subnet at some moment during the sealing of the packet.
 #[test]
 fn a_subnet_moves_under_packets() {

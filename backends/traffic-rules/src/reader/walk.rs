@@ -154,7 +154,7 @@ pub struct Walk<'a> {
     rules: &'a Rules,
     /// Selects the chains that the kernel calls. By default, the function selects all chains.
     only: &'a dyn Fn(&Table, &str, &Base) -> bool,
-    /// Drops that the walk ignores.
+    /// The rules and policies whose drops the walk ignores.
     over: &'a [Stop],
 }
 

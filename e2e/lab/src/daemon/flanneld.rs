@@ -51,7 +51,7 @@ impl FlanneldOptions {
         }
     }
 
-    /// Creates options for flannel-rs' flanneld on the Node API. `node` is the name of the daemon's Node, and
+    /// Creates options for flannel-rs' flanneld with the Node API as store. `node` is the name of the daemon's Node, and
     /// `net_conf` is the path of net-conf.json.
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
         let args = vec![
@@ -102,7 +102,7 @@ impl FlanneldOptions {
         self
     }
 
-    /// Makes the daemon leave its files in a store, and hands over the files that the previous daemon left in that store.
+    /// Makes the daemon leave its files in a store, and passes it the files that the previous daemon left in that store.
     #[must_use]
     pub fn file_store(mut self, store: &FileStore) -> FlanneldOptions {
         self.file_store = Some(store.handle());
@@ -247,7 +247,7 @@ impl Flanneld {
         &self.subnet_file
     }
 
-    /// Gets a path of the health endpoint, such as `/readyz` or `/metrics`. Returns status code and body.
+    /// Gets a path of the health endpoint, such as `/readyz` or `/metrics`. Returns the status code and the body.
     ///
     /// # Errors
     /// Returns an error if the daemon has no health endpoint or does not respond.
@@ -259,7 +259,7 @@ impl Flanneld {
         )
     }
 
-    /// Gets a document of the status API on its default port, such as `/api/v1/node`. Returns status code and body.
+    /// Gets a document of the status API on its default port, such as `/api/v1/node`. Returns the status code and the body.
     ///
     /// # Errors
     /// Returns an error if the daemon does not respond on the default port.

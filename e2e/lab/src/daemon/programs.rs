@@ -1,4 +1,4 @@
-//! The programs that a daemon finds, in folders of links that replace `PATH`, as on another machine.
+//! The programs that a daemon finds: folders of links that replace `PATH` and imitate another machine.
 
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ pub enum Xtables {
 }
 
 impl Xtables {
-    /// Returns the variant as the names of the programs contain it: `nft` or `legacy`.
+    /// Returns the part of the programs' names that identifies the variant: `nft` or `legacy`.
     pub fn name(self) -> &'static str {
         match self {
             Xtables::Nft => "nft",

@@ -1,4 +1,4 @@
-//! Cables between hosts, which decide whether packets arrive segmented.
+//! Cables between hosts; the kind of cable determines whether packets arrive segmented.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::host::Host;
 pub enum Cable {
     /// A cable that carries separate frames of at most 1500 bytes, as on a physical NIC.
     Wire,
-    /// An unchanged veth pair, which GSO packets cross unsegmented, as between hosts of one machine, containers and nodes of kind.
+    /// An unchanged veth pair, which GSO packets cross unsegmented, as between containers, between nodes of kind, or between hosts of one machine.
     Veth,
 }
 

@@ -9,7 +9,7 @@ use crate::host::process::{Launch, Process};
 use crate::wait::eventually_ok;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Timeout of the first marks. The program may start to listen later, so the monitor makes another mark after the timeout.
+/// Timeout of the first marks. The program may start to listen after the first mark, so the monitor makes another mark after the timeout.
 const FIRST: Duration = Duration::from_millis(200);
 
 /// Kinds of harmless changes. The monitor makes a mark before it reads reports. When `ip` or `nft` reports

@@ -91,7 +91,7 @@ impl Launch {
         self
     }
 
-    /// Hands over open files under names, as systemd does (sd_listen_fds(3)).
+    /// Passes open files to the program under names, as systemd does (sd_listen_fds(3)).
     #[must_use]
     pub fn files(mut self, files: Vec<(String, Arc<OwnedFd>)>) -> Launch {
         self.files = files;

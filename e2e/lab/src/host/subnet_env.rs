@@ -8,11 +8,11 @@ use ipnet::{Ipv4Net, Ipv6Net};
 /// The content of `subnet.env`, which a daemon writes for the host's pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// `FLANNEL_NETWORK`: the IPv4 network from which all nodes' subnets come.
+    /// `FLANNEL_NETWORK`: the IPv4 network that contains the subnets of all nodes.
     pub network: Option<Ipv4Net>,
     /// `FLANNEL_SUBNET`: the address of the IPv4 gateway with the subnet's prefix length.
     pub subnet: Option<Ipv4Net>,
-    /// `FLANNEL_IPV6_NETWORK`: the IPv6 network from which all nodes' subnets come.
+    /// `FLANNEL_IPV6_NETWORK`: the IPv6 network that contains the subnets of all nodes.
     pub v6_network: Option<Ipv6Net>,
     /// `FLANNEL_IPV6_SUBNET`: the address of the IPv6 gateway with the subnet's prefix length.
     pub v6_subnet: Option<Ipv6Net>,

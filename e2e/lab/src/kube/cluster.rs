@@ -25,7 +25,7 @@ mod pods;
 use options::Nat;
 pub use options::{ClusterOptions, ProxyMode};
 
-/// Number of the control plane's host on the nodes' network: 192.168.56.199.
+/// Number of the control plane's host, for the address 192.168.56.199 on the nodes' network.
 const CONTROL_PLANE: u8 = 99;
 /// Timeout for a node with cold caches on a busy machine.
 const SLOW: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! The part of HTTP/1.1 that a proxy needs: parsed heads, and bodies that it forwards unchanged.
+//! The part of HTTP/1.1 that a proxy needs: parsed heads, and bodies that the proxy forwards unchanged.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
@@ -141,7 +141,7 @@ fn pieces(from: &mut dyn BufRead, to: &mut dyn Write, gate: &dyn Fn() -> Result<
     }
 }
 
-/// Reads a line without its end. Returns `None` at the end of the stream.
+/// Reads a line without its line ending. Returns `None` at the end of the stream.
 fn line(from: &mut dyn BufRead) -> Result<Option<String>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {

@@ -1,6 +1,6 @@
 //! A proxy in front of the API server. The proxy records requests, and a test decides how they fail.
 //!
-//! Clients use plain HTTP, but the proxy uses TLS to the server. The proxy forwards requests without a token as the user of flannel-rs' manifest.
+//! Clients use plain HTTP, but the proxy uses TLS to the server. The proxy forwards a request that has no token as the user of flannel-rs' manifest.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};

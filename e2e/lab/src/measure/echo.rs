@@ -1,4 +1,4 @@
-//! Finds the source address that a receiver sees: the receiver replies to UDP packets with the address and port from which they came.
+//! Finds the source address that a receiver sees: the receiver replies to each UDP packet with the packet's source address and port.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -55,7 +55,7 @@ impl Mesh {
             .collect()
     }
 
-    /// Ends all probes and checks that no packet got lost and no unexpected packet arrived.
+    /// Ends all probes and checks that no packet was lost and no unexpected packet arrived.
     ///
     /// # Errors
     /// Returns an error that names the path if a probe was not clean.

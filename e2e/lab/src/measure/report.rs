@@ -27,7 +27,7 @@ pub struct ProbeReport {
     pub lost: u64,
     /// Number of duplicates that arrived.
     pub duplicates: u64,
-    /// Number of unexpected packets: packets of another probe, packets from another address, and damaged packets.
+    /// Number of unexpected packets: packets of another probe, packets from an unexpected source address, and damaged packets.
     pub wrong: u64,
     /// Number of packets that the sender's kernel refused, for example because it had no route. These packets are also part of the lost packets.
     pub refused: u64,
@@ -83,7 +83,7 @@ impl ProbeReport {
             .map(|passage| passage.sent)
     }
 
-    /// Checks that packets arrived, that no packet got lost, and that no unexpected packet arrived.
+    /// Checks that packets arrived, that no packet was lost, and that no unexpected packet arrived.
     ///
     /// # Errors
     /// Returns an error with the report if the stream was not clean.

@@ -36,7 +36,7 @@ impl TransferOptions {
         self
     }
 
-    /// Sets the time limit of the whole transfer. The default is 120 s, because a busy machine is not a fault.
+    /// Sets the time limit of the whole transfer. The default is 120 s, so that a busy machine does not cause a failure.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> TransferOptions {
         self.deadline = deadline;

@@ -80,7 +80,7 @@ impl MulticastRoutes {
     /// Forwards packets from a source to a group: from interface `from`, on which the packets arrive, to interface `to`.
     ///
     /// # Errors
-    /// Returns an error if [`MulticastRoutes::between`] did not get an interface, or if the kernel refuses the route.
+    /// Returns an error if [`MulticastRoutes::between`] did not receive one of the interfaces, or if the kernel refuses the route.
     pub fn add(&self, source: IpAddr, group: IpAddr, from: &str, to: &str) -> Result<()> {
         let number = |name: &str| {
             self.interfaces
@@ -170,7 +170,7 @@ fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     .concat()
 }
 
-/// Joins a group on the interface with an index. std accepts only addresses as names of IPv4 interfaces.
+/// Joins a group on the interface with this index. std identifies IPv4 interfaces only by their addresses.
 pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
     // struct ip_mreqn: group, address, index.
     set(

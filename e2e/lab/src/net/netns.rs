@@ -168,7 +168,7 @@ impl Netns {
             .collect()
     }
 
-    /// Kills every process inside the namespace, and waits for about a second until the processes are gone.
+    /// Kills every process inside the namespace, and waits up to about a second until the processes are gone.
     pub(crate) fn kill_all(&self) {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         for _ in 0..200 {

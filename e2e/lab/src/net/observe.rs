@@ -168,7 +168,7 @@ impl Netns {
         self.json("ip", &["-6", "-j", "route", "show"])
     }
 
-    /// Returns the neighbours of both address families on an interface. Empty if the interface does not exist.
+    /// Returns the neighbours of both address families on an interface. The list is empty if the interface does not exist.
     ///
     /// # Errors
     /// Returns an error if `ip` fails or prints malformed output.
@@ -181,7 +181,7 @@ impl Netns {
             .collect())
     }
 
-    /// Returns the forwarding database of an interface. Empty if the interface does not exist.
+    /// Returns the forwarding database of an interface. The list is empty if the interface does not exist.
     ///
     /// # Errors
     /// Returns an error if `bridge` fails or prints malformed output.

@@ -67,7 +67,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Drops packets in the port, or forwards them again. The far end does not notice.
+    /// Drops packets in the port, or forwards them again. The far end does not detect the change.
     pub(crate) fn set_forwarding(&self, forwarding: bool) -> Result<()> {
         let master = if forwarding {
             format!("master {BRIDGE}")

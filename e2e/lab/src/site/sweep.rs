@@ -148,7 +148,7 @@ fn processes(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Reports whether a folder below the mark is mounted. The fourth field of proc_pid_mountinfo(5) is the folder.
+/// Reports whether a folder whose path contains `mark` is mounted. The fourth field of proc_pid_mountinfo(5) is the folder.
 fn is_mounted(mountinfo: &str, mark: &str) -> bool {
     mountinfo
         .lines()

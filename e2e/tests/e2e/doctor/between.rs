@@ -83,7 +83,8 @@ fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
             "{first:#}"
         );
         ensure!(
-            commands.len() == 2 && commands[1].starts_with("# these rules do not survive a reboot"),
+            commands.len() == 2
+                && commands[1].starts_with("# this change does not survive a reboot"),
             "{first:#}"
         );
         all_ready(nodes)?;
@@ -219,7 +220,7 @@ fn small_mtu() -> Result<()> {
 }
 
 /// Maximum time until a finding that needs five losses. The node sends one probe every five seconds, and the network loses one probe in three.
-/// Five losses take 75 seconds on average, and two minutes in one of fifty runs.
+/// Five losses take 75 seconds on average, and more than two minutes in about one of twenty runs.
 const BY_CHANCE: Duration = Duration::from_secs(400);
 
 /// The network loses one packet in three.

@@ -1,4 +1,4 @@
-//! A host with its own files where the doctor looks, and a stand-in for the program that restarts daemons.
+//! A host with its own files at the paths that the doctor reads, and a stand-in for the program that restarts daemons.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -341,7 +341,7 @@ impl Node {
     }
 }
 
-/// Returns commands that mount the host's own files where programs look for them. Only the process that runs these commands sees the mounts.
+/// Returns commands that mount the host's own files where programs expect them. Only the process that runs these commands sees the mounts.
 fn mounts(files: &Path) -> String {
     FOLDERS
         .map(|(name, place)| {

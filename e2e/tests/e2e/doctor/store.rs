@@ -126,7 +126,7 @@ fn certificates() -> Result<()> {
     })
 }
 
-/// A network configuration that is missing, wrong, or another program's.
+/// A network configuration that is missing or wrong, or that belongs to another program.
 fn configuration() -> Result<()> {
     Lab::run("doctor: configuration", |lab| {
         let lan = lab.switch("lan")?;

@@ -1,4 +1,4 @@
-//! State of a host as comparable text: flannel's objects, and those of other programs.
+//! State of a host as comparable text: the objects of flannel, and the objects of other programs.
 
 use anyhow::Result;
 use lab::Host;

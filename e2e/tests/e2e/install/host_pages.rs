@@ -1,4 +1,5 @@
-//! Commands in the documents for hosts. A node with etcd runs the commands that can run in a lab. The test lists a reason for each other command.
+//! Commands in the documents for hosts. A node with etcd runs the commands that can run in a lab. The test
+//! lists a reason for each command that it does not run.
 
 use std::collections::BTreeSet;
 
@@ -283,7 +284,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Document whose commands are a file and a script in pieces. `flanneld/tests/docker_opts.rs` runs the program that they call.
+/// Document whose commands are a file and a script in pieces. `flanneld/tests/docker_opts.rs` runs the program that these commands call.
 const DOCKER: &str = "docs/docker.md";
 
 #[test]

@@ -1,5 +1,5 @@
 //! Commands in the Kubernetes documentation. A real cluster runs the commands that can run in a test. The
-//! test lists a reason for each of the other commands.
+//! test lists a reason for each command that it does not run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

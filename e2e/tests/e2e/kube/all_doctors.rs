@@ -186,7 +186,7 @@ fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
         ensure!(
             text.status.code() == Some(3)
                 && shown.contains("on     n2 (1 of 3 nodes)")
-                && shown.contains("it explains 2 more on n1, n3"),
+                && shown.contains("this finding explains 2 more on n1, n3"),
             "{shown}"
         );
 

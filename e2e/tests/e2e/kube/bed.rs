@@ -20,7 +20,7 @@ pub(super) const MINUTES: Duration = Duration::from_secs(600);
 /// Ten times the second within which the daemon must correct its node's own state.
 pub(super) const OWN: Duration = Duration::from_secs(10);
 const READY: Duration = Duration::from_secs(100);
-/// Time below the minute after which a node without the API is unready, and a Node without flannel's mark is no peer.
+/// Time shorter than the minute after which a node without the API is not ready, and a Node without flannel's mark is not a peer.
 pub(super) const MOST_OF_A_MINUTE: Duration = Duration::from_secs(50);
 
 pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -225,7 +225,7 @@ impl Bed {
         )
     }
 
-    /// Returns all state of a host about its peers. The text does not change while the state does not change.
+    /// Returns all state that a host keeps about its peers. The text does not change while the state does not change.
     pub(super) fn peers_of(&self, host: usize) -> Result<String> {
         let netns = self.hosts[host].netns();
         let mut lines = Vec::new();
@@ -245,7 +245,7 @@ impl Bed {
         Ok(lines.join("\n"))
     }
 
-    /// Returns the state of a host about the other hosts of the test environment, without peers that a test created.
+    /// Returns the state that a host keeps about the other hosts of the test environment, without peers that a test created.
     pub(super) fn hosts_of(&self, host: usize) -> Result<String> {
         let peers = self.peers_of(host)?;
         let others = (1..=self.hosts.len()).filter(|number| *number != host + 1);

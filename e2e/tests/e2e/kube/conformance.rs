@@ -174,7 +174,7 @@ fn of_families(text: &str, families: Families) -> String {
     }
 }
 
-/// Installs CoreDNS from Kubernetes' own manifest, without upstream servers, because there are none.
+/// Installs CoreDNS from Kubernetes' own manifest, without upstream servers, because the lab has none.
 fn install_name_service(cluster: &Cluster) -> Result<()> {
     let text = std::fs::read_to_string(binaries::kept("conformance-1.36/coredns.yaml.base")?)?;
     let text = text

@@ -168,7 +168,7 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Returns backend data with the mark that distinguishes our nodes from Go flannel's.
+/// Returns backend data with the mark that distinguishes our nodes from Go flannel's nodes.
 fn marked(data: &str) -> String {
     match data.strip_prefix('{') {
         Some(members) => format!(r#"{{"FlannelRs":1,{members}"#),

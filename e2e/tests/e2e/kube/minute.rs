@@ -97,7 +97,7 @@ fn api_outage_of_a_minute_loses_no_packet() -> Result<()> {
     })
 }
 
-/// Starts three nodes and their pods. h1 has both addresses of --kube-api-url. The returned proxies are those of h2 and h3.
+/// Starts three nodes and their pods. h1 has both addresses of --kube-api-url. The returned proxies serve h2 and h3.
 fn three_nodes(lab: &Lab) -> Result<(Bed, Proxy, Proxy)> {
     let mut bed = Bed::empty(lab, 3, VXLAN)?;
     let (refusing, well) = (bed.api.proxy(8003)?, bed.api.proxy(8004)?);

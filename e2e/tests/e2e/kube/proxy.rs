@@ -1,4 +1,4 @@
-//! The API server of the tests, and the proxy in front of it, which counts, stalls and answers calls and cuts connections.
+//! The API server of the tests, and the proxy in front of it, which counts, stalls and answers requests and cuts connections.
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ fn require_rights(api: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// Checks from a host that the proxy counts calls, replies to calls, stalls calls and cuts calls.
+/// Checks from a host that the proxy counts, answers, stalls and cuts off requests.
 fn require_proxy(api: &ApiServer, client: &Host) -> Result<()> {
     let proxy = api.proxy(8001)?;
     let url = proxy.url();

@@ -52,7 +52,7 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
     })
 }
 
-/// Checks that every node publishes its address in the nodes' shared network, although kubelet may report another address.
+/// Checks that every node publishes its address in the nodes' shared network, although kubelet may report a different address.
 fn require_right(cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         let right = node.host().v4_of("enp0s8")?.to_string();

@@ -1,4 +1,4 @@
-//! Choice of the interface that a node takes, keeps or leaves, depending on its own Node and on other Nodes.
+//! Choice of the interface that a node starts to use, keeps or stops using, depending on its own Node and on other Nodes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
 
-/// Time longer than the minute after which a node may leave an interface.
+/// Time longer than the minute after which a node may stop using an interface.
 const LONGER_THAN_SILENCE: Duration = Duration::from_secs(80);
 
 impl Bed {
@@ -146,7 +146,7 @@ fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
 /// Function that edits a Node with a name, a podCIDR and an InternalIP.
 type EditNode = fn(NodeObject) -> NodeObject;
 
-/// Other Nodes with the address of the only interface: a name, the edits of the own and the other Node, and the published address.
+/// Other Nodes with the address of the only interface: a name, the edits of this Node and of the other Node, and the published address.
 const CLAIMS: &[(&str, EditNode, EditNode, &str)] = &[
     (
         "a dead Node",

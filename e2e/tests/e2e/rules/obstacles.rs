@@ -129,7 +129,7 @@ fn missing_programs_of_iptables_are_reported_once_and_used_when_installed() {
     });
 }
 
-/// The host has only the programs with the variant's own names, without those of the alternatives. These are enough.
+/// The host has only programs with the variant's own names, and no program of the alternatives. These are enough.
 #[test]
 fn programs_of_a_variant_are_used_when_installed() {
     missing_programs(IptablesNft, Ok, "iptables", |programs| {

@@ -13,7 +13,7 @@ use super::node::{
     complaints,
 };
 
-/// Time for several checks of the rules by the daemon, which come each second.
+/// Time for several of the daemon's checks of the rules, one each second.
 const LOOKS: Duration = Duration::from_secs(3);
 
 scenarios! { restarts_lose_nothing;

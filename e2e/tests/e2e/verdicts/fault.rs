@@ -57,7 +57,7 @@ pub(super) struct Fault {
 /// Expected result of probes on the path of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
-    /// Loss of probes on the faulty node if the fault cuts pods and the other nodes find nothing.
+    /// Loss of probes on the faulty node if the fault cuts pods off and the other nodes find nothing.
     AsPods,
     /// Probes are lost.
     Lost,
@@ -142,7 +142,7 @@ impl Fault {
         Self { cuts: true, ..self }
     }
 
-    /// Marks a fault that loses probes on the path of pods, although pings of pods pass.
+    /// Marks a fault that causes the loss of probes on the path of pods, although pings of pods pass.
     pub(super) const fn loses_probes(self) -> Self {
         Self {
             tried: Tried::Lost,

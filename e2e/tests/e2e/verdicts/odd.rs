@@ -23,7 +23,7 @@ const LABS: usize = 4;
 #[derive(Clone, Copy)]
 pub(crate) struct Odd {
     pub(crate) name: &'static str,
-    /// Whether `make test` runs it.
+    /// Whether `make test` runs this lab.
     quick: bool,
     /// Script that changes the switch before the hosts start.
     switch: &'static str,

@@ -1,4 +1,4 @@
-//! The `ipip` backend on a kernel that has it.
+//! The `ipip` backend on a kernel that supports IPIP.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The `wireguard` backend on a kernel that has it.
+//! The `wireguard` backend on a kernel that supports WireGuard.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -231,7 +231,7 @@ fn hostile_leases_capture_no_traffic() -> Result<()> {
     crate::wireguard_hostile::from("kernel", SOON)
 }
 
-/// The daemon repairs damage to its own objects and leaves the objects of others unchanged.
+/// The daemon repairs damage to its own objects and leaves the objects of other programs unchanged.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn damaged_kernel_state_is_repaired() -> Result<()> {
@@ -531,7 +531,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     })
 }
 
-/// Checks that the captured frames of each host show packets of pods, and that the frames on its uplink show none.
+/// Checks that each host's capture shows packets of pods, and that the capture's frames of the uplink show none.
 fn require_nothing_clear(bed: &Bed, captures: Vec<Capture>) -> Result<()> {
     let (first, second) = (bed.pods[0].v4()?.octets(), bed.pods[1].v4()?.octets());
     for (host, capture) in bed.hosts.iter().zip(captures) {

@@ -124,7 +124,8 @@ impl Drop for Player {
     }
 }
 
-/// Receives a datagram. Returns the datagram's length, its sender and the time at which the kernel received it, however late this thread reads it.
+/// Receives a datagram. Returns the datagram's length, its sender and the time at which the kernel received
+/// it, even if this thread reads the datagram later.
 fn receive(socket: &UdpSocket, datagram: &mut [u8]) -> Option<(usize, SocketAddr, Duration)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(datagram)];

@@ -89,7 +89,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     }
 }
 
-/// Makes names and reports printable, because they come from other hosts.
+/// Makes names and reports printable, because other hosts send them.
 fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
     for answer in answered {
         answer.node = printable::value(&answer.node).into_owned();

@@ -11,7 +11,7 @@ use crate::shell::word;
 const SET: &str = "kube-flannel-ds";
 const CONTAINER: &str = "kube-flannel";
 
-/// Returns the command that sets a variable of the container. The caller quotes `value` for a shell. An argument of the same name would take
+/// Returns the command that sets a variable of the container. The caller must quote `value` for a shell. An argument of the same name would take
 /// precedence over the variable.
 pub(crate) fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
     Command::in_namespace(namespace, |kubectl| {

@@ -113,7 +113,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                     Severity::Broken,
                     name,
                     format!("a device of another kind has the name {name}"),
-                    "flannel needs the name of this device and does not take over foreign devices; the command renames the device",
+                    "flannel needs the name of this device, but does not replace foreign devices; the command renames the device",
                 )
                 .seen(format!("{name} is of the kind {kind}"), format!("ip -d link show {name}"))
                 .run(format!(

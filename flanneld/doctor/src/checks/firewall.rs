@@ -73,8 +73,8 @@ fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
     facts.network.known().zip(facts.host.firewalls.known())
 }
 
-/// Returns the tables of iptables. The flag is set if flanneld has not added its jump to either variant of the family yet. flanneld adds the jump to
-/// only one variant.
+/// Returns the tables of iptables. The returned flag is set if flanneld has not added its jump to either
+/// variant of the family yet. flanneld adds the jump to only one variant.
 fn tables<'a>(
     network: &'a Network,
     firewalls: &'a Firewalls,

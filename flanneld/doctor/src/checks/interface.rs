@@ -143,7 +143,7 @@ fn refused_for_address(facts: &Facts) -> Option<String> {
     })
 }
 
-/// Returns texts about leases of other nodes with an address of this host.
+/// Returns texts about other nodes' leases that contain an address of this host.
 fn with_our_address(facts: &Facts) -> Vec<&str> {
     let refused = facts.leases.refused.known().into_iter().flatten();
     refused
@@ -223,7 +223,7 @@ fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
                 "no other node replies on {name}, the interface that flannel uses, and this host has another interface"
             );
             let why = format!(
-                "{chosen}. Either the other nodes are off or filter packets, or {name} does not join the nodes. Only you know which network joins the machines"
+                "{chosen}. Either the other nodes are off or filter packets, or {name} does not join the nodes. The doctor cannot determine which network joins the machines"
             );
             Finding::new(WRONG_INTERFACE, Severity::Risk, name, what, why)
         }

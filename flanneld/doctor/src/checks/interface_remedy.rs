@@ -28,7 +28,7 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
     ))
 }
 
-/// An interface that may join the nodes.
+/// An interface that may connect the nodes.
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     pub address: String,
@@ -220,8 +220,9 @@ pub(super) fn add_line(line: &str) -> String {
     format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")
 }
 
-/// Returns a flannelctl command with access to the store. Under systemd, the options come from the daemon's command line and its options file. The
-/// command uses systemd-run to read the options file, because the syntax of that file is not that of a shell script.
+/// Returns a flannelctl command with access to the store. Under systemd, the command takes the options from the
+/// daemon's command line and its options file. The command uses systemd-run to read the options file, because the
+/// syntax of that file is not that of a shell script.
 pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {

@@ -17,7 +17,7 @@ use types::{Encapsulation, Family};
 const MAX_CLOCK_OFFSET: i64 = 5000;
 /// Time that a daemon may need to restart, in seconds. The check considers a port filtered only if the port is silent for longer.
 const RESTART_TIME: u64 = 30;
-/// Time until flanneld has asked the store about many silent peers, in seconds.
+/// Time within which flanneld asks the store about silent peers, in seconds.
 const STORE_TIME: u64 = 180;
 /// Minimum ratio of peers with a failing tunnel to peers that are cut off completely. Below this ratio, the check does not consider the tunnel blocked.
 const MIN_CUT: usize = 4;
@@ -120,7 +120,7 @@ pub const CHECKS: &[Check] = &[
                 facts,
                 |path| path.verdict.state == State::WrongNode,
                 wrong_node,
-                "do not reply; other nodes reply at their addresses",
+                "do not reply; other machines reply at the addresses of these peers",
             )
         },
     ),
@@ -442,7 +442,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands)]
 }
 
-/// Creates the finding without evidence and commands.
+/// Creates the finding about a blocked tunnel, without evidence and commands.
 fn blocked_words(
     network: &Network,
     mesh: &Mesh,
@@ -625,7 +625,7 @@ fn isolated(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         "no other node replies to this node, neither over the overlay nor over the underlay",
-        "a single cause at this node is likelier than so many nodes that are off. Check this node's link, address and routes, and firewalls in front of this node",
+        "a single cause at this node is likelier than a separate failure of each peer. Check this node's link, address and routes, and firewalls in front of this node",
     )
     .seen(share, "probes");
     let finding = match interface {
@@ -652,7 +652,7 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
         Severity::Degraded,
         "all peers",
         format!("{lost} of {asked} probes to all peers were lost in five minutes"),
-        "this node's network card, cable, switch or processors lose packets of pods as often as probes",
+        "this node's network card, cable, switch or processors lose packets of pods as often as they lose probes",
     )
     .seen(format!("{lost} of {asked} probes got no reply, although the peers replied to other probes"), "probes")
     .run("ip -s link")
@@ -661,8 +661,7 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
 
 /// Returns the subnets of cut-off peers about which flanneld has not asked the store yet. The list is empty if few peers are cut off.
 ///
-/// These peers have sent no packet since this daemon started, so their machines are probably long gone. flanneld asks the store within a minute or
-/// two.
+/// These peers have sent no packet since this daemon started, so their machines are probably long gone. flanneld asks the store within `STORE_TIME`.
 fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
     let is_cut = |path: &&Path| !path.inferred && path.verdict.state == State::CutOff;
     let cut: Vec<&Path> = paths(facts).iter().filter(is_cut).collect();
@@ -931,8 +930,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let unseen =
-        "probes to these peers cannot detect loss in one direction, wrong nodes or the usable MTU";
+    let unseen = "probes to these peers cannot detect loss in one direction, replies of the wrong node or the usable MTU";
     let mut findings = Vec::new();
     if let Some(first) = filtered.first() {
         let family = Family::from(first.address);
@@ -972,7 +970,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 "refused",
                 format!("{} of {all} peers refuse the probes on UDP port {port}", refusing.len()),
-                format!("flanneld does not run on these nodes or runs with another --probe-port (or 0), or a firewall rejects the probes. Traffic works, but {unseen}"),
+                format!("flanneld is not running on these nodes or uses another --probe-port (or 0, which disables probing), or a firewall rejects the probes. Traffic works, but {unseen}"),
             )
             .seen(format!("{} reply to ping but refuse probes on UDP port {port}", names(&refusing)), "probes")
             .about_peers(refusing.iter().map(|path| &*path.node))

@@ -73,7 +73,7 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     types::nets_overlap(a, b)
 }
 
-/// Returns whether the name of a bridge is that of a bridge with flannel's pods.
+/// Returns whether a bridge with this name connects flannel's pods.
 fn is_pods_bridge(name: &str) -> bool {
     matches!(name, "cni0" | "docker0")
 }
@@ -502,7 +502,7 @@ struct Sizes {
     outer: u32,
 }
 
-/// Adds the steps that find and fix the cause if the whole underlay or this node's link may be the cause.
+/// Adds the steps that find and fix a small MTU of the underlay or of this node's link.
 fn adapt_mtu(
     finding: Finding,
     facts: &Facts,
@@ -518,8 +518,7 @@ fn adapt_mtu(
         )
         .seen(
             format!(
-                "if only this node has this finding, the MTU of its link is too small: fix that link. `ip link set {interface} mtu {outer}` would also limit \
-                 all other traffic on {interface}, may interrupt the link, and does not survive a reboot"
+                "if only this node has this finding, the MTU of its link is too small: fix that link. `ip link set {interface} mtu {outer}` also limits all other traffic on {interface}, may interrupt the link, and does not survive a reboot"
             ),
             "ip link",
         );

@@ -275,7 +275,7 @@ fn misrouted(
         Severity::Broken,
         about,
         format!("packets of pods {direction} {whose} {fate}"),
-        "probes do not show the fault, because they come from the host itself",
+        "probes do not show the fault, because the host itself sends them",
     )
     .of(family)
     .seen(
@@ -323,7 +323,7 @@ fn with_remedy(
         None => match foreign_route(facts, first) {
             Some((net, device)) => finding
                 .seen(
-                    format!("{net} by {device}, a route that flannel did not add"),
+                    format!("{net} through {device}, a route that flannel did not add"),
                     format!("{ip} route show match {}", packet.to),
                 )
                 .run(format!("{ip} route delete {net} dev {}", word(&device)))

@@ -1,4 +1,4 @@
-//! Checks of the probes on the path of pod packets (`--probe-pods`). These checks find losses whose causes no other check knows.
+//! Checks of the probes on the path of pod packets (`--probe-pods`). These checks find packet losses whose causes no other check detects.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -106,7 +106,7 @@ fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {
     .run(format!("timeout 10 tcpdump -c 12 -ni any host {address}"))
     .run("nft list ruleset")
     .run(format!("tc filter show dev {} ingress", word(bridge)))
-    .note("the cause is just before the first device on which the packets are missing or have another address");
+    .note("the cause is just before the first device on which the packets are missing or have another source or destination");
     Some(if path.others_pass {
         finding.about_peers(path.lost.iter().map(|(name, _)| &**name))
     } else {

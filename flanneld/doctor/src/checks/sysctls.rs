@@ -138,7 +138,7 @@ fn closed(facts: &Facts, device: &str) -> Finding {
         device,
         format!("net.ipv4.conf.{device}.forwarding is 0"),
         format!(
-            "although ip_forward is 1, this node forwards no pod packets that arrive by {device}; new devices get the value of {default}; {}",
+            "although ip_forward is 1, this node forwards no pod packets that arrive on {device}; new devices get the value of {default}; {}",
             by_hand(facts)
         ),
     )

@@ -59,7 +59,7 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
         LOOP.severity,
         *device,
         format!(
-            "{} at {}{more} is inside the network of pods, {}, and this node reaches it only through {device}",
+            "{} at {}{more} is inside the network of pods, {}, and this node reaches that address only through {device}",
             first.whose, first.to, network.networks
         ),
         format!(

@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
-/// Maximum number of peers that the evidence names and that get a command.
+/// Maximum number of peers that the evidence and the commands cover.
 const MAX_LISTED: usize = 4;
-/// Checks of probes that report peers from which no packets arrive.
+/// Probe checks whose findings are about peers from which no packets arrive.
 const SILENCE: &[&str] = &[
     "isolated",
     "peer-cut",
@@ -31,7 +31,7 @@ const SILENCE: &[&str] = &[
     "encap-blocked",
     "wireguard-silent",
 ];
-/// Checks of [`SILENCE`], and the checks that also report a host that responds with this node's address.
+/// Probe checks in [`SILENCE`], and checks whose findings another host with this node's address can cause.
 const SILENCE_AND_LIES: &[&str] = &[
     "isolated",
     "peer-cut",
@@ -201,7 +201,7 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
 
 /// Returns policy routing rules, or otherwise dropping routes, that misroute packets to peers, each with the command that fixes it.
 ///
-/// Includes routes to other peers, because probes will soon also report these peers.
+/// Includes routes to other peers, because probes soon also report these peers.
 fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = lost
         .iter()
@@ -288,7 +288,7 @@ fn kind(route: &Route) -> &'static str {
 
 /// Returns findings about published addresses that no interface of this node has.
 ///
-/// Such an address may belong to a router that forwards the tunnel's port. The check therefore reports the
+/// An address that no interface has may belong to a router that forwards the tunnel's port. The check therefore reports the
 /// address only if peers respond over the underlay, but no packet from these peers arrives over the overlay.
 fn public_ip(facts: &Facts) -> Vec<Finding> {
     let (Some(own), Some(underlay)) = (facts.leases.own.known(), underlay(facts)) else {
@@ -479,7 +479,7 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
                 Severity::Broken,
                 path.node.to_string(),
                 format!("{} and {other} have the same MAC, {mac}", path.node),
-                "switches send the packets of both nodes to only one of them; cloned machines often have the same MAC",
+                "switches send the packets for both nodes to only one of them; cloned machines often have the same MAC",
             )
             .seen(
                 format!("{} is at {mac}", path.address),

@@ -16,7 +16,7 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// Returns the flags of a command line that `wanted` accepts and that have values, in order.
+    /// Returns the arguments that have a value and whose flag `wanted` accepts, in order.
     pub fn find(
         words: impl IntoIterator<Item = String>,
         wanted: impl Fn(&str) -> bool,
@@ -63,8 +63,8 @@ impl Argument {
         }
     }
 
-    /// Returns the replacement for [`Argument::word`] that sets `flag` to this value. If the flag is a separate word, the caller has to replace that
-    /// word.
+    /// Returns the replacement for [`Argument::word`] that sets `flag` to this value. If flag and value are
+    /// separate words, the caller must also replace the word with the flag.
     pub fn instead(&self, flag: &str, value: &str) -> String {
         if self.joined {
             format!("--{flag}={value}")
@@ -92,7 +92,7 @@ pub(crate) fn names_store(flag: &str) -> bool {
     )
 }
 
-/// Returns the arguments of a command line that remedies need: the arguments that they edit, and the arguments that select the store.
+/// Returns the arguments of a command line that remedies need: the arguments that remedies edit, and the arguments that select the store.
 pub fn on_command_line(words: impl IntoIterator<Item = String>) -> Vec<Argument> {
     let mut found = Argument::find(words, |flag| is_edited(flag) || names_store(flag));
     // A URL with `@` may contain a password. A `$` in a unit is a variable, whose value the unit does not show.

@@ -120,7 +120,7 @@ pub struct PodPeer {
 pub struct PodPacket {
     /// The peer.
     pub peer: PodPeer,
-    /// Whether the packet goes to the peer. Otherwise the packet comes from the peer.
+    /// Whether the packet goes to the peer. Otherwise the packet goes to this node.
     pub out: bool,
     /// The packet's addresses and its incoming interface.
     pub packet: Forwarded,
@@ -157,7 +157,7 @@ pub struct Sysctls {
     pub ip_forward: Option<i64>,
     /// net.ipv6.conf.all.forwarding; `None` if the file is unreadable.
     pub v6_forwarding: Option<i64>,
-    /// Devices with accept_ra = 1, sorted. Such devices lose routes that routers have announced as soon as this node forwards IPv6.
+    /// Devices with accept_ra = 1, sorted. As soon as this node forwards IPv6, such devices lose the routes that routers have announced.
     pub announced: Vec<String>,
     /// Whether br_netfilter is loaded.
     pub br_netfilter: bool,
@@ -169,7 +169,8 @@ pub struct Sysctls {
     pub call_ip6tables: Option<i64>,
     /// Devices on the path of pod packets that do not forward IPv4 although the host does.
     pub closed: Vec<String>,
-    /// Addresses of peers that this node reaches through another interface, if rp_filter is strict on the underlay interface.
+    /// Addresses of peers that this node reaches through an interface other than the underlay interface, if
+    /// rp_filter is strict on the underlay interface.
     pub astray: Vec<IpAddr>,
 }
 

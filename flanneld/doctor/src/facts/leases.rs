@@ -44,7 +44,7 @@ pub struct Peer {
     pub public: Option<Addresses>,
     /// The VNI that the peer publishes, with vxlan.
     pub vni: Option<u32>,
-    /// Seconds since the last sign of life from the holder, if known.
+    /// Seconds since Kubernetes or the store last received a message from the holder, if known.
     pub silent: Option<u64>,
     /// The health of the peer's Node object, if the peer does not respond; `None` with other stores.
     pub node: Option<NodeHealth>,

@@ -32,7 +32,8 @@ pub struct PodPath {
     pub lost: Vec<(String, Lost)>,
     /// Whether probes of other peers pass.
     pub others_pass: bool,
-    /// The hardware address of a pod that has the source address. If a pod has this address, flanneld sends no probes.
+    /// The hardware address of a pod that has the source address of the probes. If a pod has the source
+    /// address of the probes, flanneld sends no probes.
     pub taken_by: Option<String>,
 }
 

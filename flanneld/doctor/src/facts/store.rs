@@ -17,7 +17,7 @@ pub struct Store {
     pub trouble: Fact<Problem>,
     /// The fault of the network configuration in the store; absent for a valid configuration.
     pub config: Fact<Problem>,
-    /// The configuration that the next start of a running daemon will find; absent if the configuration is unchanged.
+    /// The configuration that a running daemon finds at its next start; absent if the configuration is unchanged.
     pub next_config: Fact<NextConfig>,
 }
 

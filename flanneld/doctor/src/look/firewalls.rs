@@ -127,7 +127,7 @@ impl Programs {
         }
     }
 
-    /// Returns whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of its rules.
+    /// Returns whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of legacy rules.
     pub fn has_silent(&self) -> bool {
         self.iptables
             .iter()

@@ -10,7 +10,8 @@ use crate::firewalls::{Firewalld, Firewalls};
 use crate::surroundings::Surroundings;
 use traffic_rules::reader::nft::{self, Extent};
 
-/// Returns a table like firewalld's. `input` and `forward` send packets to a zone; `open` and `through` are the rules of the zone `public` for both.
+/// Returns a table like firewalld's. `input` and `forward` send packets to a zone; `open` and `through` are
+/// the zone `public`'s rules for incoming and forwarded packets.
 fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
     let steps = |name: &str| {
         format!(

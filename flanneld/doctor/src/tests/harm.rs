@@ -37,7 +37,7 @@ fn everything() -> Vec<Finding> {
     found
 }
 
-/// Runs a script. Panics if the script contains a program that would change this machine, in case a test runs an unexpected command.
+/// Runs a script. Panics if the script contains a program that would change this machine, because a test may run an unexpected command.
 fn run_in_shell(script: &str) -> std::process::Output {
     assert!(
         ![
@@ -76,7 +76,7 @@ fn is_fleeting(command: &str) -> bool {
         || command.starts_with("ethtool -K")
 }
 
-/// Returns whether a line makes a change survive a reboot, or notes that it does not.
+/// Returns whether a line makes a change survive a reboot, or notes that the change is lost.
 fn is_lasting(line: &str) -> bool {
     line.starts_with("# ")
         || [
@@ -426,7 +426,7 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
     assert_eq!(only(&facts, "ipam-full").remedy.commands.len(), 1);
 }
 
-/// The command checks the folders of all runtimes, and frees nothing if one of them has disappeared.
+/// The command checks the folders of all runtimes, and frees no address if one of the folders has disappeared.
 #[test]
 fn address_is_freed_if_no_runtime_has_its_container() {
     let root = tempfile::tempdir().unwrap();

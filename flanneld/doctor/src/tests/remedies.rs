@@ -412,7 +412,7 @@ fn commands_of_all_findings_typed_twice_keep_network_policies() {
     );
 }
 
-/// Packets of one family prove nothing about the firewall of the other one.
+/// Packets of one family prove nothing about the firewall of the other family.
 #[test]
 fn firewall_of_one_family_is_not_acquitted_by_the_other() {
     let mut facts = healthy();

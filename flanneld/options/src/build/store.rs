@@ -138,7 +138,7 @@ impl EtcdFlags {
     }
 }
 
-/// Returns the values of two flags that require each other. Each flag has the name of the flag that it requires, for the mistake.
+/// Returns the values of two flags that require each other. Each flag comes with the name of the flag that it requires, for the text of the mistake.
 fn together<'a>(
     (first, needs): (&'a [Value<String>], Partner),
     (second, is_needed_by): (&'a [Value<String>], Partner),

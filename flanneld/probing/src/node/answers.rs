@@ -8,7 +8,7 @@ use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_about, row_answer};
 use std::time::Duration;
 use types::Family;
 
-/// Time during which the node reuses an encoded report. Encoding a row visits every peer.
+/// Time during which the node reuses an encoded report. Encoding a report visits every peer.
 const ROW_MAX_AGE: Duration = Duration::from_secs(1);
 
 impl Node {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
-/// Number of different peers whose scheduled probes have to fail consecutively before the node probes other peers. If half of
-/// a cluster is gone, such a sequence of failures takes seconds.
+/// Number of different peers whose scheduled probes have to fail consecutively before the node probes other
+/// peers. If half of a cluster is gone, such a sequence occurs within seconds.
 const IN_A_ROW: usize = 5;
 /// Number of other peers that a search probes at once.
 pub(super) const FRESH: usize = 8;
@@ -48,7 +48,7 @@ pub(super) struct Search {
     open: BTreeSet<IpNet>,
     asked_at: Duration,
     verdicts: Vec<Verdict>,
-    /// Number of recent searches without a result, and the time at which the last search of these ended.
+    /// Number of recent searches without a result, and the time at which the last of these searches ended.
     in_vain: (usize, Duration),
     found: Option<CommonFault>,
 }
@@ -242,7 +242,8 @@ impl PeerState {
         }
     }
 
-    /// Returns whether this node probed the peer after `began` or shortly before it. The node probed the first failing peers a moment earlier.
+    /// Returns whether this node probed the peer after `began` or shortly before it. The node probes the
+    /// first failing peers shortly before the fault begins.
     pub(super) fn is_asked_since(&self, began: Duration) -> bool {
         let from = began.saturating_sub(ANSWER_TIMEOUT);
         self.times

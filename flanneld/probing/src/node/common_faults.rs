@@ -129,7 +129,7 @@ impl Node {
         });
     }
 
-    /// Returns the number of peers in a family that did not reply to this node's probes since a common fault began.
+    /// Returns the number of a family's peers that this node has probed since a common fault began and that have not replied.
     pub(super) fn asked_since(&self, family: Family, began: Duration) -> usize {
         self.peers
             .iter()

@@ -56,9 +56,9 @@ pub(super) enum Urgency {
     Decisive,
     /// A peer for which a round has already shown a change. One more round confirms the change as a verdict.
     Undecided,
-    /// A peer that the node probes often, so that the peer's verdict should be recent.
+    /// A peer that the node probes often to keep the peer's verdict recent.
     Sampled,
-    /// A peer that the walk probed.
+    /// A peer that the node probed in its rotation through all peers.
     Walked,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// Adds a peer. A peer that already waits keeps the better of its two places.
+    /// Adds a peer. A peer that already waits keeps the earlier of its two places in the order.
     pub(super) fn insert(&mut self, urgency: Urgency, at: Duration, key: IpNet) {
         let new = (urgency, at);
         let old = self.places.get(&key).copied();
@@ -127,7 +127,7 @@ impl Retries {
         self.places.is_empty()
     }
 
-    /// Keeps only the peers that stay.
+    /// Keeps only the peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.places.retain(|key, _| stays(key));
         self.order.retain(|(.., key)| stays(key));
@@ -148,7 +148,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Keeps only the peers that stay.
+    /// Keeps only the peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         for queue in [&mut self.closes, &mut self.mtu_searches] {
             queue.0.retain(|(_, key)| stays(key));

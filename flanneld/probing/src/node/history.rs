@@ -31,7 +31,7 @@ const USUAL_WEIGHT: i64 = 256;
 /// Results of the last probes over the overlay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct History {
-    /// One bit per probe; the lowest bit is the last probe. A set bit is a probe without a reply.
+    /// One bit per probe; the lowest bit is the last probe. A set bit represents a probe without a reply.
     lost: u64,
     asked: u8,
     last_loss: Option<Moment>,
@@ -61,7 +61,7 @@ impl History {
         self.push(false);
     }
 
-    /// Records a probe that got no reply. The probe becomes a loss when its cause is known.
+    /// Records a probe that got no reply. The history records a loss only when the cause is known.
     pub(super) fn unanswered(&mut self, now: Duration) {
         self.pending = self.pending.saturating_add(1);
         self.last_loss = Some(now.into());
@@ -154,12 +154,12 @@ impl History {
         (self.lost & ((1 << last) - 1)).count_ones()
     }
 
-    /// Returns the number of lost probes among the shown probes.
+    /// Returns the number of lost probes among the probes that reports show.
     pub(super) fn lost(&self) -> u32 {
         self.lost_of(SHOWN)
     }
 
-    /// Returns the number of shown probes.
+    /// Returns the number of probes that reports show.
     pub(super) fn asked(&self) -> u8 {
         self.asked.min(SHOWN as u8)
     }
@@ -192,7 +192,7 @@ impl History {
         self.burst || long
     }
 
-    /// Returns whether replies take much longer than usual. On a busy machine, any reply may be late, and also the median of a few replies. The
+    /// Returns whether replies take much longer than usual. On a busy machine, any reply may be late, and so may the median of a few replies. The
     /// fastest reply therefore decides, because a slow path never yields a fast reply.
     pub(super) fn is_slow(&self) -> bool {
         let known = self.rtts.get(..usize::from(self.known.min(ROUND_TRIPS)));

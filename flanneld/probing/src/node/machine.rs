@@ -29,7 +29,7 @@ pub struct Node {
     pub(super) own: Own,
     /// This node's last encoded report, and the time of the encoding.
     pub(super) row: Option<(Duration, Vec<u8>)>,
-    /// The peers by subnet, boxed because a map that grows by single insertions has half-empty nodes.
+    /// The peers by subnet, boxed because a map that grows by single insertions has half-empty tree nodes.
     pub(super) peers: BTreeMap<IpNet, Box<PeerState>>,
     /// Peers by their underlay address, sorted. The peers' overlay addresses follow from their subnets.
     pub(super) addresses: Vec<(IpAddr, IpNet)>,
@@ -267,7 +267,8 @@ impl Node {
             && self.deadlines.again.is_empty()
     }
 
-    /// Extends all deadlines by the time for which the program did not run. Replies that the program did not read meanwhile are not lost.
+    /// Extends all deadlines by the time for which the kernel did not schedule the program. Replies that the
+    /// program did not read meanwhile are not lost.
     pub fn stalled(&mut self, by: Duration) {
         self.deadlines.closes.delay(by);
         self.deadlines.mtu_searches.delay(by);

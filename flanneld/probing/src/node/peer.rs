@@ -75,7 +75,7 @@ pub(super) struct Turn {
     pub count: u32,
     /// Number of the rotation of long probes in which the peer got its last long probe.
     pub full_done: u32,
-    /// Number of rounds since the last turn began.
+    /// Number of rounds since the last scheduled probes of the peer.
     pub rounds: u8,
 }
 

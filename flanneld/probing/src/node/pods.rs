@@ -1,4 +1,4 @@
-//! Replies to pod probes, which come from addresses of the peers' subnets.
+//! Replies to pod probes, whose source addresses are in the peers' subnets.
 
 use super::machine::Node;
 use super::message::{Datagram, Now, Send};
@@ -12,9 +12,9 @@ use types::Family;
 use types::reachability::State;
 
 impl Node {
-    /// Handles a datagram from the overlay that does not come from the probe port. Returns the reply if the datagram is a pod probe of a peer. The
+    /// Handles a datagram from the overlay whose source port is not the probe port. Returns the reply if the datagram is a pod probe of a peer. The
     /// sender has to be the peer's pod-probe address or one of the peer's own addresses. Queues the pod call, which follows with the next packets.
-    /// Reply and call together are at most as long as the probe.
+    /// The reply and the pod call together are at most as long as the probe.
     pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, _)) = parse(datagram.bytes) else {
             self.traffic.junk += 1;

@@ -1,4 +1,4 @@
-//! Rounds, which verify the results of turns, and the verdicts of rounds.
+//! Rounds, which verify the results of scheduled probes, and the verdicts of rounds.
 
 use super::deadlines::Urgency;
 use super::machine::Node;
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// Maximum number of rounds after a turn.
+/// Maximum number of rounds after the scheduled probes of a peer.
 const MAX_ROUNDS: u8 = 5;
 /// Number of rounds after which a round has two long probes. The verdict that the MTU is too small rests only
 /// on long probes. One in fifty long probes may get lost by chance.
@@ -185,7 +185,7 @@ impl Node {
         self.conclude(now, key, &round, verdict, passed);
     }
 
-    /// Grades the verdict, and records a change for the log.
+    /// Decides whether a healthy path is slow or lossy, and records a change of the state for the log.
     pub(super) fn grade(&mut self, now: Now, key: IpNet) {
         if let Some((was, is)) = self.grade_quietly(now, key)
             && let Some(peer) = self.peers.get(&key)

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Maximum number of remembered senders.
 const MOST: usize = 8;
-/// Time for which this node remembers a sender. In all but the largest clusters, a node probes each peer more often.
+/// Time for which this node remembers a sender. Except in the largest clusters, a node probes each peer within this time.
 const MEMORY: Duration = Duration::from_secs(120);
 /// Time for which a sender has to probe before this node reports it. A node that joins or leaves is unknown for a moment.
 const LASTING: Duration = Duration::from_secs(30);

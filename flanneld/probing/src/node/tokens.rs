@@ -34,13 +34,13 @@ impl Tokens {
         sure
     }
 
-    /// Returns whether the peer has repeated this node's token. After that repetition, a probe that does not repeat the token is not from the peer.
+    /// Returns whether the peer has repeated this node's token. Once the peer has repeated the token, a probe without the token is not from the peer.
     pub(super) fn is_sure(&self) -> bool {
         self.sure.is_some()
     }
 
-    /// Returns the token that a probe repeats. The result alternates between the confirmed token and the last token, because a restarted peer has
-    /// another token. `random` is the nonce.
+    /// Returns the token that a probe repeats. The result alternates between the confirmed token and the last
+    /// token, because a restarted peer has a new token. `random` is the nonce.
     pub(super) fn repeated(&self, random: u64) -> Option<u32> {
         self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
     }

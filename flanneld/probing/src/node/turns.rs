@@ -1,4 +1,4 @@
-//! Turns, which send the fewest probes that can confirm a peer's state.
+//! Scheduled probes: the fewest probes that can confirm a peer's state.
 
 use super::machine::Node;
 use super::message::{Now, ROUND_COST, What};
@@ -6,15 +6,15 @@ use crate::schedule::turn_paths;
 use ipnet::IpNet;
 use types::reachability::State;
 
-/// Number of turns between two probes of a peer that replies only to ping.
+/// Number of probe intervals between two probes of a peer that replies only to ping.
 const QUESTION_INTERVAL: u32 = 10;
-/// Number of turns between two long pings of a peer that replies only to ping.
+/// Number of probe intervals between two long pings of a peer that replies only to ping.
 const LONG_PING_INTERVAL: u32 = 4;
-/// Number of turns between two MTU searches while the MTU is too small.
+/// Number of probe intervals between two MTU searches while the MTU is too small.
 const MTU_SEARCH_INTERVAL: u32 = 8;
 
 impl Node {
-    /// Starts the turns that are due.
+    /// Starts the scheduled probes that are due.
     pub(super) fn turns(&mut self, now: Now) {
         while let Some(key) = self.pace.sample.turn(now.at) {
             self.turn(now, key);
@@ -32,7 +32,7 @@ impl Node {
         }
     }
 
-    /// Starts a turn: a whole round if the MTU is too small, otherwise the fewest probes that can confirm the peer's state.
+    /// Starts the scheduled probes of a peer: a whole round if the MTU is too small, otherwise the fewest probes that can confirm the state.
     fn turn(&mut self, now: Now, key: IpNet) {
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
@@ -55,7 +55,8 @@ impl Node {
         self.round(now, key, &whats, false);
     }
 
-    /// Returns the pings of a turn for a peer that replies only to ping. Some turns add a probe, because the peer may have changed.
+    /// Returns the scheduled pings of a peer that replies only to ping. In some probe intervals, the result
+    /// contains a probe, because the peer may have changed.
     fn pings_of_turn(&self, key: IpNet) -> Vec<What> {
         let has_overlay = self.overlay_of(&key).is_some();
         let (turn, refuses) = self
@@ -80,7 +81,7 @@ impl Node {
         whats
     }
 
-    /// Returns the probes of a turn for a peer that replies to probes.
+    /// Returns the scheduled probes of a peer that replies to probes.
     fn questions_of_turn(&mut self, now: Now, key: IpNet) -> Vec<What> {
         let has_overlay = self.overlay_of(&key).is_some();
         let peers = self.peers.len();

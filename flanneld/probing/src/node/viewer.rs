@@ -10,7 +10,8 @@ use std::time::Duration;
 const ROW_INTERVAL: Duration = Duration::from_secs(5);
 /// Average time between two report requests for an open status page, which limits the page's cost in a large cluster.
 const PAGE_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum time between two report requests to a node for a status page. This maximum is shorter than [`ROW_LIFETIME`] by the time of a round.
+/// Maximum time between two report requests to a node for a status page. This maximum is shorter than
+/// [`ROW_LIFETIME`], so that a new report arrives before the old report expires.
 const MAX_PAGE_INTERVAL: Duration = Duration::from_secs(180);
 /// Time for which the cache keeps a report.
 const ROW_LIFETIME: Duration = Duration::from_secs(300);

@@ -214,16 +214,16 @@ impl Registered {
         }
     }
 
-    /// Sends a packet. If the send fails, the packet is lost, as on the path.
+    /// Sends a packet. If the send fails, the packet is lost, as if the path had lost it.
     pub(super) fn send(&self, to: SocketAddr, bytes: &[u8]) {
         let _ = self.socket.send_to(bytes, &to.into());
     }
 }
 
 /// Builds the filter of a datagram socket. The filter drops packets of other senders before these packets take space in the buffer. Without the
-/// filter, a flood of other packets would displace the packets of nodes. Nodes send from the probe port. In the overlay,
-/// nodes send from the first or the second address of a subnet, which pods do not have. Pod probes may come from any port
-/// of a node's overlay addresses or of a subnet's pod-probe address.
+/// filter, a flood of other packets would displace the packets of nodes. Nodes send from the probe port. In the overlay, nodes send from the
+/// first or the second address of a subnet, which pods do not have. Pod probes may have any source port; their source address is one of a
+/// node's overlay addresses or a subnet's pod-probe address.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.
     let port = [
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// Returns the senders that a socket accepts. A sender consists of an address, whether the sender uses the receiver's port, and a message.
+    /// Returns the senders that a socket accepts. A sender consists of an address, a flag that is set for the receiver's port, and a message.
     fn read_of(
         hosts: Option<u32>,
         anew: Option<u32>,

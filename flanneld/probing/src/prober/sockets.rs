@@ -65,7 +65,7 @@ impl Sockets {
         }
     }
 
-    /// Returns the places of the open sockets.
+    /// Returns the identities of the open sockets.
     pub(super) fn places(&self) -> BTreeSet<Place> {
         self.open.keys().copied().collect()
     }
@@ -173,7 +173,7 @@ impl Sockets {
         .await;
     }
 
-    /// Reads the received packets. `take` gets each packet with its age and may return a reply.
+    /// Reads the received packets. `take` receives each packet with its age and may return a reply.
     pub(super) fn drain(
         &mut self,
         mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>,

@@ -78,7 +78,7 @@ pub(crate) struct World {
     /// Number of datagrams sent over the underlay.
     pub underlay: usize,
     pub counts: Vec<Count>,
-    /// Whether the overlay encrypts packets, so that nodes may send nothing in the clear.
+    /// Whether the overlay encrypts packets, so that nodes may send no unencrypted packets.
     encrypted: bool,
     /// Machines that are off or whose cables are cut.
     pub off: BTreeSet<usize>,
@@ -145,7 +145,7 @@ impl World {
         Self::with_seed(count, 1)
     }
 
-    /// Creates nodes between which nothing may go in the clear.
+    /// Creates nodes that may send each other no unencrypted packets.
     pub(crate) fn encrypted(count: usize) -> Self {
         let mut world = Self::new(count);
         world.encrypted = true;
@@ -155,7 +155,8 @@ impl World {
         world
     }
 
-    /// Creates a cluster in which only some nodes run the state machine. The other nodes are stubs, which reply as nodes do and keep no other state.
+    /// Creates a cluster in which only some nodes run the state machine. The other nodes are stubs, which
+    /// reply as nodes do but do not run the state machine.
     pub(crate) fn with_stubs(count: usize, real: &BTreeSet<usize>) -> Self {
         let mut world = Self::with_seed(0, 1);
         world.nodes = (0..count).map(|_| None).collect();

@@ -35,7 +35,7 @@ pub(super) fn ask_back(port: u16) {
     }
 }
 
-/// Describes the daemon in this network namespace whose tunnel uses a UDP port, and its network.
+/// Describes the daemon in this network namespace whose tunnel uses a UDP port, and that daemon's network.
 pub fn tunnel_on(port: u16) -> Option<String> {
     named(&format!("{TAKEN}port/{port}/"), "would have stopped probes")
         .first()

@@ -56,7 +56,7 @@ impl Name {
     }
 
     /// Returns the user who created the socket, from unix_diag or from the socket's file in /proc. The credentials of a connection would also name
-    /// the user. But daemons never accept connections, and a full queue yields no credentials.
+    /// the user. However, daemons never accept connections, and a full queue yields no credentials.
     fn user(&self) -> Option<u32> {
         self.uid.or_else(|| {
             std::fs::metadata(open_file(self.inode)?.1)

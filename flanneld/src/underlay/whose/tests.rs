@@ -89,7 +89,7 @@ impl HostOf {
     }
 
     /// Adds addresses that other live Nodes claim. flannel serves the Nodes of `publish`, which publish these
-    /// addresses. The Nodes of `report` only report these addresses.
+    /// addresses. The Nodes of `report` report their addresses but do not publish them.
     fn others(mut self, publish: &[&str], report: &[&str]) -> Self {
         for (list, publishes) in [(publish, true), (report, false)] {
             for text in list {

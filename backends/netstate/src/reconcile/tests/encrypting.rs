@@ -44,7 +44,7 @@ fn encrypting() -> Encrypting {
     })
 }
 
-/// Returns the leases of peers by number. Each value of `peers` is whether the lease is of this backend.
+/// Returns the leases of peers by number. Each value of `peers` shows whether the lease belongs to this backend.
 fn leases(peers: &BTreeMap<u8, bool>, unreadable: &BTreeSet<u8>) -> LeaseTable {
     let lease = |(n, encrypts): (&u8, &bool)| Lease {
         subnets: subnets_of(*n),

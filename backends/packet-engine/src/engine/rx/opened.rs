@@ -59,7 +59,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Carries a congestion mark of the datagram over to its packet. Returns the reason to drop the packet if its sender does not support ECN.
+    /// Copies a congestion mark from the datagram to its packet. Returns the reason to drop the packet if its sender does not support ECN.
     #[inline]
     fn mark(
         &self,

@@ -1,4 +1,4 @@
-//! Tests of the engine with WireGuard: GSO packets go in at one node and come out at another, over real sockets.
+//! Tests of the engine with WireGuard: GSO packets enter at one node and leave at another node, over real sockets.
 
 use super::*;
 use crate::engine::handshakes::{self, Handshakes};
@@ -63,7 +63,7 @@ impl End {
             .for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
     }
 
-    /// Sends what is waiting in the device, handles handshakes, and receives what arrived.
+    /// Sends the packets that wait in the device, handles handshakes, and receives the datagrams that arrived.
     fn turn(&mut self) {
         let (table, wake) = (
             Arc::new(ArcSwap::from_pointee(table(true))),

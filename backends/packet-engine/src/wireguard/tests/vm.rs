@@ -162,7 +162,7 @@ impl Pair {
         self.node.ahead = Duration::ZERO;
     }
 
-    /// Delivers what both sides sent.
+    /// Delivers the datagrams that both sides sent.
     fn turn(&mut self) {
         if self.node.stopped.is_some() {
             self.node.ahead += Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! A connection of a client: judges, forwards and answers its requests, one after the other.
+//! Serves a client's connection: judges, forwards and answers its requests, one after the other.
 
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{IpAddr, TcpStream};
