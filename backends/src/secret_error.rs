@@ -132,7 +132,7 @@ impl fmt::Display for SecretError {
             SecretError::Exposed(exposed) => write!(f, "{exposed}; --refuse-insecure is set"),
             SecretError::Private { path, why } => write!(
                 f,
-                "cannot read or write the WireGuard private key {}: {why}; correct {KEY_VARIABLE}, which names the file, or make its folder writable",
+                "cannot read or write the WireGuard private key {}: {why}; make the file's folder writable, or name another file in {KEY_VARIABLE}",
                 path.display()
             ),
             SecretError::Preshared { path, why } => write!(

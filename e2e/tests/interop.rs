@@ -217,7 +217,7 @@ impl Bed {
 }
 
 /// Lists all flannel objects in a host's kernel: links with their indexes and MACs, addresses, routes, neighbours, FDB.
-/// The list omits the protocol of routes, which differs between flannel-rs and Go flannel.
+/// The list shows our routes with Go flannel's protocol, because the protocols of flannel-rs and Go flannel differ.
 fn objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
     let routes =

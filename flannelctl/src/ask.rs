@@ -410,7 +410,7 @@ mod tests {
         let why = |env: &Path| node(env, false).unwrap_err().to_string();
         let none = why(&env);
         assert!(
-            none.contains("does not run on this node") || none.contains("runs here"),
+            none.contains("does not run on this node") || none.contains("runs on this node"),
             "{none}"
         );
         let mut socket = api_socket::Socket::new(&env);

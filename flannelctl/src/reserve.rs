@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// The planned write: the subnets, the value, and the lease that the write replaces. The value is `None` if no write is necessary.
+/// The planned write: the subnets, the value, and the lease that the write replaces. The plan is `None` if no write is necessary.
 type Plan<'a> = Option<(Subnets, String, Option<&'a Item>)>;
 
 /// Plans the change of a lease to a reservation. Returns `None` if the lease already is a reservation.

@@ -202,6 +202,15 @@ mod tests {
             .map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
     }
 
+    /// Returns the variables of the flags, all unset.
+    fn without_variables() -> Vec<(String, Option<&'static str>)> {
+        Cli::command()
+            .get_arguments()
+            .filter_map(clap::Arg::get_env)
+            .map(|name| (name.to_string_lossy().into_owned(), None))
+            .collect()
+    }
+
     /// flannelctl and flanneld select the same store with the same flags.
     #[test]
     fn store_flags_are_read_as_the_daemon_reads_them() {
@@ -213,11 +222,7 @@ mod tests {
             "--etcd-password=p",
         ];
         let https = [&["--etcd-endpoints=a:1, https://b:2,"][..], &all].concat();
-        let unset: Vec<(String, Option<&str>)> = Cli::command()
-            .get_arguments()
-            .filter_map(clap::Arg::get_env)
-            .map(|name| (name.to_string_lossy().into_owned(), None))
-            .collect();
+        let unset = without_variables();
         let environment = [
             ("FLANNELD_ETCD_PREFIX", "/env"),
             ("FLANNELD_SUBNET_DIR", ""),
@@ -273,16 +278,19 @@ mod tests {
     #[test]
     fn switch_needs_no_value() {
         let url = "--kube-api-url=http://a:1";
-        for (switch, kube) in [
-            ("--kube-subnet-mgr", true),
-            ("--kube-subnet-mgr=true", true),
-            ("--kube-subnet-mgr=false", false),
-        ] {
-            let (place, _) = read(&[switch, url]).unwrap();
-            assert_eq!(matches!(place, Where::Kube(_)), kube, "{switch}");
-        }
-        let (place, _) = read(&["--kube-subnet-mgr", url, "--etcd-prefix=/a"]).unwrap();
-        assert!(matches!(place, Where::Kube(_)), "{place:?}");
+        // Other tests of this process set variables while they run.
+        temp_env::with_vars(without_variables(), || {
+            for (switch, kube) in [
+                ("--kube-subnet-mgr", true),
+                ("--kube-subnet-mgr=true", true),
+                ("--kube-subnet-mgr=false", false),
+            ] {
+                let (place, _) = read(&[switch, url]).unwrap();
+                assert_eq!(matches!(place, Where::Kube(_)), kube, "{switch}");
+            }
+            let (place, _) = read(&["--kube-subnet-mgr", url, "--etcd-prefix=/a"]).unwrap();
+            assert!(matches!(place, Where::Kube(_)), "{place:?}");
+        });
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             tracing::error!(
                 error = %error,
                 remedy = "raise the limits (ulimit -u, -n; TasksMax, LimitNOFILE)",
-                "cannot start: no threads or file descriptors left; raise the limits (ulimit -u and -n; TasksMax and LimitNOFILE)"
+                "cannot start: no threads or file descriptors left"
             );
             return ExitCode::from(1);
         }

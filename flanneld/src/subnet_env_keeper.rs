@@ -1,4 +1,4 @@
-//! Keeps subnet.env in place while the daemon runs: rewrites the file after a deletion or a change of its contents.
+//! Keeps subnet.env in place while the daemon runs: rewrites the file after a deletion or a change of the desired contents.
 
 use crate::health::Health;
 use crate::health::condition::Condition;

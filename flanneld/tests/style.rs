@@ -49,7 +49,7 @@ const PHRASES: &[(&str, &str)] = &[
 /// Phrases that are ordinary English or another program's text.
 const ALLOWED: &[&str] = &["leaves it alone", "leave it alone", "leave them alone"];
 
-/// Folders and files that the test reads. The list omits decisions, because they record the reasoning of their time.
+/// Folders and files that the test reads. The test skips decisions in these folders, because they record the reasoning of their time.
 const READ: &[&str] = &[
     "README.md",
     "CHANGELOG.md",

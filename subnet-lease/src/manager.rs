@@ -57,7 +57,7 @@ pub struct NodeState {
 pub enum Lost {
     /// Subnet that belongs to another node or is permanently lost. The daemon must lease another subnet.
     Taken(Problem),
-    /// Another instance of this node that holds the lease. This instance must stop.
+    /// Another instance of this node that holds the lease. The daemon must stop.
     Displaced(Problem),
     /// Assignment of another subnet to this node by the store, or withdrawal of the subnet. The daemon must restart the network.
     Moved(Problem),

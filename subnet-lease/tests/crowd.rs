@@ -21,8 +21,8 @@ use tokio::sync::watch;
 
 /// Number of nodes in the cluster.
 const NODES: usize = 500;
-/// Maximum number of Node lists that a server may receive within a second.
-const A_SECOND: usize = 60;
+/// Maximum number of Node lists that a server may receive within a second: a quarter of the nodes. Without spreading, all nodes ask within a second.
+const A_SECOND: usize = NODES / 4;
 
 /// Form in which a server lists Nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,7 +305,7 @@ async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, t
             let config = manager.network_config().await.unwrap();
             let begun = Instant::now();
             while let Err(why) = manager.node_info(&config).await {
-                assert!(begun.elapsed() < Duration::from_secs(150), "{why}");
+                assert!(begun.elapsed() < Duration::from_secs(400), "{why}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             manager
@@ -418,7 +418,7 @@ async fn nodes_of_a_large_cluster_reconnect_one_after_the_other() {
         || server.lists.lock().unwrap().len() < CLIENTS
     {
         assert!(
-            begun.elapsed() < Duration::from_secs(150),
+            begun.elapsed() < Duration::from_secs(400),
             "{} watches",
             server.watches.lock().unwrap()
         );

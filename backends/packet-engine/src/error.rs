@@ -159,7 +159,7 @@ impl fmt::Display for EngineError {
             EngineError::TunBusy { device, errno } => {
                 write!(
                     f,
-                    "{errno}: another process uses {device}, maybe another flanneld; find the process with `ip -d link show {device}` and stop it"
+                    "{errno}: another process uses {device}, maybe another flanneld; find the process with `ip -d tuntap show` and stop it"
                 )
             }
             EngineError::TunNameTaken { device, errno } => {

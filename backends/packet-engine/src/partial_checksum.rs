@@ -2,8 +2,8 @@
 //! A field with a partial checksum holds only the pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP
 //! and UDP packets with partial checksums, including GSO packets.
 //!
-//! One in 65536 complete checksums appears to be partial. The engine may treat a complete checksum as
-//! partial, because completion of the checksum then yields the same value.
+//! One in 65536 complete checksums appears to be partial. The engine may treat such a checksum as partial,
+//! because completion of this checksum yields the same value.
 
 use super::checksum;
 use super::flow::{TCP, UDP, word};

@@ -22,8 +22,8 @@ pub struct RulesLock {
     _socket: Option<UnixListener>,
 }
 
-/// The number of consecutive attempts after which the daemon ignores a lock whose holder is neither root nor
-/// this user. The user of a legitimate daemon is unknown between the daemon's calls of bind and listen.
+/// The number of consecutive attempts after which the daemon ignores a lock if none of these attempts finds
+/// root or this user as its holder. The user of a legitimate daemon is unknown between the daemon's calls of bind and listen.
 const MAX_FOREIGN_HOLDERS: u32 = 3;
 
 /// Takes the lock for one program. Each program has its own lock, so that a wait for the xtables lock does not delay nftables. Ignores a lock of

@@ -42,7 +42,7 @@ pub enum Failure {
     },
     /// Failed creation of a temporary file.
     Create(io::Error),
-    /// Failed write to the temporary file.
+    /// Failed write to the temporary file, or failed rename to the destination.
     Write {
         /// The path of the temporary file.
         temporary: PathBuf,
@@ -99,7 +99,7 @@ impl fmt::Display for InstallError {
             Failure::Write { temporary, cause } => {
                 write!(
                     f,
-                    "writing the temporary file {}: {cause}",
+                    "writing the file through the temporary file {}: {cause}",
                     temporary.display()
                 )
             }

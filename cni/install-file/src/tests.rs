@@ -73,7 +73,7 @@ fn failure_names_the_file_and_leaves_nothing() {
     let text = install(&source, &destination).unwrap_err().to_string();
     assert!(
         text.starts_with(&format!(
-            "error installing {destination:?}: writing the temporary file "
+            "error installing {destination:?}: writing the file through the temporary file "
         )),
         "{text}"
     );

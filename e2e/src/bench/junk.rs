@@ -152,7 +152,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             let (passed, rate, dropped) = stream_during_junk(&bed, &attacker, messages)?;
             ensure!(
                 dropped > 10_000.0,
-                "{kind}: no flood: the node dropped {dropped} packets"
+                "no flood of junk handshakes {kind}: the node dropped {dropped} packets"
             );
             lost.push(passed.loss() * 100.0);
             rates.push(rate / 1000.0);

@@ -249,7 +249,7 @@ fn key_is_kept_before_it_is_published(
     Ok(())
 }
 
-/// The daemon stores its key on the disk before it publishes the lease, because a crash in between would lose a published key.
+/// The daemon stores its key on the disk before it publishes the lease, because otherwise a crash in between would lose a published key.
 #[test]
 fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     Lab::run("wireguard order", |lab| {
@@ -370,7 +370,7 @@ pub(crate) fn different_preshared_keys_are_reported(
                 );
                 let why = silent[0]["why"].as_str().unwrap_or_default();
                 ensure!(why.contains("preshared keys differ"), "{found:#?}");
-                sure += usize::from(why.starts_with("their preshared keys"));
+                sure += usize::from(why.starts_with("the preshared keys"));
                 ensure!(daemon.get("/readyz")?.0 == 200, "readiness stays");
                 let metrics = daemon.get("/metrics")?.1;
                 ensure!(

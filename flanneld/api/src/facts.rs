@@ -204,7 +204,7 @@ fn pod_paths(node: &Node) -> Option<String> {
             (PodState::Unknown, Some("no-bridge")) => "not sent before the first pod".to_owned(),
             (PodState::Unknown, Some("taken")) => "not sent: a pod has the address".to_owned(),
             (PodState::Unknown, Some("refused")) => {
-                "not sent: the kernel refuses the probes".to_owned()
+                "not sent: the kernel refuses the probes' device or socket".to_owned()
             }
             (PodState::Unknown, Some("flooded")) => "unknown: the address is flooded".to_owned(),
             (PodState::Unknown, Some("filtered")) => {

@@ -73,7 +73,7 @@ pub(crate) struct EtcdFlags {
         default_value = "/coreos.com/network"
     )]
     pub(crate) etcd_prefix: Vec<Value<String>>,
-    /// CA certificate with which flanneld verifies etcd. This flag does not need a client certificate.
+    /// CA certificate that verifies etcd over https. This flag does not need a client certificate.
     #[arg(long, env = "FLANNELD_ETCD_CAFILE", value_name = "FILE")]
     pub(crate) etcd_cafile: Vec<Value<String>>,
     /// Client certificate; requires --etcd-keyfile.
@@ -101,7 +101,7 @@ pub(crate) struct DirFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Store of the leases: the Nodes of Kubernetes")]
 pub(crate) struct KubernetesFlags {
-    /// Takes this node's subnet from its Node's podCIDRs. Set NODE_NAME, or POD_NAME and POD_NAMESPACE.
+    /// Takes this node's subnet from the podCIDRs of its Node (NODE_NAME, or POD_NAME and POD_NAMESPACE).
     #[arg(long, env = "FLANNELD_KUBE_SUBNET_MGR")]
     pub(crate) kube_subnet_mgr: Vec<Value<bool>>,
     /// Addresses of API servers, tried in order; default: the kubeconfig's server, or the server in the pod's environment.
@@ -153,7 +153,7 @@ pub(crate) struct LeaseFlags {
     next_help_heading = "Interface towards the other nodes (default: interface of the default route)"
 )]
 pub(crate) struct InterfaceFlags {
-    /// Interface by name or address, or `auto` (towards etcd). Repeatable; first match wins.
+    /// Interface by name or IP, or `auto` (towards the first etcd endpoint). Repeatable; first match wins.
     #[arg(long, env = "FLANNELD_IFACE", value_name = "NAME|IP|auto")]
     pub(crate) iface: Vec<Value<String>>,
     /// Interface with an address inside this network; tried after --iface. Repeatable.

@@ -461,7 +461,7 @@ impl fmt::Display for Warning {
             Self::RouteProtocol { from, number } => {
                 write!(f, "{from}={number} is the number of a routing daemon: if that daemon runs on this node, flanneld treats the daemon's routes inside the network as flannel's routes")
             }
-            Self::Renamed { former, present } => write!(f, "{former} is now called {present}; the next release rejects the former name"),
+            Self::Renamed { former, present } => write!(f, "{former} is now called {present}; the next release no longer accepts the former name"),
             Self::NoPause { from } => write!(f, "{from}: Go flannel would loop without a pause; using 5 s"),
         }
         })

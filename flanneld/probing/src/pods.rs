@@ -163,7 +163,7 @@ pub enum Obstacle {
     Taken(String),
     /// The error with which the kernel refuses the device or the socket.
     Refused(String),
-    /// Lack of replies over the overlay from all peers.
+    /// No reply over the overlay from any peer.
     NobodyAnswers,
     /// Peers that reply to the host, but drop the first packet of a connection to the probe port.
     Filtered,

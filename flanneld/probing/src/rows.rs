@@ -85,7 +85,7 @@ impl Wire {
     }
 }
 
-/// Encodes a row. Omits peers for which the report has no room.
+/// Encodes a report. Omits peers for which the report has no room.
 pub fn write(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(ROW - HEADER);
     out.push(u8::from(body.own.ready));
@@ -116,7 +116,7 @@ pub fn write(body: &Body) -> Vec<u8> {
     out
 }
 
-/// Decodes a row. Returns `None` if the report is truncated. The content may be false, but numbers are in range and names are printable ASCII.
+/// Decodes a report. Returns `None` if the report is truncated. The content may be false, but numbers are in range and names are printable ASCII.
 pub fn read(bytes: &[u8]) -> Option<Body> {
     let mut read = Reader(bytes);
     let ready = read.u8()? & 1 == 1;

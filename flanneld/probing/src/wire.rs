@@ -153,7 +153,7 @@ pub fn row_about(rest: &[u8]) -> Option<u32> {
     Reader(rest).u32().filter(|about| *about != 0)
 }
 
-/// Encodes a row reply. Returns `None` if `body` is too long. A body from [`crate::rows::write`] is never too long.
+/// Encodes a reply that carries a report. Returns `None` if `body` is too long. A body from [`crate::rows::write`] is never too long.
 pub fn row_answer(header: &Header, body: &[u8]) -> Option<Vec<u8>> {
     let mut out = head(header);
     out.extend(body);

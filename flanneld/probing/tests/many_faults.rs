@@ -141,7 +141,7 @@ fn all_links(count: usize, state: State, lost: u64) {
     assert!(world.faults(node).is_empty());
 }
 
-/// Switches many nodes off. Every living node that watches a dead node soon detects dead nodes, and hardly any node considers all its peers dead.
+/// Switches many nodes off. Every living node that watches a dead node soon detects the fault. Few nodes consider all their peers dead.
 fn many_dead(count: usize, dead: &BTreeSet<usize>) {
     let mut world = cluster(count, &[0, count - 1]);
     world.off = dead.clone();

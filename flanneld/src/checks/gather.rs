@@ -453,7 +453,7 @@ fn lost_peers(running: &RunningNetwork) -> BTreeSet<IpAddr> {
     all.into_iter().flatten().flatten().collect()
 }
 
-/// Returns the peers that reply to no probes, for route lookups, because this host's own routes may be the reason.
+/// Returns the peers that reply to neither probes nor pings, for route lookups, because this host's own routes may be the reason.
 fn silent_peers(running: &RunningNetwork) -> Vec<Target> {
     let Some(prober) = &running.prober else {
         return Vec::new();

@@ -25,7 +25,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_SPREAD: Duration = Duration::from_secs(60);
 /// Timeout of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of peers about which one round queries the store.
+/// Maximum number of peers about which one round queries the store, and maximum number of silent peers that flanneld records.
 const PEERS: usize = 16;
 const MANY: usize = 1024;
 /// Number of peers about which one round queries the store while queries about many peers remain.

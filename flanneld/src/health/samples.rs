@@ -65,7 +65,7 @@ impl Samples {
         }
     }
 
-    /// Returns the series of the charts, each with one value per kept sample. A series without any value is absent.
+    /// Returns the series of the charts, each with `KEPT` values; a value without a sample is `None`. A series without any value is absent.
     pub fn charts(&self) -> Charts {
         let series = |value: fn(&Step) -> Option<f64>| -> Option<Vec<Option<f64>>> {
             let missing = KEPT.saturating_sub(self.steps.len());

@@ -35,7 +35,7 @@ impl fmt::Display for ReadError {
         text(f, self, |f| {
             write!(
                 f,
-                "cannot read from the kernel (netlink): {}; allow this process to open netlink sockets",
+                "cannot read from the kernel (netlink): {}; check that this process may open netlink sockets",
                 self.0
             )
         })

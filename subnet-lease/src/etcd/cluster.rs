@@ -5,8 +5,8 @@
 pub(crate) enum Judgement {
     /// Endpoint that the daemon may use.
     Right,
-    /// Endpoint whose cluster every endpoint reports, which shows that etcd was rebuilt. Endpoint that the
-    /// daemon may use. The variant contains the former cluster id.
+    /// Endpoint whose cluster every endpoint reports, which shows that etcd was rebuilt. The daemon may use the
+    /// endpoint. The variant contains the former cluster id.
     Moved(u64),
     /// Endpoint of another cluster than the cluster in use; the variant contains the id of the cluster in use. The daemon must not use the endpoint.
     Foreign(u64),

@@ -344,7 +344,7 @@ impl fmt::Display for EtcdTrouble {
                     .collect();
                 write!(f, "cannot reach etcd at {}", texts.join("; "))
             }
-            Self::Foreign(endpoint, why) => write!(f, "the endpoint {endpoint}: {why}"),
+            Self::Foreign(endpoint, why) => write!(f, "etcd at {endpoint}: {why}"),
             Self::Refused(endpoint, why) => write!(f, "etcd at {endpoint} {why}"),
             Self::Cut(endpoint) => {
                 write!(

@@ -58,7 +58,7 @@ impl fmt::Display for Silence {
                     }
                     ConnectFailure::Certificate(Certificate::Expired)
                     | ConnectFailure::OwnExpired => {
-                        "the server's certificate has expired, or this host's clock is wrong; renew the certificate or set the clock"
+                        "the certificate of the server or of this node has expired, or this host's clock is wrong; renew the certificate or set the clock"
                     }
                     ConnectFailure::Certificate(Certificate::NotYetValid) => {
                         "the server's certificate is not valid yet; check this host's clock"

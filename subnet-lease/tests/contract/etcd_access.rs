@@ -356,7 +356,7 @@ const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
         &[
             "this node refuses etcd's certificate",
             "issued by CN=stranger",
-            "ca.pem did not sign it",
+            "ca.pem did not sign the certificate",
             "--etcd-cafile",
         ],
     ),

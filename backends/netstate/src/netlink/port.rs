@@ -210,7 +210,7 @@ fn pair(outer: &str, inner: &str) -> Message {
         })
 }
 
-/// Returns the request that disables the kernel's IPv6 addresses and ARP replies on an interface.
+/// Returns the request that prevents the kernel from assigning an IPv6 address to an interface, and the interface from answering ARP.
 fn silent(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_NOARP, true)).nest(
         IFLA_AF_SPEC,

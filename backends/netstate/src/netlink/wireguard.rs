@@ -61,7 +61,7 @@ impl Seen {
 enum Inside {
     /// Peer that belongs to flannel. A peer without allowed IPs, which is a leftover, also belongs to flannel.
     All,
-    /// Peer that an operator added, or peer of flannel to which an operator gave more allowed IPs.
+    /// Peer with allowed IPs inside and outside flannel's networks: an operator added the peer, or gave more allowed IPs to a peer of flannel.
     Some,
     /// Peer that belongs to an operator.
     Nothing,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;
 
-/// Adopts desired routes that Go flannel left. Each route that Go flannel left leads to exactly one leased
+/// Adopts desired routes that Go flannel left. Each route that Go flannel left leads exactly to a leased
 /// subnet, over the underlay to the peer's address or on a flannel device. The kernel replaces the adopted
 /// routes in place, so that no packets get lost.
 ///

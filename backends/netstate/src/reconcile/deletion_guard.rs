@@ -1,4 +1,4 @@
-//! Delays the deletion of many objects in a first pass, because an operator may just have emptied the store.
+//! Delays the deletion of many objects in a first pass, because the store may be incomplete.
 
 use crate::encrypted::Encrypted;
 use crate::object::{KernelState, Key, Op, Value};

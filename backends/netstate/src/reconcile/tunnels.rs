@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// Time after its handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
 /// Time after an unanswered packet at which flanneld considers a peer silent. WireGuard repeats its handshake
-/// every 5 s, so several handshakes are unanswered after this time.
+/// every 5 s, so at least one handshake is unanswered after this time.
 const NO_ANSWER: Duration = Duration::from_secs(20);
 /// Time without a response, while this node sends packets to a peer, after which the peer is silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);

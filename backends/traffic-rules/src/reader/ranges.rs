@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// A set of numbers: separate ranges in ascending order.
+/// A set of numbers: ranges in ascending order that neither overlap nor adjoin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u128, u128)>);
 

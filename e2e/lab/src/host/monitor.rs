@@ -9,11 +9,11 @@ use crate::host::process::{Launch, Process};
 use crate::wait::eventually_ok;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Timeout of the first marks. The program may start to listen after the first mark, so the monitor makes another mark after the timeout.
+/// Time after which the monitor repeats its first test change, because the program may start to listen after the change.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Kinds of harmless changes. The monitor makes a mark before it reads reports. When `ip` or `nft` reports
-/// the mark, it has reported all earlier changes.
+/// Kinds of harmless test changes, the marks. The monitor makes a mark before it reads reports. When `ip` or `nft`
+/// reports the mark, it has reported all earlier changes.
 #[derive(Debug, Clone, Copy)]
 enum Marks {
     Routes,

@@ -33,7 +33,7 @@ pub(super) struct Fault {
     wire: &'static str,
     /// IPv4 address and prefix of an unknown host on the switch.
     stranger: &'static str,
-    /// The checks, one of which must be the second node's first finding. An empty string requires no finding.
+    /// The checks, one of which must be the second node's first finding. With an empty string, the test does not check the second node's first finding.
     here: &'static str,
     /// The checks, one of which must be the other nodes' first finding and name the second node. With an
     /// empty string, the other nodes must find nothing.

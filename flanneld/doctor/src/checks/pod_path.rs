@@ -173,7 +173,7 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
     (!right).then_some(Wrong::Elsewhere(name))
 }
 
-/// Returns the policy routing rule that misroutes a packet: the first rule that decides about the packet, except a default rule of the kernel.
+/// Returns the policy routing rule that misroutes a packet: the first rule that decides about the packet. Returns `None` if that rule is a default rule of the kernel.
 fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
     let packet = &route.packet.packet;
     let incoming = facts.host.interface(packet.incoming);

@@ -173,7 +173,7 @@ fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
     const PRESHARED: &str =
         "preshared keys differ (PSK or PSKFile in the Backend, WIREGUARD_PSK_FILE)";
     let port = peer.endpoint.map_or_else(
-        || "its port".to_owned(),
+        || "the peer's port".to_owned(),
         |endpoint| format!("UDP port {}", endpoint.port()),
     );
     if peer.initiates {

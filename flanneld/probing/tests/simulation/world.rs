@@ -78,7 +78,7 @@ pub(crate) struct World {
     /// Number of datagrams sent over the underlay.
     pub underlay: usize,
     pub counts: Vec<Count>,
-    /// Whether the overlay encrypts packets, so that nodes may send no unencrypted packets.
+    /// Whether the overlay encrypts packets, so that nodes may send no unencrypted probes except pings.
     encrypted: bool,
     /// Machines that are off or whose cables are cut.
     pub off: BTreeSet<usize>,
@@ -89,7 +89,7 @@ pub(crate) struct World {
     pub lost: u64,
     /// Offset of each node's wall clock in milliseconds.
     pub clocks: BTreeMap<usize, i64>,
-    /// The nodes that run the state machine. A stub replies for a `None`.
+    /// The nodes that run the state machine. A stub replies in place of each node that is `None`.
     nodes: Vec<Option<Node>>,
     /// Time at which a stub last received a probe of a node. The flag is true for the overlay.
     heard: HashMap<(usize, usize, bool), Duration>,
@@ -145,7 +145,7 @@ impl World {
         Self::with_seed(count, 1)
     }
 
-    /// Creates nodes that may send each other no unencrypted packets.
+    /// Creates nodes that may send each other no unencrypted probes except pings.
     pub(crate) fn encrypted(count: usize) -> Self {
         let mut world = Self::new(count);
         world.encrypted = true;

@@ -218,62 +218,82 @@ async fn stop_closes_half_open_connections_and_finishes_answers() {
     server.end().await;
 }
 
-/// A client that sends a request, reads nothing, and reconnects when the server displaces it.
-async fn come_back(address: SocketAddr, path: &str) {
-    loop {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let Ok(mut client) = socket.connect(address).await else {
-            continue;
-        };
-        let _ = client
-            .write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())
-            .await;
-        while !client
-            .ready(tokio::io::Interest::READABLE)
-            .await
-            .is_ok_and(|ready| ready.is_read_closed())
-        {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+/// A client of a flood.
+#[derive(Clone, Copy)]
+enum Client {
+    /// Reads the response.
+    Reads,
+    /// Reads nothing, and keeps the connection until the server displaces it.
+    Keeps,
+}
+
+impl Client {
+    /// Sends the same request again whenever a connection ends.
+    async fn come_back(self, address: SocketAddr, path: &str) {
+        loop {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            let Ok(mut client) = socket.connect(address).await else {
+                continue;
+            };
+            let _ = client
+                .write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())
+                .await;
+            match self {
+                Self::Reads => {
+                    let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
+                }
+                Self::Keeps => {
+                    while !client
+                        .ready(tokio::io::Interest::READABLE)
+                        .await
+                        .is_ok_and(|ready| ready.is_read_closed())
+                    {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            }
         }
     }
 }
 
-/// Returns the duration of ten probes while three hundred clients request `path`.
+/// Returns the time in which ten probes succeed while three hundred clients request `path`.
+///
+/// On a busy machine, the server may displace a probe before this process has run. Such a probe is repeated.
 async fn ten_probes_during_flood(
     address: SocketAddr,
-    path: &'static str,
-    probe: &str,
-    end: &str,
+    (client, path): (Client, &'static str),
+    (probe, end): (&str, &str),
 ) -> Duration {
     let mut flood = JoinSet::new();
-    (0..300).for_each(|_| drop(flood.spawn(come_back(address, path))));
+    (0..300).for_each(|_| drop(flood.spawn(client.come_back(address, path))));
     tokio::time::sleep(Duration::from_millis(300)).await;
     let begun = Instant::now();
-    for _ in 0..10 {
-        let answer = rest(
-            send(
-                address,
-                &format!("GET {probe} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-            )
-            .await,
-        )
-        .await;
+    let mut answered = 0;
+    while answered < 10 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // The server may have displaced the connection already.
+        let request = format!("GET {probe} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        if stream.write_all(request.as_bytes()).await.is_err() {
+            continue;
+        }
+        let answer = rest(stream).await;
+        if answer.is_empty() {
+            continue;
+        }
         assert!(
             answer.starts_with("HTTP/1.1 200") && answer.ends_with(end),
             "{answer}"
         );
+        answered += 1;
     }
     begun.elapsed()
 }
 
+/// Clients that read nothing delay probes little more than clients that read everything.
 #[tokio::test]
 async fn probes_are_answered_while_300_clients_do_not_read() {
-    // They took 20 s when clients kept their slots for a second. Now they take a third of a second.
-    const ALL: Duration = Duration::from_secs(10);
     let server = start().await;
-    let took = ten_probes_during_flood(server.address, "/some", "/", "well").await;
-    server.end().await;
     let health = super::super::health::Server::bind(
         "127.0.0.1:0".parse().unwrap(),
         crate::health::Health::new(),
@@ -282,14 +302,21 @@ async fn probes_are_answered_while_300_clients_do_not_read() {
     .unwrap();
     let (address, stop) = (health.address().unwrap(), CancellationToken::new());
     let served = tokio::spawn(health.serve(stop.clone()));
-    let took_with_status =
-        ten_probes_during_flood(address, "/status", "/livez", "flanneld is running").await;
+    for (address, path, probe) in [
+        (server.address, "/some", ("/", "well")),
+        (address, "/status", ("/livez", "flanneld is running")),
+    ] {
+        let usual = ten_probes_during_flood(address, (Client::Reads, path), probe).await;
+        let took = ten_probes_during_flood(address, (Client::Keeps, path), probe).await;
+        // The probes took 20 s when clients kept their slots for a second. Now they take a third of a second.
+        assert!(
+            took < Duration::from_secs(5) + usual * 10,
+            "{path}: {took:?} instead of {usual:?}"
+        );
+    }
     stop.cancel();
+    server.end().await;
     served.await.unwrap();
-    assert!(
-        took < ALL && took_with_status < ALL,
-        "{took:?} {took_with_status:?}"
-    );
 }
 
 /// Returns the number of bytes that the kernel keeps for clients of a port of 127.0.0.1, and the number of connections without a process.
