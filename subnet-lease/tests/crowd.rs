@@ -21,8 +21,8 @@ use tokio::sync::watch;
 
 /// Number of nodes in the cluster.
 const NODES: usize = 500;
-/// Maximum number of Node lists that a server may receive within a second: a quarter of the nodes. Without spreading, all nodes ask within a second.
-const A_SECOND: usize = NODES / 4;
+/// Maximum number of Node lists that a server may receive within a second.
+const A_SECOND: usize = 60;
 
 /// Form in which a server lists Nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
