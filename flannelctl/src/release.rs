@@ -174,7 +174,7 @@ fn alive(item: &Item, sign: &Liveness) -> Option<String> {
         (Some(_), _) => None,
         (None, _) if item.reserved() => Some("the lease is a reservation, which stays in force without a live node".to_owned()),
         (None, Some(_)) => {
-            Some("the holder of the lease does not report every minute (Go flannel, or written manually): the holder may be alive; check that the node is gone".to_owned())
+            Some("the holder of the lease may be alive: Go flannel and manually written leases do not report every minute; check that the node is gone".to_owned())
         }
         (None, None) => None,
     }

@@ -1,7 +1,8 @@
 //! Names of flanneld's probe port in the pods' bridge. The port is a veth pair. The names of its ends contain the index of the bridge.
 
-/// Name prefixes of the end in the bridge and of the other end. The bridge's index follows the prefix.
+/// Name prefix of the veth's end in the bridge. The bridge's index follows the prefix.
 const OUTER: &str = "flprobe";
+/// Name prefix of the veth's other end. The bridge's index follows the prefix.
 const INNER: &str = "flpod";
 
 /// Returns the names of both ends of the probe port. The first name belongs to the end in the bridge.

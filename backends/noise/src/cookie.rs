@@ -96,7 +96,7 @@ impl Jar {
         self.asked = Some(message.codes.first);
     }
 
-    /// Adds the second code to a response for the peer, if a cookie exists, and stores the first code.
+    /// Adds `mac2` to a response for the peer if a cookie exists, and stores `mac1`.
     pub fn prove_answer(&mut self, message: &mut Response, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
         message.codes.second = second.unwrap_or_default();

@@ -33,9 +33,9 @@ impl Kind {
     reason = "derived impls of public messages name this type"
 )]
 pub struct Codes {
-    /// Code that the sender makes with a key derived from the receiver's public key. The code proves that the sender knows the receiver's key.
+    /// `mac1`, an authentication code with a key that the sender derives from the receiver's public key. The code proves that the sender knows the receiver's key.
     pub(crate) first: [u8; TAG],
-    /// Code that the sender makes with a cookie. The code proves that the sender receives packets at its address. The
+    /// `mac2`, an authentication code with a cookie as its key. The code proves that the sender receives packets at its address. The
     /// code is zero if the sender has no cookie.
     pub(crate) second: [u8; TAG],
 }

@@ -73,7 +73,7 @@ pub enum EngineError {
         /// Name of the inherited device.
         found: String,
     },
-    /// File inherited from a previous process that is not a socket.
+    /// Inherited file that is not a socket. A previous process passed the file to this process.
     NotSocket {
         /// The errno of the failed system call.
         errno: Errno,

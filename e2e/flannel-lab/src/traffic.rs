@@ -11,7 +11,7 @@ use terminal::screen::{Screen, Style};
 const CONVERGENCE: Duration = Duration::from_secs(15);
 const BULK: u64 = 500_000_000;
 
-/// Demonstrates all of these. Returns whether every pod reaches every other pod.
+/// Demonstrates the traffic between pods. Returns whether every pod reaches every other pod.
 pub(crate) fn demonstrate(
     network: &mut Network,
     pods: &[Pod],

@@ -55,7 +55,7 @@ enum Outcome {
     Refusal,
     /// A warning, an error or readiness.
     ComplaintOrReady,
-    /// A warning, an error or readiness, then exit code 1 with this text in the log and in the exit report.
+    /// A warning, an error or readiness, then an exit with code 1. The log and the exit report contain this text.
     Exit(&'static str),
 }
 

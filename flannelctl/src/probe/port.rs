@@ -319,7 +319,7 @@ mod tests {
         std::fs::write(&file, env).unwrap();
         let mut told = Vec::new();
         let probe = probe(port, &file, |step| told.push(step.clone())).unwrap();
-        assert_eq!(told, probe.steps, "each step is told");
+        assert_eq!(told, probe.steps, "flannelctl reports each step");
         probe
     }
 

@@ -54,7 +54,7 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
     out.join("\n\n")
 }
 
-/// Returns the row of an object that is not in sync, with the object that exists instead.
+/// Returns the table's cells for an object that is not in sync. The cells include the object that exists instead.
 fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     let sign = if screen.has_signs() { "✗ " } else { "" };
     let state = match object.state {

@@ -135,7 +135,7 @@ pub struct Barrier {
     pub chain: String,
     /// The network whose packets the chain drops.
     pub network: IpNet,
-    /// Whether a rule drops the packets, rather than the policy.
+    /// Whether a rule, not the chain's policy, drops the packets.
     pub by_rule: bool,
     /// The handle of the rule in this chain that drops the packets, directly or by a jump. The value is `None` if chains of network policies follow.
     pub handle: Option<u64>,

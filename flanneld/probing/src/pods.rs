@@ -83,7 +83,7 @@ pub fn question(nonce: u64, from: u64) -> Vec<u8> {
 pub enum Lost {
     /// Changed source address without a loss: packets of pods arrive with another source address, so pod calls do not arrive.
     Address,
-    /// Loss of both the reply and the pod call.
+    /// Loss of both replies and pod calls.
     Everything,
     /// Loss of replies, while pod calls arrive.
     Answers,

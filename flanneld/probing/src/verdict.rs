@@ -5,15 +5,15 @@ use types::reachability::{State, Verdict};
 /// Maximum age in milliseconds of the last probe that a peer received over the overlay, if the direction to
 /// the peer works. Rounds are a second apart, so this time covers at least two rounds.
 const JUST_NOW_MS: u32 = 2_500;
-/// Minimum number of losses among the last sixteen probes at which a verdict takes more rounds, because chance may explain more losses.
+/// From this number of losses among the last sixteen probes, a verdict needs more rounds, because further losses may be chance.
 pub(crate) const MIN_LOSSES: u32 = 2;
 /// Minimum round trip of a slow peer in microseconds.
 const SLOW_US: u32 = 5_000;
 /// Minimum ratio of a slow peer's round trip to the usual round trip of the pair.
 const SLOW_TIMES: u32 = 5;
-/// Largest number of probes per loss at which a node loses packets to all peers.
+/// Maximum number of probes per lost probe for the verdict that a node loses packets to all peers.
 const NODE_LOSS: u32 = 100;
-/// Minimum number of peers with lost probes at which a node loses packets to all peers.
+/// Minimum number of peers with lost probes for the verdict that a node loses packets to all peers.
 const NODE_LOSERS: u32 = 5;
 
 /// Result of one kind of probe.

@@ -1,6 +1,6 @@
 //! Wire format of probes and replies, which `docs/probing-format.md` describes. Numbers are big-endian.
 //!
-//! Messages are not trusted. A node drops messages that do not fit the format, and messages of unknown kinds and versions, which later versions may
+//! A node trusts no message. The node drops messages that do not fit the format, and messages of unknown kinds and versions, which later versions may
 //! use.
 
 use std::net::{IpAddr, Ipv6Addr};

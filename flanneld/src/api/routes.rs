@@ -164,7 +164,7 @@ fn report(report: Option<Arc<Report>>) -> Response {
 fn none_yet() -> Response {
     (
         StatusCode::SERVICE_UNAVAILABLE,
-        "no check has run yet: try again in a few seconds\n",
+        "no check has run yet; try again in a few seconds\n",
     )
         .into_response()
 }

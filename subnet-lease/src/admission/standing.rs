@@ -243,7 +243,7 @@ mod tests {
         assert!(step(vec![lease(20, 20), lease(21, 21)], vec![]), "two more");
         assert!(
             step(vec![lease(1, 1)], vec![5, 6]),
-            "two less; our own does not count"
+            "two fewer; this node's own lease is not a peer's"
         );
         assert!(step(vec![lease(7, 99)], vec![]), "another address and MAC");
         assert!(step(vec![lease(30, 20)], vec![]), "a node's second lease");

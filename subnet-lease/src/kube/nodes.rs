@@ -444,8 +444,8 @@ impl Leases {
             .collect()
     }
 
-    /// Returns subnets of unreadable Nodes that another Node held before. The lease of the previous holder is
-    /// not the last good value of the unreadable Nodes.
+    /// Returns subnets of unreadable Nodes that another Node held before. An unreadable Node does not keep the
+    /// lease of the previous holder as its last good value.
     fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
         let inherited = |(subnets, name): &(&Subnets, &String)| {
             before

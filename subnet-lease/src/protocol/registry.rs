@@ -18,7 +18,7 @@ pub enum Request {
     List,
     /// Grants a lease to which a key can be attached.
     Grant,
-    /// Reads the time since the last sign of life from the holder of a key.
+    /// Reads how long ago the holder of a key was last seen.
     LastSeen {
         /// The key.
         key: String,

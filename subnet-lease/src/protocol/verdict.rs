@@ -12,7 +12,7 @@ pub enum Verdict {
     OwnWrite,
     /// Detachment of the key from its lease by an operator, which makes the key this node's reservation.
     Reserve,
-    /// Overwrite of this node's key by another writer. The node restores the key at once, then rarely.
+    /// Overwrite of this node's key by another writer. The node restores the key immediately the first time, and rarely afterwards.
     WriteBack {
         /// Whether another instance of this node overwrote the key.
         contested: bool,

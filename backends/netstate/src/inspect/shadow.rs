@@ -44,7 +44,7 @@ impl<'a> Shadows<'a> {
         }
     }
 
-    /// Returns the peers whose traffic from this node a foreign route diverts.
+    /// Returns the peers for which a foreign route diverts this node's traffic.
     pub(super) fn cast_by(&self, seen: &Seen) -> Vec<String> {
         let Key::Route(net, metric) = &seen.key else {
             return Vec::new();

@@ -189,7 +189,7 @@ struct Dialog {
     answerer: Socket,
     /// The address of the querying node.
     back: SocketAddr,
-    /// The address of the replying node to which queries are sent.
+    /// The address of the replying node, to which the querying node sends.
     asked: SocketAddr,
     sender: Sender,
     receiver: Receiver,

@@ -13,8 +13,8 @@ use crate::endpoint::Endpoint;
 /// Maximum number of waiting initiations, and of waiting messages of other kinds. The device drops further messages before any computation.
 pub(super) const INBOX: usize = 1024;
 /// Minimum number of waiting messages at which the inbox limits each source to a share of the inbox. With this limit, a flood from a few sources
-/// leaves room for other sources. One share is for an address with its port, and the other share is for an address with all of its ports. Nodes
-/// behind one NAT have the same address.
+/// leaves room for other sources. One share limits each pair of address and port, and the other share limits each address with all its ports.
+/// Nodes behind one NAT have the same address.
 const CROWDED: usize = INBOX / 8;
 const SHARE_OF_PORT: u16 = 64;
 const SHARE_OF_SOURCE: u16 = 512;
@@ -133,7 +133,7 @@ struct Queues {
     /// Responses and cookie replies to this node's own messages. The senders of responses and cookie replies
     /// know the index of an initiation or session of this node.
     answers: Inbox,
-    /// Slots of peers by the time of their next visit. An entry is valid only if the peer itself has the same time.
+    /// Slots of peers by the time of their next visit. An entry is valid only if its time equals the time that the peer stores.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
     greet: VecDeque<u32>,
     /// Whether new work waits for the thread.
@@ -176,7 +176,7 @@ impl Pending {
         true
     }
 
-    /// Takes all waiting messages of each kind whose list is empty.
+    /// Fills each list that is empty with all waiting messages of its kind.
     pub(super) fn take(&self, answers: &mut Vec<Message>, initiations: &mut Vec<Message>) {
         let mut queues = self.lock();
         queues.answers.empty(answers);

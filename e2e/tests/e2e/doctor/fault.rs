@@ -42,7 +42,7 @@ pub(super) const fn fault(check: &'static str, make: &'static str, clear: &'stat
     }
 }
 
-/// Returns the checks for those faults in a table that the doctor's commands fix.
+/// Selects the faults that the doctor's commands fix, and returns their checks.
 pub(super) fn mended(faults: &'static [Fault]) -> impl Iterator<Item = &'static str> {
     let by_commands = faults.iter().filter(|fault| !fault.by_hand);
     by_commands.map(|fault| fault.check)

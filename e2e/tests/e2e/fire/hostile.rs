@@ -30,11 +30,11 @@ enum Value {
     Big(usize),
     /// This many nested arrays.
     Deep(usize),
-    /// The value of a vxlan node with this MAC.
+    /// The lease value of a vxlan node with this MAC.
     Mac(&'static str),
-    /// The value of a vxlan node with this `BackendData`.
+    /// The lease value of a vxlan node with this `BackendData`.
     Data(&'static str),
-    /// The value of a vxlan node at this address.
+    /// The lease value of a vxlan node with this address.
     At(&'static str),
 }
 use Value::{At, Between, Big, Cut, Data, Deep, Mac, Replaced, Text};

@@ -20,7 +20,7 @@ pub(super) const MINUTES: Duration = Duration::from_secs(600);
 /// Ten times the second within which the daemon must correct its node's own state.
 pub(super) const OWN: Duration = Duration::from_secs(10);
 const READY: Duration = Duration::from_secs(100);
-/// Time shorter than the minute after which a node without the API is not ready, and a Node without flannel's mark is not a peer.
+/// Less than a minute. After a minute, a node that cannot reach the API is not ready, and a Node without flannel's mark is not a peer.
 pub(super) const MOST_OF_A_MINUTE: Duration = Duration::from_secs(50);
 
 pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;

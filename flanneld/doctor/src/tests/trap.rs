@@ -26,7 +26,7 @@ fn refused() -> Fact<ExitReport> {
     )
 }
 
-/// Returns facts of the NAT trap with all paths in this state.
+/// Returns the facts of a node behind NAT whose paths all have this state.
 fn trap(state: &State, underlay: bool) -> Facts {
     let mut facts = healthy();
     behind_nat(&mut facts);

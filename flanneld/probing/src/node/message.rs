@@ -138,7 +138,7 @@ pub struct CommonNotice {
     pub peers: usize,
 }
 
-/// A kind of probe of one peer.
+/// The kind of a probe that this node sends to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Full,

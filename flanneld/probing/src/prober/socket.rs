@@ -130,7 +130,7 @@ impl Registered {
         })
     }
 
-    /// Sets whether received packets wake the program. Returns whether they do.
+    /// Sets whether received packets wake the program. Returns whether received packets now wake the program.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         if !on {
             self.registered = None;

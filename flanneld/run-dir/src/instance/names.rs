@@ -56,7 +56,8 @@ impl Name {
     }
 
     /// Returns the user who created the socket, from unix_diag or from the socket's file in /proc. The credentials of a connection would also name
-    /// the user. However, daemons never accept connections, and a full queue yields no credentials.
+    /// the user. However, daemons never accept connections. With a full queue, a connection
+    /// fails and has no credentials.
     fn user(&self) -> Option<u32> {
         self.uid.or_else(|| {
             std::fs::metadata(open_file(self.inode)?.1)
