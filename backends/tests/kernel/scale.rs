@@ -42,10 +42,13 @@ fn three_thousand_peers() {
         let writes = node.writes();
         assert_eq!(writes, 2 + 3 * 2999);
         node.peers([1]);
-        until("all gone", || {
-            count("fdb") + count("neighbour") + count("route") == 0
-        })
-        .await;
+        // Listing thousands of objects would take the time in which the node deletes them, so only the node's own number is polled.
+        until("all are deleted", || node.writes() >= writes + 3 * 2999).await;
+        node.idle().await;
+        assert_eq!(
+            (count("fdb"), count("neighbour"), count("route")),
+            (0, 0, 0)
+        );
         node.stop().await;
     });
 }

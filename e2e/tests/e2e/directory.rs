@@ -11,7 +11,7 @@ use lab::{
     eventually, succeeded, throughout,
 };
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Ten times the timeout of the store's operations, which is 10 s.
 const HANG_DEADLINE: Duration = Duration::from_secs(100);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
