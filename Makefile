@@ -90,7 +90,8 @@ lint: setup ## Format, clippy, each feature, documentation, phrases, the book's 
 	PATH="$(TOOLS):$$PATH" cargo hack clippy -p subnet-lease -p probing --each-feature --exclude-all-features --exclude-features default -- -D warnings
 	cargo clippy -p subnet-lease --no-default-features --features managers --test neutral -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
-	cargo test --quiet -p flanneld --test style
+	@# With --workspace the same features as `make test` builds, so nothing compiles twice.
+	cargo test --quiet --workspace --test style
 	./docs/book.sh $(TOOLS)/mdbook
 	$(TOOLS)/cargo-machete --skip-target-dir
 	$(TOOLS)/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
