@@ -1,4 +1,4 @@
-//! The `alloc` backend, which only leases a subnet. Other software carries the packets.
+//! The `alloc` backend, which only leases a subnet. Other software carries the packets between nodes.
 
 use crate::backend::{Backend, Error, Network, Setup};
 use crate::network;
@@ -13,7 +13,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Profile};
 
-/// The name of the backend in the configuration. On the wire, the name is empty.
+/// The name of the backend in the configuration. In leases, the name of this backend is empty.
 pub const KIND: &str = "alloc";
 
 /// The properties of the backend that do not depend on a configuration.
@@ -90,7 +90,7 @@ fn announced(underlay: &Underlay) -> Announced {
     }
 }
 
-/// A plan without objects. The reconciler removes routes with flannel's protocol number that another backend left in the kernel.
+/// A plan without kernel objects. The reconciler removes routes with flannel's protocol number that another backend left in the kernel.
 struct AllocPlan {
     scope: Scope,
 }

@@ -30,10 +30,10 @@ pub struct Setup {
     pub files: Files,
     /// Options of the reconciler.
     pub options: Options,
-    /// The networks of the previous run on this host. The backend removes the objects that these networks left in the kernel.
+    /// The pod networks of the previous run of flanneld on this host. The backend removes the kernel objects of the previous networks.
     pub former: Option<Subnets>,
-    /// Devices of earlier backends on this host. flanneld removes them when the new backend works, because
-    /// routes through these devices would otherwise still divert packets.
+    /// Devices of earlier backends on this host. flanneld removes the devices when the new backend works, because
+    /// routes through old devices would divert packets.
     pub left_behind: Vec<LinkName>,
     /// Whether secrets that other users can read cause an error. If false, secrets that other users can read cause only a warning.
     pub refuse_insecure: bool,
@@ -42,7 +42,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Creates the setup of a backend that does not run, or runs in a test.
+    /// Creates the setup of a backend that only parses its configuration, or that runs in a test.
     pub fn of(config: NetworkConfig) -> Self {
         Self {
             config,
@@ -57,7 +57,7 @@ impl Setup {
         }
     }
 
-    /// Returns the scope of a backend with these subnets and links.
+    /// Returns the criteria that identify the kernel objects of a backend with these subnets and links.
     pub(crate) fn scope(&self, own: Subnets, mut links: Vec<LinkName>) -> Scope {
         let left: Vec<LinkName> = self
             .left_behind
@@ -92,7 +92,7 @@ pub struct Takes {
     pub tunnels: Vec<String>,
     /// The UDP ports on which the network listens.
     pub ports: Vec<u16>,
-    /// Whether other networks can also use these ports. The kernel's vxlan interfaces share one port.
+    /// Whether other networks on the host can listen on the same ports. Several vxlan interfaces of the kernel can share a port.
     pub shares_ports: bool,
 }
 
@@ -103,18 +103,18 @@ pub struct Overlay {
     pub kinds: Kinds,
     /// Whether each node has a device with the first address of its subnet. If false, only the pods' bridge has an address in the subnet.
     pub device: bool,
-    /// The family of the tunnels' own packets, if all inner families use the same outer family.
+    /// The outer address family of the tunnel, if packets of both inner families have the same outer family.
     pub outer: Option<Family>,
-    /// The family whose packets the overlay carries, if it carries only one family.
+    /// The family whose packets the overlay carries, if the overlay carries only one family.
     pub family: Option<Family>,
-    /// Whether unencrypted packets may go from node to node.
+    /// Whether the overlay sends packets unencrypted from node to node.
     pub clear: bool,
     /// Computes the MTU of the network in bytes from the underlay's MTU and the family.
     pub mtu: Arc<dyn Fn(u32, Family) -> u32 + Send + Sync>,
 }
 
 impl Overlay {
-    /// Returns the subnets of the families that the overlay carries. Nodes do not probe each other in other families.
+    /// Returns the subnets of the families that the overlay carries. Nodes probe each other only in families that the overlay carries.
     pub fn carried(&self, own: Subnets) -> Subnets {
         own.only(|family| self.family.is_none_or(|only| only == family))
             .unwrap_or(own)
@@ -146,18 +146,18 @@ pub trait Backend: Send {
     /// Returns the properties of the backend that do not depend on a configuration.
     fn profile(&self) -> &'static Profile;
 
-    /// Returns the resources that the network takes on this host. `kernel_vxlan` is true if the kernel
-    /// supports vxlan, for backends that depend on vxlan.
+    /// Returns the devices, VNIs and ports that the network uses on this host. `kernel_vxlan` is true if the kernel supports
+    /// vxlan.
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
         Takes::default()
     }
 
-    /// Returns the encapsulation of pods' packets with this configuration.
+    /// Returns the encapsulation of pod packets with this configuration.
     fn encapsulation(&self) -> Encapsulation {
         self.profile().encapsulation
     }
 
-    /// Returns the encapsulation if senders can forge its packets, so that traffic rules can guard the port. A backend that encrypts returns
+    /// Returns the encapsulation if other senders can forge its packets, so that traffic rules can guard the port. A backend that encrypts returns
     /// `Encapsulation::None`.
     fn guarded(&self) -> Encapsulation {
         if self.profile().encrypts {
@@ -167,13 +167,13 @@ pub trait Backend: Send {
         }
     }
 
-    /// Returns how nodes probe each other over this network. Backends that carry no packets return `None`.
+    /// Returns the parameters with which nodes probe each other over this network. Backends that carry no packets return `None`.
     fn overlay(&self) -> Option<Overlay> {
         None
     }
 
-    /// Returns this node's identity for the backend, as in the node's own leases. The daemon reads the identity
-    /// before it acquires the lease. Returns `None` if the identity is not known yet.
+    /// Returns the identity of this node in its leases: its public key, if the backend uses keys. The daemon reads the identity
+    /// before it acquires the lease. Returns `None` if the backend has no identity, or does not know its identity yet.
     fn identity(&self) -> Option<String> {
         None
     }
@@ -183,30 +183,30 @@ pub trait Backend: Send {
         None
     }
 
-    /// Returns the attributes for this node's announcement, based on the attributes of the node's previous lease. Changes no device yet.
+    /// Returns the attributes for this node's announcement, based on the attributes of the node's previous lease. The announcement changes no device.
     ///
     /// # Errors
-    /// Returns an error if the underlay does not suit the backend, or if the kernel or the secrets are unusable.
+    /// Returns an error if the underlay does not suit the backend, if the kernel lacks a feature, or if the secrets are unusable.
     async fn announce(
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
     ) -> Result<Announced, Error>;
 
-    /// Returns whether the backend adopts files of the previous process. The answer is valid only after the announcement.
+    /// Returns whether the backend adopts the open files of the previous process. The result is valid only after the announcement.
     fn hands_over(&self) -> bool {
         false
     }
 
-    /// Returns the rules that decide which leases of peers are usable. Admission applies these rules before leases enter the table.
+    /// Returns the rules that decide which leases of peers are usable. flanneld applies the rules before leases enter the lease table.
     fn rules(&self) -> Arc<dyn PeerRules> {
         Arc::new(())
     }
 
-    /// Makes the first pass and returns the running network.
+    /// Makes the reconciler's first pass and returns the running network.
     ///
     /// # Errors
-    /// Returns an error if the data plane cannot be set up at all.
+    /// Returns an error if the reconciler cannot set up the data plane at all.
     async fn join(
         self: Box<Self>,
         own: Lease,
@@ -218,10 +218,10 @@ pub trait Backend: Send {
 /// A running data plane.
 #[async_trait]
 pub trait Network: Send {
-    /// Keeps the kernel in sync with the inputs until their stop signal. Sends new announcements to `out`.
+    /// Keeps the kernel in sync with the leases and the underlay until `inputs` signals a stop. Sends changed announcements of this node to `out`.
     ///
     /// # Errors
-    /// Returns an error if the data plane cannot be repaired.
+    /// Returns an error if the reconciler cannot repair the data plane.
     async fn run(
         self: Box<Self>,
         inputs: Inputs,
@@ -231,6 +231,6 @@ pub trait Network: Send {
     /// Returns a handle that provides the network's status while the network runs.
     fn observer(&self) -> Arc<dyn NetworkHandle>;
 
-    /// Returns a handle that reads the kernel while the network runs.
+    /// Returns a handle for audits of the kernel state while the network runs.
     fn kernel_audit(&self) -> KernelAudit;
 }

@@ -22,7 +22,7 @@ pub enum ConfigError {
     Key {
         /// Name of the backend, as Go flannel spells it in this message.
         backend: &'static str,
-        /// The fault of the key's value.
+        /// The reason why the value of the key is unusable.
         fault: Fault,
     },
     /// `Mode` that wireguard does not support.
@@ -30,7 +30,7 @@ pub enum ConfigError {
         /// The value in the configuration.
         found: String,
     },
-    /// Value of `PSK` that is not a valid key. The error omits the value, because it may be a secret.
+    /// Value of `PSK` that is not a valid key. The error omits the value, because the value may be a secret.
     Psk,
     /// Preshared key in the configuration, despite `--refuse-insecure`.
     PskExposed,
@@ -66,7 +66,7 @@ pub enum Fault {
         /// The smallest valid MTU in bytes.
         least: u32,
     },
-    /// Word that is not a valid value.
+    /// Value that is not one of the words that the key allows.
     Word {
         /// The key in the `Backend` object.
         key: &'static str,
@@ -82,9 +82,9 @@ pub enum Fault {
         /// The networks of the configuration.
         networks: Subnets,
     },
-    /// Same port for two devices.
+    /// The same port for the IPv4 and the IPv6 device.
     SamePort {
-        /// The port of both families.
+        /// The port of both devices.
         port: u16,
     },
     /// VNI that makes an interface name too long.
@@ -94,14 +94,14 @@ pub enum Fault {
         /// The overlong device name.
         name: String,
     },
-    /// Name of a flannel device that the kernel does not accept.
+    /// Name of a flannel device that is not a valid interface name.
     DeviceName {
         /// The unusable device name.
         name: &'static str,
     },
 }
 
-/// The words that follow "it must be" in a message.
+/// The allowed words, which an error message lists after "it must be".
 pub(crate) struct Choice(pub &'static [&'static str]);
 
 impl fmt::Display for Choice {
@@ -164,13 +164,13 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::PskExposed => write!(
                 f,
-                "PSK is readable in the network configuration, and --refuse-insecure is set: name a file on each node instead, by PSKFile in the \
+                "PSK is readable in the network configuration, and --refuse-insecure is set; name a file on each node instead, by PSKFile in the \
                  Backend or by {PRESHARED_VARIABLE}"
             ),
             ConfigError::IpipWithoutV4 { networks } => {
                 write!(
                     f,
-                    "ipip carries IPv4 only, and the network is {networks}: use the vxlan, host-gw or udp backend"
+                    "ipip carries IPv4 only, and the network is {networks}; use the vxlan, host-gw or udp backend"
                 )
             }
         })
@@ -202,12 +202,12 @@ impl fmt::Display for Fault {
             Fault::ModeNeeds { family, networks } => {
                 write!(
                     f,
-                    "Mode needs {family}, and the network is {networks}: enable the family, or leave out Mode"
+                    "Mode needs {family}, and the network is {networks}; enable the family, or leave out Mode"
                 )
             }
             Fault::SamePort { port } => write!(
                 f,
-                "ListenPort and ListenPortV6 are both {port}: each device needs a port of its own"
+                "ListenPort and ListenPortV6 are both {port}; give each device its own port"
             ),
             Fault::LongName { vni, name } => {
                 write!(

@@ -27,12 +27,12 @@ pub enum Error {
     },
     /// Network without a family.
     NoFamily,
-    /// Join of a backend before its announcement.
+    /// Call of `join` before the backend's announcement.
     NotAnnounced {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// Device name of flannel that the kernel does not accept.
+    /// Name of a flannel device that is not a valid interface name.
     DeviceName {
         /// The unusable device name.
         name: &'static str,
@@ -95,7 +95,7 @@ pub enum UnderlayError {
         interface: String,
         /// The MTU of the interface in bytes.
         mtu: u32,
-        /// The remaining MTU in bytes.
+        /// The MTU in bytes that would remain for pods.
         left: u32,
         /// The smallest MTU of pods in bytes.
         least: u32,
@@ -211,15 +211,15 @@ impl fmt::Display for UnderlayError {
             match self {
             UnderlayError::NoAddress { backend, family, interface, addresses } => write!(
                 f,
-                "{backend} needs an {family} address on the interface {interface}, which has {addresses}: choose another interface with --iface"
+                "{backend} needs an {family} address on the interface {interface}, which has {addresses}; choose another interface with --iface"
             ),
             UnderlayError::NoAddresses { networks, interface, addresses } => write!(
                 f,
-                "vxlan over {interface} needs an address for each family of the network {networks} on the interface {interface}, which has {addresses}: choose another interface with --iface"
+                "vxlan over {interface} needs an address for each family of the network {networks} on the interface {interface}, which has {addresses}; choose another interface with --iface"
             ),
             UnderlayError::NoCarrier { interface, addresses } => write!(
                 f,
-                "wireguard over {interface} needs an address for each family that carries packets between nodes, and {interface} has {addresses}: \
+                "wireguard over {interface} needs an address for each family that carries packets between nodes, and {interface} has {addresses}; \
                  choose another interface with --iface, or another Mode in the Backend"
             ),
             UnderlayError::Translated { public, interface, addresses } => write!(

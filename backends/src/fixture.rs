@@ -21,7 +21,7 @@ pub(crate) fn underlay() -> Underlay {
     }
 }
 
-/// Returns facts with this underlay and these addresses on its link.
+/// Returns `Facts` with the fixture's underlay and the given addresses on the underlay's link.
 pub(crate) fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     Facts {
         underlay: underlay(),
@@ -30,7 +30,7 @@ pub(crate) fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     }
 }
 
-/// Returns the lease of node `n`. Adds the node's public addresses, whose last number is `ip`, to the attributes.
+/// Returns the lease of node `n`. Adds the node's public addresses, which end with `ip`, to the attributes.
 pub(crate) fn lease(n: u8, ip: u8, attrs: LeaseAttrs) -> Lease {
     Lease {
         subnets: Dual::Both(
@@ -47,7 +47,7 @@ pub(crate) fn lease(n: u8, ip: u8, attrs: LeaseAttrs) -> Lease {
     }
 }
 
-/// Returns a table of these leases.
+/// Returns a lease table with these leases.
 pub(crate) fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
     LeaseTable::of(leases, BTreeSet::new())
 }

@@ -1,5 +1,5 @@
-//! Files that outlive the process. A store (systemd's file descriptor store) passes a device's open files to
-//! the next process. The device and its packets thus survive a restart.
+//! Open files that outlive the process. A store (systemd's file descriptor store) passes the open files of a TUN device to
+//! the next process. The TUN device and its queued packets survive a restart of flanneld.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 /// Stores open files by name.
 pub trait Store: Send + Sync {
-    /// Takes the files that a previous process stored under this name. Later calls return no files.
+    /// Returns the files that a previous process stored under this name. Later calls for the same name return no files.
     fn take(&self, name: &str) -> Vec<OwnedFd>;
 
-    /// Stores one more file under this name.
+    /// Adds an open file to the files stored under this name.
     fn keep(&self, name: &str, file: BorrowedFd<'_>);
 
     /// Removes all files under this name.
     fn forget(&self, name: &str);
 }
 
-/// The store of this process, if any.
+/// The file store of this process, if any.
 #[derive(Clone, Default)]
 pub struct Files(Option<Arc<dyn Store>>);
 
@@ -27,7 +27,7 @@ impl Files {
         Self(Some(store))
     }
 
-    /// Takes the files of a previous process.
+    /// Returns the files that a previous process stored under the name.
     pub fn take(&self, name: &str) -> Vec<OwnedFd> {
         self.0
             .as_ref()
@@ -35,7 +35,7 @@ impl Files {
             .unwrap_or_default()
     }
 
-    /// Replaces the files under the name by exactly these files.
+    /// Replaces all files stored under the name with the given files.
     pub fn keep<'a>(&self, name: &str, files: impl Iterator<Item = BorrowedFd<'a>>) {
         let Some(store) = &self.0 else { return };
         store.forget(name);

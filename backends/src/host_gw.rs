@@ -17,7 +17,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Family, Profile};
 
-/// The name in the configuration and in leases.
+/// The name of the backend in the configuration and in leases.
 pub const KIND: &str = "host-gw";
 
 /// The properties of the backend that do not depend on a configuration.
@@ -38,7 +38,7 @@ pub static PROFILE: Profile = Profile {
     },
 };
 
-/// The backend before it has a lease. This backend has no configuration keys.
+/// The backend before the node has a lease. This backend has no configuration keys.
 pub struct HostGw {
     setup: Setup,
 }

@@ -24,11 +24,11 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The name in the configuration and in leases.
+/// The name of the backend in the configuration and in leases.
 pub const KIND: &str = "ipip";
 /// The tunnel device. The kernel module itself creates `tunl0` in each namespace; flannel does not use that device.
 const DEVICE: &str = "flannel.ipip";
-/// The overhead in bytes: the outer IPv4 header.
+/// The overhead of the tunnel in bytes: the outer IPv4 header.
 const OVERHEAD: u32 = 20;
 /// The smallest MTU of an IPv4 link in bytes (RFC 791).
 const LEAST_MTU: u32 = 68;
@@ -56,7 +56,7 @@ pub static PROFILE: Profile = Profile {
     },
 };
 
-/// The backend before it has a lease.
+/// The backend before the node has a lease.
 pub struct Ipip {
     setup: Setup,
     direct_routing: bool,
@@ -171,7 +171,7 @@ impl Backend for Ipip {
     }
 }
 
-/// Accepts leases that have an IPv4 address.
+/// Accepts leases that contain a public IPv4 address.
 struct Rules;
 
 impl PeerRules for Rules {

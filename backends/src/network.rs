@@ -1,4 +1,4 @@
-//! A running network: a reconciler and the engines of its devices.
+//! A running network: a reconciler, and the packet engines of the network's devices.
 
 use crate::backend::{Error, Network, Setup};
 use crate::status::{NetworkHandle, Status};
@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 
 /// Work of a network that runs concurrently with its reconciler.
 pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// Starts concurrent work. The argument notifies the reconciler that the plan has changed.
+/// Starts concurrent work. The argument is the signal by which the work notifies the reconciler of a changed plan.
 pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork + Send>;
 
 struct Running<P, K> {
@@ -30,7 +30,7 @@ struct Running<P, K> {
 /// Applies a plan for the first time, and returns the running network. `engines` are the counters of the packet engines, by device.
 ///
 /// # Errors
-/// Returns an error if the data plane cannot be set up at all.
+/// Returns an error if the reconciler cannot set up the data plane at all.
 pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,
@@ -45,7 +45,7 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
 /// Applies a plan like [`join`], for a network with work that runs concurrently with the reconciler.
 ///
 /// # Errors
-/// Returns an error if the data plane cannot be set up at all.
+/// Returns an error if the reconciler cannot set up the data plane at all.
 pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,
@@ -71,7 +71,7 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     }))
 }
 
-/// Access to a network, without the loop that owns its reconciler.
+/// Access to a network, independent of the task that runs the network's reconciler.
 struct Handle<P> {
     plan: Arc<P>,
     progress: Arc<Progress>,
@@ -83,7 +83,7 @@ impl<P: Plan> NetworkHandle for Handle<P> {
         Status::of(&self.progress, &self.engines)
     }
 
-    /// Returns the peer's own objects, and the node's routes that cover the peer's subnet.
+    /// Returns the kernel objects of the peer, and this node's routes that cover the peer's subnet.
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let leads_there =
             |key: &Key| matches!(key, Key::Route(net, _) if net.contains(&peer.subnet));

@@ -7,7 +7,7 @@ use subnet_lease::json::JsonFault;
 use types::problem::text;
 use types::{Coded, Family};
 
-/// Reason why the backend cannot use a peer's lease, for the log.
+/// Reason why the backend cannot use the lease of a peer, as text for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Lease without a public address of the family that the backend needs.

@@ -11,7 +11,7 @@ struct Kind {
     profile: &'static Profile,
     /// Creates the backend from its configuration.
     make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
-    /// Returns the part of a node's lease data that must be unique, because a forwarding entry or a tunnel peer leads to only one node.
+    /// Returns the MAC or key that must be unique among leases, because an FDB entry or a WireGuard peer leads to only one node.
     identity: fn(&LeaseAttrs, Family) -> Option<String>,
 }
 
@@ -63,8 +63,8 @@ pub fn profile(name: &str) -> Option<&'static Profile> {
     kind(name).map(|kind| kind.profile)
 }
 
-/// Returns the names of all backends of Go flannel and of flannel-rs, sorted. Includes backends that
-/// flannel-rs does not support yet, because a list may name a backend of a later version.
+/// Returns the sorted names of all backends of Go flannel and of flannel-rs. Includes backends that flannel-rs does
+/// not support yet, because a later version may support the backends.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = built().into_iter().chain(MISSING).collect();
     names.sort_unstable();
@@ -81,10 +81,10 @@ fn kind(name: &str) -> Option<&'static Kind> {
     BACKENDS.iter().find(|kind| kind.profile.name == name)
 }
 
-/// Creates the backend named in the network configuration.
+/// Creates the backend that the network configuration names.
 ///
 /// # Errors
-/// Returns an error if the named backend does not exist, or if its configuration is invalid.
+/// Returns an error if no such backend exists, or if the configuration of the backend is invalid.
 pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     let name = setup.config.backend.as_str();
     if let Some(kind) = kind(name) {
@@ -98,12 +98,12 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     .into())
 }
 
-/// Returns the unique identity of the node behind a lease, for one family. Returns `None` if the backend has no unique identity.
+/// Returns the MAC or key that identifies the node of a lease, for one family. Returns `None` if the leases of the backend contain no MAC or key.
 pub fn identity_of(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     (kind(&attrs.backend)?.identity)(attrs, family)
 }
 
-/// Returns the rules of the configured backend. If the configuration is invalid, the rules accept every lease.
+/// Returns the rules by which the configured backend accepts leases. If the configuration is invalid, the rules accept every lease.
 pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     match create(&Setup::of(config.clone())) {
         Ok(backend) => backend.rules(),
@@ -111,7 +111,7 @@ pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     }
 }
 
-/// The rules for an invalid configuration, which names no usable backend.
+/// The rules for leases if the configuration names no usable backend.
 struct NoBackend;
 
 impl PeerRules for NoBackend {
@@ -253,7 +253,7 @@ mod tests {
         );
         assert!(
             overlay(r#"{"Type":"alloc"}"#).is_none(),
-            "it carries no packets"
+            "alloc carries no packets"
         );
         let both = types::Subnets::Both(
             "10.5.1.0/24".parse().unwrap(),
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(
             carried(r#"{"Type":"ipip"}"#),
             types::Subnets::V4("10.5.1.0/24".parse().unwrap()),
-            "in IPv6 nobody is asked through it"
+            "ipip carries no IPv6 probes"
         );
         assert_eq!(carried(r#"{"Type":"vxlan"}"#), both);
     }

@@ -1,4 +1,4 @@
-//! Errors of the files with a node's secrets.
+//! Errors of the files that hold a node's secrets.
 
 use std::fmt;
 use std::io;
@@ -11,14 +11,14 @@ pub(crate) const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
 /// Environment variable that names the file of the preshared key.
 pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 
-/// Reason why a file is unusable.
+/// Reason why a key file is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileError {
     /// Symbolic link, which the daemon refuses.
     Link,
     /// Folder, device or other special file.
     NotAFile,
-    /// Path that does not end with a name.
+    /// Path that does not end with a file name.
     NotAPath,
     /// Errno of a failed system call.
     System(Errno),
@@ -44,7 +44,7 @@ impl fmt::Display for FileError {
     }
 }
 
-/// The kind of key in a file.
+/// The type of the WireGuard key in a file: private or preshared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretKind {
     /// The private key of this node.
@@ -65,7 +65,7 @@ impl fmt::Display for SecretKind {
 /// A file that users other than its owner can read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposed {
-    /// The kind of key in the file.
+    /// The type of the key in the file: private or preshared.
     pub what: SecretKind,
     /// Path of the key file.
     pub path: PathBuf,
@@ -75,7 +75,7 @@ impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "users other than the owner can read the {} {1}: run chmod 600 {1}",
+            "users other than the owner can read the {} {1}; run chmod 600 {1}",
             self.what,
             self.path.display()
         )
@@ -85,20 +85,20 @@ impl fmt::Display for Exposed {
 /// Reason why the secrets are unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretError {
-    /// File that other users can read, despite `--refuse-insecure`.
+    /// Key file that other users can read, despite `--refuse-insecure`.
     Exposed(Exposed),
     /// Private key that the daemon cannot read or write.
     Private {
         /// Path of the key file.
         path: PathBuf,
-        /// Reason why the file is unusable.
+        /// Reason why the key file is unusable.
         why: FileError,
     },
     /// Unreadable preshared key.
     Preshared {
         /// Path of the key file.
         path: PathBuf,
-        /// Reason why the file is unusable.
+        /// Reason why the key file is unusable.
         why: FileError,
     },
     /// Preshared key file that does not exist.

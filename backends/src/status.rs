@@ -1,4 +1,4 @@
-//! Status of a running network, as numbers and words. The status shares no data with the threads that count packets.
+//! The status of a running network: counters and texts. The status shares no data with the threads that count packets.
 
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
@@ -14,7 +14,7 @@ use subnet_lease::Peer;
 pub struct Status {
     /// The progress of the reconciler.
     pub kernel: Snapshot,
-    /// The engines of the userspace datapath.
+    /// The status of each packet engine of the userspace data plane.
     pub engines: Vec<EngineStatus>,
 }
 
@@ -31,7 +31,7 @@ pub struct EngineStatus {
     pub received: Traffic,
     /// Number of ICMP errors sent to pods.
     pub icmp_errors: u64,
-    /// Number of segmented sends that the engine had to repeat one datagram at a time.
+    /// Number of segmented (GSO) sends that the engine had to repeat one datagram at a time.
     pub unsegmented_sends: u64,
     /// Number of times that a thread lost its raised priority because the thread had used up its time budget.
     pub budgets_spent: u64,
@@ -50,9 +50,9 @@ pub struct Traffic {
     pub batches: u64,
     /// Number of GSO packets and single packets that carried the forwarded packets.
     pub units: u64,
-    /// Number of reads that have failed since the start.
+    /// Number of reads that have failed since the engine started.
     pub read_errors: u64,
-    /// Dropped packets by reason. The map omits reasons without packets.
+    /// Dropped packets by reason. The list omits reasons without dropped packets.
     pub dropped: Vec<(&'static str, u64)>,
 }
 
@@ -61,7 +61,7 @@ pub trait NetworkHandle: Send + Sync {
     /// Returns the current status of the network.
     fn status(&self) -> Status;
 
-    /// Returns the kernel objects that the network needs for one family of a peer. The method does not read the kernel.
+    /// Returns the kernel objects that the network needs for one family of a peer. This method does not read the kernel state.
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 }
 

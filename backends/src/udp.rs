@@ -1,4 +1,4 @@
-//! The `udp` backend: packets in plain UDP datagrams, forwarded by the packet engine. The backend is compatible with Go flannel on the wire.
+//! The `udp` backend: the packet engine sends each pod packet in a plain UDP datagram. The backend is compatible with Go flannel on the wire.
 
 mod config;
 
@@ -31,9 +31,9 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The name in the configuration. On the wire, the name is empty.
+/// The name of the backend in the configuration. In leases, the name of this backend is empty.
 pub const KIND: &str = "udp";
-/// Name of the device, as in Go flannel.
+/// Name of the TUN device, as in Go flannel.
 pub(crate) const DEVICE: &str = "flannel0";
 
 /// Overhead of a datagram's headers in bytes: UDP 8, IPv4 20 or IPv6 40.
@@ -61,7 +61,7 @@ pub static PROFILE: Profile = Profile {
     },
 };
 
-/// The backend before it has a lease.
+/// The backend before the node has a lease.
 pub struct Udp {
     setup: Setup,
     config: Config,
@@ -183,7 +183,7 @@ impl Backend for Udp {
     }
 }
 
-/// Accepts leases that have an address of the datagrams' family.
+/// Accepts leases that contain a public address of the datagrams' family.
 struct Rules(Family);
 
 impl PeerRules for Rules {
@@ -215,7 +215,7 @@ fn device_mtu(underlay: u32, outer: Family) -> u32 {
         .saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
 }
 
-/// The plan of udp: kernel objects and forwarding.
+/// The plan of the udp backend: the kernel objects, and the forwarding of the packet engine.
 struct UdpPlan {
     scope: Scope,
     config: Config,

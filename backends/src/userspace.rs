@@ -1,5 +1,5 @@
-//! A kernel in which some links are TUN devices of the packet engine. The reconciler treats TUN devices like
-//! other links: it adds missing links and deletes links of another kind. This module handles the files and
+//! A [`Kernel`] in which some links are TUN devices of the packet engine. The reconciler treats TUN devices like other
+//! links: the reconciler adds missing links and deletes links of another kind. This module handles the files and
 //! threads of the devices.
 
 pub(crate) mod wireguard;
@@ -30,39 +30,39 @@ use std::sync::{Arc, Weak};
 use types::Subnets;
 use types::{Coded, Family};
 
-/// An engine and its state.
+/// A packet engine and its device.
 struct Device {
     name: LinkName,
     /// The family of the engine's datagrams.
     outer: Family,
     engine: Engine,
-    /// The settings of the engine's table.
+    /// The settings of the engine's forwarding table.
     settings: TableSettings,
-    /// The address of the engine's sockets.
+    /// The local address of the engine's sockets.
     address: Option<IpAddr>,
     /// The number of queues and sockets that the previous process stored.
     inherited: (usize, usize),
     /// Whether this process has tried to adopt the files of the previous process.
     adopted: bool,
-    /// Whether the adopted device still waits for its table.
+    /// Whether the adopted device still waits for its forwarding table.
     awaits_table: bool,
-    /// Reason why the engine could not start or bind its sockets. The field is `None` while the engine works.
+    /// Error that prevented the engine from starting or from binding its sockets. The field is `None` while the engine works.
     problem: Option<EngineError>,
-    /// The device's files in the store.
+    /// The device's queues and sockets that are in the file store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
 }
 
-/// The files stored under a name. A second store operation for the same files would briefly leave the store without them.
+/// The open files that the file store contains under a name. If flanneld stored the same files again, the store would briefly not contain the files.
 struct StoredFiles<T>(Option<Vec<Weak<T>>>);
 
 impl<T: AsFd> StoredFiles<T> {
-    /// Records the files of the previous process if all of them are in use.
+    /// Records that the store holds these files, if the engine uses all files of the previous process.
     fn inherited(&mut self, left: usize, used: &[Arc<T>]) {
         self.0 = (left == used.len()).then(|| used.iter().map(Arc::downgrade).collect());
     }
 
-    /// Stores exactly these files.
+    /// Replaces the stored files, unless the store already holds exactly these files.
     fn update(&mut self, files: &Files, name: &str, now: &[Arc<T>]) {
         let is = |kept: &Weak<T>, now: &Arc<T>| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(now));
         if self.0.as_ref().is_some_and(|kept| {
@@ -76,7 +76,7 @@ impl<T: AsFd> StoredFiles<T> {
 }
 
 impl Device {
-    /// Sets the current problem and logs a new one.
+    /// Records the current error of the engine, and logs an error that differs from the previous error.
     fn set_problem(&mut self, problem: Option<EngineError>) {
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
             tracing::warn!(code = why.code(), device = %self.name, error = %why, "the packet engine is not running");
@@ -85,7 +85,7 @@ impl Device {
     }
 }
 
-/// The kernel with its engines.
+/// The kernel, combined with packet engines.
 pub(crate) struct UserspaceKernel<K> {
     kernel: K,
     devices: Vec<Device>,
@@ -93,7 +93,7 @@ pub(crate) struct UserspaceKernel<K> {
 }
 
 impl<K: Kernel> UserspaceKernel<K> {
-    /// Creates a kernel without engines.
+    /// Creates a [`UserspaceKernel`] without packet engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self {
             kernel,
@@ -102,7 +102,7 @@ impl<K: Kernel> UserspaceKernel<K> {
         }
     }
 
-    /// Adds an engine. The engine starts when the reconciler adds its link.
+    /// Adds an engine. The engine starts when the reconciler adds the link of the engine.
     pub(crate) fn engine(
         &mut self,
         name: LinkName,
@@ -140,7 +140,7 @@ impl<K: Kernel> UserspaceKernel<K> {
             .collect()
     }
 
-    /// Returns whether an operation concerns an engine's device.
+    /// Returns whether an operation adds or deletes the device of an engine.
     fn is_ours(&self, op: &Op) -> bool {
         match (op.key(), op) {
             (Key::Link(name), Op::Add(_, Value::Link(spec))) => {
@@ -197,7 +197,7 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 }
 
-/// Converts a next hop to a peer of the engine's table.
+/// Converts a next hop of the plan to a peer of the engine's forwarding table.
 pub(crate) fn peer(hop: &NextHop) -> Peer {
     let NextHop {
         address,
@@ -213,7 +213,7 @@ pub(crate) fn peer(hop: &NextHop) -> Peer {
     }
 }
 
-/// Converts networks to the form of the engine's table.
+/// Converts subnets to the [`Networks`] of the engine's forwarding table.
 pub(crate) fn networks(nets: &Subnets) -> Networks {
     Networks {
         v4: nets.v4().copied(),
@@ -229,7 +229,7 @@ fn socket_name(name: LinkName) -> String {
     format!("udp.{name}")
 }
 
-/// Stores the engine's files for the next process.
+/// Stores the queues and sockets of the engine for the next process.
 fn store(files: &Files, device: &mut Device) {
     let (queues, sockets) = device.engine.files();
     device

@@ -1,5 +1,5 @@
-//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a neighbour and a route. With direct routing, an on-link
-//! peer needs only a route.
+//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a neighbour and a route. With
+//! `DirectRouting`, a peer on the underlay's link needs only a route.
 
 mod config;
 
@@ -37,7 +37,7 @@ use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Subnets};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The name in the configuration and in leases.
+/// The name of the backend in the configuration and in leases.
 pub const KIND: &str = "vxlan";
 
 /// The properties of the backend that do not depend on a configuration.
@@ -75,12 +75,12 @@ pub static PROFILE: Profile = Profile {
     },
 };
 
-/// The backend before it has a lease.
+/// The backend before the node has a lease.
 pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    /// Whether the packet engine encapsulates. The backend sets this field when it knows whether the kernel supports vxlan.
+    /// Whether the packet engine encapsulates packets, instead of the kernel. In mode `auto`, the announcement sets this field if the kernel does not support vxlan.
     userspace: bool,
 }
 
@@ -126,7 +126,7 @@ impl Vxlan {
             .unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, family)))
     }
 
-    /// Returns the engine's configuration for a family. As in the kernel, each family has its own device, MAC and outer family.
+    /// Returns the configuration of the packet engine for a family. As in the kernel, each family has a separate device, MAC and outer family.
     fn engine(&self, own: &Subnets, macs: &Dual<Mac, Mac>, family: Family) -> Option<EngineConfig> {
         let mac = macs.of(family)?;
         Some(EngineConfig {
@@ -144,7 +144,7 @@ impl Vxlan {
         })
     }
 
-    /// Returns the plan for this node's lease.
+    /// Returns the plan of kernel objects for this node's lease.
     fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Error> {
         if !own.same_families(&self.setup.config.networks) {
             return Err(Error::Families {
@@ -321,7 +321,7 @@ impl Backend for Vxlan {
     }
 }
 
-/// The backend's data in a lease, as Go flannel writes it.
+/// The backend data in a lease, in Go flannel's format.
 #[derive(Serialize)]
 struct Data {
     #[serde(rename = "VNI")]
@@ -355,10 +355,10 @@ fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Annou
     }
 }
 
-/// The JSON key of the MAC in the data of a lease.
+/// The JSON key of the MAC in the backend data of a lease.
 const VTEP_MAC: &str = "VtepMAC";
 
-/// Parses the MAC in the data of a lease.
+/// Parses the MAC in the backend data of a lease.
 fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
     let object = Object::parse(data.as_str())
         .map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
@@ -374,7 +374,7 @@ fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
     }
 }
 
-/// Returns the part of the lease data that must be unique: the MAC, in canonical form.
+/// Returns the MAC in a lease's backend data, in canonical form. No two leases may have the same MAC.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     // Fast path for the usual spelling, because every change checks ten thousand of them.
@@ -398,7 +398,7 @@ pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     )
 }
 
-/// Accepts a lease if it has data for at least one family of these networks, and if all such data is valid.
+/// Accepts a lease if its backend data is valid, and present for at least one family of the networks.
 struct Rules(Subnets);
 
 impl PeerRules for Rules {
@@ -464,7 +464,7 @@ struct VxlanPlan {
 }
 
 impl VxlanPlan {
-    /// Returns the table settings of a family's engine.
+    /// Returns the settings of the forwarding table of a family's packet engine.
     fn settings(&self, underlay_mtu: u32, family: Family) -> TableSettings {
         TableSettings {
             networks: networks(&self.scope.networks),
@@ -478,7 +478,7 @@ impl VxlanPlan {
         }
     }
 
-    /// Returns this node's MAC of a family: the announced MAC, unless another program keeps changing it.
+    /// Returns this node's MAC of a family: the announced MAC, unless another program keeps changing the MAC of the device.
     fn mac(&self, family: Family, facts: &Facts) -> Option<Mac> {
         self.macs.of(family).map(|own| {
             facts

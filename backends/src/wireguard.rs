@@ -1,4 +1,4 @@
-//! The `wireguard` backend: one device, or one device for each family; a route for the whole network, and a peer for each node.
+//! The `wireguard` backend: a device for each family or for both, a route for the whole network, and a peer for each node.
 
 mod config;
 mod keys;
@@ -38,7 +38,7 @@ use types::Subnets;
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Problem, Profile};
 
-/// The name in the configuration and in leases.
+/// The name of the backend in the configuration and in leases.
 pub const KIND: &str = "wireguard";
 /// The smallest MTU in bytes of an IPv4 link (RFC 791), and of an IPv6 link (RFC 8200).
 const LEAST_MTU: (u32, u32) = (68, 1280);
@@ -73,15 +73,16 @@ pub static PROFILE: Profile = Profile {
     },
 };
 
-/// The backend before it has a lease.
+/// The backend before the node has a lease.
 pub struct Wireguard {
     setup: Setup,
     config: Config,
     files: Files,
-    /// The keys, which the announcement reads or creates.
+    /// The WireGuard keys, which the announcement reads from files or creates.
     secrets: Option<Arc<Secrets>>,
     renewal: Renewal,
-    /// Whether the packet engine encrypts. The backend sets this field when it knows whether the kernel supports WireGuard.
+    /// Whether the packet engine encrypts packets, instead of the kernel. With implementation `auto`, the
+    /// announcement sets this field if the kernel does not support WireGuard.
     userspace: bool,
 }
 
@@ -115,7 +116,7 @@ impl Wireguard {
         })
     }
 
-    /// Returns an error if a family that carries packets between nodes has no address, or if the MTU is too small.
+    /// Returns an error if the node has no public address of an outer family, or if the MTU is too small.
     fn check(&self, underlay: &Underlay) -> Result<(), Error> {
         let networks = self.setup.config.networks;
         let lacks = match self.config.outer_family() {
@@ -295,12 +296,12 @@ impl Backend for Wireguard {
     }
 }
 
-/// Returns the work that rereads the files of the secrets, concurrently with the reconciler.
+/// Returns the task that rereads the key files, concurrently with the reconciler.
 fn background(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network::BeginBackground {
     Box::new(move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)))
 }
 
-/// The backend's data in a lease, as Go flannel writes it.
+/// The backend data in a lease, in Go flannel's format.
 #[derive(Serialize)]
 struct Data {
     #[serde(rename = "PublicKey")]
@@ -309,7 +310,7 @@ struct Data {
     port: u16,
 }
 
-/// Returns the announcement. The port of each family belongs to the device that listens for this family, unlike in Go flannel's announcement.
+/// Returns the announcement. Unlike in Go flannel, the announced port of each family is the port of the device that carries the family.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
     let data = |family| {
         RawJson::of(&Data {
@@ -325,10 +326,10 @@ fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: 
     }
 }
 
-/// The JSON key of the public key in the data of a lease.
+/// The JSON key of the public key in the backend data of a lease.
 const PUBLIC_KEY: &str = "PublicKey";
 
-/// The data about a node's device in the node's lease.
+/// The public key and port of a peer, from the backend data of the peer's lease.
 struct PeerData {
     key: PublicKey,
     port: Option<u16>,
@@ -357,8 +358,9 @@ impl PeerData {
         })
     }
 
-    /// Returns the data that applies to the packets of a family. If one device serves both families, IPv4's data takes precedence if it exists. In Go
-    /// flannel's leases, the IPv6 data contains a port on which no program listens.
+    /// Returns the public key and port to which this node sends a family's packets. If one device serves both
+    /// families, the IPv4 data of the lease takes precedence over the IPv6 data. In Go flannel's leases, the IPv6
+    /// data contains a port on which no program listens.
     fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
         let written = |data: &Option<RawJson>| {
             data.as_ref()
@@ -375,7 +377,7 @@ impl PeerData {
     }
 }
 
-/// Returns the part of the data that must be unique: the public key, even if it is unusable. A node has one key for both families.
+/// Returns the public key in a lease's backend data, even if the key is unusable. No two leases may have the same key. A node has one public key for both families.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     let text = Object::parse(data.as_str())
@@ -384,7 +386,7 @@ pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     PublicKey::parse(&text.ok().flatten()?).map(|key| key.to_string())
 }
 
-/// The rules of a network for the leases of its peers.
+/// The rules by which the backend accepts the leases of peers.
 struct Rules {
     config: Config,
     networks: Subnets,
@@ -400,9 +402,8 @@ impl PeerRules for Rules {
     }
 }
 
-/// Checks whether a lease is usable. The lease needs a key for at least one of the network's families, and
-/// must not contain an unreadable key. The lease also needs an address of the family that carries packets to
-/// the peer.
+/// Checks whether the backend can use a lease. The lease needs a public key for at least one of the network's families, and
+/// must not contain a malformed key. The lease also needs a public address of the outer family.
 fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     if lease.attrs.backend != KIND {
         return Ok(());

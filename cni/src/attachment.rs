@@ -1,4 +1,4 @@
-//! An interface of a container. The plugin validates the names of the container and of the interface, because the names become file names.
+//! Names of a container and of its interface. The plugin validates both names, because it builds file names from them.
 
 use crate::error::{CniError, INVALID_ENVIRONMENT};
 
@@ -14,7 +14,7 @@ pub struct Attachment {
     pub interface: String,
 }
 
-/// Reports whether ADD accepts the names of an attachment.
+/// Reports whether ADD accepts the container ID and the interface name of an attachment.
 pub fn is_valid(attachment: &Attachment) -> bool {
     valid_container(&attachment.container).is_ok()
         && !attachment.interface.is_empty()

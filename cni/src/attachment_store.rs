@@ -1,17 +1,17 @@
-//! Keeps the delegate's configuration from ADD until DEL: one file per interface, in a directory that only root can read.
+//! Stores the delegate's configuration from ADD until DEL: one file per interface, in a directory that only root can read.
 //!
 //! | file | content |
 //! |---|---|
-//! | `<containerID>` | the configuration for `eth0`; Go flannel's plugin has the same file, so that either plugin can take over from the other |
-//! | `<containerID>:<interface>` | the configuration for another interface |
-//! | `+<file>` | empty; marks a file whose ADD runs or was killed |
-//! | `.<file>` | a file that is being written |
+//! | `<containerID>` | the configuration for `eth0`; Go flannel's plugin uses this file name, so that either plugin can replace the other plugin |
+//! | `<containerID>:<interface>` | the configuration for an interface with this name, except `eth0` |
+//! | `+<file>` | empty; shows that the ADD for `<file>` is running, or that a signal killed it |
+//! | `.<file>` | a temporary file that the plugin writes and then renames to `<file>` |
 //!
-//! A container ID contains no colon and begins with a letter or digit, so no two names collide.
+//! A container ID contains no colon and begins with a letter or digit, so two attachments never have a common file name.
 //!
-//! A kill at any time leaves a usable state: the plugin creates the mark before the file, and removes the
-//! mark after the delegate succeeds. The plugin always replaces a file as a whole. The plugin does not sync
-//! files, because the containers are gone after a power failure, and DEL works without the files.
+//! The files remain usable if a signal kills the plugin at any time. The plugin creates the mark (`+<file>`) before the
+//! file, and removes the mark after the delegate succeeds. The plugin replaces a file by a rename. The plugin
+//! does not sync files to disk, because no container survives a power failure, and DEL works without the files.
 
 use crate::attachment::Attachment;
 use nix::dir::Dir;
@@ -25,56 +25,56 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The interface whose file has the name that Go flannel's plugin uses.
+/// The interface whose file is named only after the container, as in Go flannel's plugin.
 pub const FIRST: &str = "eth0";
-/// Separator of container and interface in a file name. Neither the container ID nor the interface name can contain the separator.
+/// Separator of container ID and interface name in a file name. Neither the container ID nor the interface name can contain this character.
 const SEPARATOR: char = ':';
 /// First character of the name of a temporary file. No container ID begins with this character.
 const TEMPORARY: char = '.';
-/// First character of the name of the mark of an unfinished ADD. No container ID begins with this character.
+/// First character in the file name of a mark, which shows that an ADD is unfinished. No container ID begins with this character.
 const MARK: char = '+';
-/// The mode of all files.
+/// The mode of all files in the store: only the owner can read and write.
 const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
-/// Maximum number of bytes that the plugin reads from a file.
+/// Maximum number of bytes that the plugin reads from a file in the store.
 const LIMIT: u64 = 1024 * 1024;
 
-/// Progress of the ADD of an interface.
+/// Progress of the ADD call for an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// ADD that is running, or that a signal killed.
+    /// The ADD call is running, or a signal killed the plugin during the call.
     Begun,
-    /// ADD that succeeded, or a file that Go flannel's plugin wrote.
+    /// The ADD call succeeded, or Go flannel's plugin wrote the file.
     Done,
 }
 
-/// The saved data of an interface.
+/// The saved configuration of an interface, and the progress of ADD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// The configuration that the plugin passed to the delegate.
     pub text: Vec<u8>,
-    /// Progress of the ADD.
+    /// Progress of the ADD call for this interface.
     pub progress: Progress,
 }
 
-/// A file, or the remains of a file after a signal killed the plugin.
+/// A file of the store, or the mark or temporary file that remained after a signal killed the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name of the file. The file may be missing if a mark or a temporary file exists.
+    /// The name of the file. The file may be missing if its mark or its temporary file exists.
     pub name: String,
-    /// The container ID in the name.
+    /// The container ID in the file name.
     pub container: String,
-    /// The interface, if the name contains one.
+    /// The interface name in the file name, or `None` if the file name contains only a container ID.
     pub interface: Option<String>,
 }
 
-/// An open directory with the plugin's files. Every operation is relative to the directory and does not follow links.
+/// The open directory with the plugin's files. All file operations are relative to the directory and do not follow symbolic links.
 #[derive(Debug)]
 pub struct AttachmentStore {
     folder: OwnedFd,
     path: PathBuf,
 }
 
-/// Returns the name of an interface's file.
+/// Returns the name of the file for an attachment.
 pub fn name(attachment: &Attachment) -> String {
     if attachment.interface == FIRST {
         attachment.container.clone()
@@ -133,7 +133,7 @@ impl AttachmentStore {
     /// Reads a file. Returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// Returns an error if the file is unreadable, or if it is a symbolic link, a pipe or a directory.
+    /// Returns an error if the plugin cannot read the file, or if the path is a symbolic link, a pipe or a directory.
     pub fn read(&self, name: &str) -> io::Result<Option<Saved>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(&self.folder, name, flags, Mode::empty()) {
@@ -162,11 +162,11 @@ impl AttachmentStore {
         }))
     }
 
-    /// Writes a file, or replaces it.
+    /// Creates or replaces a file, and creates or removes its mark according to `progress`.
     ///
     /// # Errors
-    /// Returns an error if the plugin cannot write the file, and then leaves an existing file unchanged. Also
-    /// returns an error if the plugin cannot change the mark.
+    /// Returns an error if the plugin cannot write the file; an existing file then stays unchanged. Also returns an
+    /// error if the plugin cannot create or remove the mark.
     pub fn write(&self, name: &str, text: &str, progress: Progress) -> io::Result<()> {
         match progress {
             // The mark comes first: a kill in between must not leave a file that looks finished.
@@ -186,7 +186,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Records that ADD succeeded, by removing the mark.
+    /// Removes the mark of a file, which records that ADD succeeded.
     ///
     /// # Errors
     /// Returns an error if the plugin cannot remove the mark.
@@ -194,10 +194,10 @@ impl AttachmentStore {
         self.unlink(&mark_of(name))
     }
 
-    /// Removes a file, its mark, and its temporary file. Succeeds even if none of these files exists.
+    /// Removes the file of an attachment, its mark, and its temporary file. Succeeds even if none of these three files exists.
     ///
     /// # Errors
-    /// Returns an error if the plugin cannot remove one of these files.
+    /// Returns an error if the plugin cannot remove the file, the mark or the temporary file.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         // The file comes first: a mark without a file has no effect.
         self.unlink(name)?;
@@ -205,10 +205,10 @@ impl AttachmentStore {
         self.unlink(&temporary_of(name))
     }
 
-    /// Lists the plugin's files by name, including files of which a killed plugin left only a mark or a temporary file.
+    /// Lists the attachments in the store by file name, including attachments of which only a mark or a temporary file exists.
     ///
     /// # Errors
-    /// Returns an error if the directory is unreadable.
+    /// Returns an error if the plugin cannot list the directory.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut folder = Dir::openat(
             &self.folder,
@@ -245,7 +245,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Marks the ADD of a file as unfinished. Returns false if the mark already existed.
+    /// Creates the mark of a file, which records that ADD is unfinished. Returns false if the mark already exists.
     fn mark(&self, name: &str) -> io::Result<bool> {
         match self.create_new(&mark_of(name)) {
             Ok(_) => Ok(true),
@@ -254,7 +254,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Writes a new file and renames it over the current file.
+    /// Writes a temporary file and renames it to `name`.
     fn replace(&self, name: &str, text: &str) -> io::Result<()> {
         let temporary = temporary_of(name);
         // A killed plugin may have left a file there, or the name may be a symbolic link that must not be followed.
@@ -290,7 +290,7 @@ impl AttachmentStore {
     }
 }
 
-/// Parses a file name. Returns `None` if the file does not belong to the plugin.
+/// Parses the name of a file, a mark or a temporary file. Returns `None` if the plugin does not use this name.
 fn parse(name: &str) -> Option<Entry> {
     let name = name.strip_prefix([TEMPORARY, MARK]).unwrap_or(name);
     let (container, interface) = name
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 
-    /// The attachment store reads the progress from files of Go flannel's plugin and from the states after kills.
+    /// The store reports the correct progress for files of Go flannel's plugin, and for all combinations of files that a killed plugin leaves.
     #[test]
     fn progress_is_read_from_every_state_on_disk() {
         let root = tempfile::tempdir().unwrap();

@@ -1,22 +1,22 @@
-//! The runtime's input: environment variables and a configuration. The plugin validates the variables and the
-//! configuration before it makes any change.
+//! Reads the container runtime's input: environment variables and a network configuration. The plugin validates the
+//! whole input before it makes any change.
 
 use crate::attachment::{Attachment, is_word, valid_container, valid_interface};
 use crate::conf::Conf;
 use crate::error::{CniError, INVALID_CONFIG, INVALID_ENVIRONMENT};
 use std::ffi::OsString;
 
-/// Declares the verbs and their names, so that the parser knows every verb.
+/// Declares each CNI verb with its name, so that the parser of `CNI_COMMAND` knows every verb.
 macro_rules! verbs {
     ($($(#[$doc:meta])* $verb:ident = $name:literal,)*) => {
-        /// The verb of a call, from `CNI_COMMAND`.
+        /// The CNI verb of a call, from `CNI_COMMAND`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Verb {
             $($(#[$doc])* $verb,)*
         }
 
         impl Verb {
-            /// Returns the name in `CNI_COMMAND`.
+            /// Returns the verb's name in `CNI_COMMAND`.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Verb::$verb => $name,)*
@@ -38,16 +38,16 @@ verbs! {
     Add = "ADD",
     /// Removes an interface from a container.
     Del = "DEL",
-    /// Compares an interface with the result of ADD.
+    /// Checks that an interface still matches the result of ADD.
     Check = "CHECK",
     /// Removes the files, addresses and interfaces of attachments that are no longer valid.
     Gc = "GC",
-    /// Reports whether ADD would work.
+    /// Reports whether the plugin can serve ADD.
     Status = "STATUS",
 }
 
 impl Verb {
-    /// Returns the variables that the verb needs, in addition to `CNI_COMMAND`.
+    /// Returns the names of the environment variables that the verb needs, without `CNI_COMMAND`.
     const fn required(self) -> &'static [&'static str] {
         match self {
             Verb::Add | Verb::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
@@ -56,7 +56,7 @@ impl Verb {
         }
     }
 
-    /// Reports whether a call refers to one interface of one container.
+    /// Reports whether calls with this verb refer to one interface of one container.
     const fn has_attachment(self) -> bool {
         match self {
             Verb::Add | Verb::Del | Verb::Check => true,
@@ -70,21 +70,21 @@ impl Verb {
 pub struct Call {
     /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// The container and its interface. The field is empty for GC and STATUS.
+    /// The container and its interface. GC and STATUS do not use these names.
     pub attachment: Attachment,
     /// The value of `CNI_NETNS`. May be empty.
     pub netns: String,
-    /// Whether the runtime allows the plugin's own namespace (`CNI_NETNS_OVERRIDE`).
+    /// Whether the runtime allows the plugin's own network namespace as `CNI_NETNS` (`CNI_NETNS_OVERRIDE`).
     pub netns_override: bool,
     /// The network configuration from standard input.
     pub conf: Conf,
 }
 
 impl Call {
-    /// Reads and validates a call. Reads `stdin` only if the variables are valid.
+    /// Reads and validates a call. Reads `stdin` only if the environment variables are valid.
     ///
     /// # Errors
-    /// Returns an error that names a missing or invalid variable or key.
+    /// Returns an error that names the missing or invalid environment variable or configuration key.
     pub fn read(
         command: &str,
         variable: impl Fn(&str) -> Option<OsString>,

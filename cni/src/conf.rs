@@ -1,4 +1,4 @@
-//! The network configuration. Keys match in any case, as in Go's decoder. Nested objects stay unchanged.
+//! The network configuration. The decoder ignores the case of keys, as Go's decoder does. The decoder does not change nested objects.
 
 use crate::attachment::{Attachment, is_valid};
 use crate::error::{CniError, DECODING_FAILURE, INTERNAL, INVALID_CONFIG};
@@ -7,17 +7,17 @@ use serde_json::{Map, Value};
 use std::fmt;
 use std::path::PathBuf;
 
-/// The default of `subnetFile`.
+/// The default path of subnet.env, if the configuration has no `subnetFile`.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
-/// The default of `dataDir`.
+/// The default directory of saved configurations, if the configuration has no `dataDir`.
 const DATA_DIR: &str = "/var/lib/cni/flannel";
 
-/// The keys of a configuration that the plugin uses. The plugin does not forward other keys.
+/// The keys of a network configuration that the plugin uses. The plugin does not pass other keys to the delegate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
     /// The name of the network, from `name`.
     pub name: String,
-    /// The version of the CNI specification, from `cniVersion`. May be empty.
+    /// The CNI version of the configuration, from `cniVersion`. May be empty.
     pub cni_version: String,
     /// The path of subnet.env, from `subnetFile`.
     pub subnet_file: PathBuf,
@@ -26,16 +26,16 @@ pub struct Conf {
     delegate: Option<Value>,
     ipam: Option<Value>,
     runtime_config: Option<Value>,
-    /// The result of ADD, which the runtime passes with CHECK.
+    /// The result of ADD, which the runtime passes with CHECK, from `prevResult`.
     pub prev_result: Option<Value>,
     valid_attachments: Option<Value>,
 }
 
 impl Conf {
-    /// Decodes a configuration. The verbs check the nested objects that they use.
+    /// Decodes a configuration. Does not validate nested objects: each verb validates the objects that it uses.
     ///
     /// # Errors
-    /// Returns an error if the bytes are not JSON, or if the value of a key that must be a string is not a string.
+    /// Returns an error if the bytes are not JSON, or if a key that needs a string has another type.
     pub fn parse(bytes: &[u8]) -> Result<Self, CniError> {
         // Go's decoder also replaces invalid UTF-8.
         let text = String::from_utf8_lossy(bytes);
@@ -92,7 +92,7 @@ impl Conf {
         Ok(conf)
     }
 
-    /// Returns the operator's keys for the delegate, from `delegate`.
+    /// Returns the keys that the operator has set for the delegate, from `delegate`.
     ///
     /// # Errors
     /// Returns an error if `delegate` is not an object, has a key `name` or `ipam`, or has a `type` that is not a string.
@@ -115,7 +115,7 @@ impl Conf {
         Ok(delegate)
     }
 
-    /// Returns the operator's keys for address management, from `ipam`.
+    /// Returns the keys that the operator has set for address management, from `ipam`.
     ///
     /// # Errors
     /// Returns an error if `ipam` is not an object.
@@ -123,7 +123,7 @@ impl Conf {
         object("ipam", self.ipam.as_ref()).map(Option::unwrap_or_default)
     }
 
-    /// Returns the runtime's values for capabilities, from `runtimeConfig`.
+    /// Returns the runtime's arguments for capabilities, from `runtimeConfig`.
     ///
     /// # Errors
     /// Returns an error if `runtimeConfig` is not an object.
@@ -134,12 +134,12 @@ impl Conf {
     /// Returns the attachments that GC must keep, from `cni.dev/valid-attachments`.
     ///
     /// # Errors
-    /// Returns an error if the list is missing or malformed. After an error, GC must not remove anything.
+    /// Returns an error if the list is missing or malformed. After this error, GC must not remove any attachment.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, CniError> {
         let wrong = |why: &str| {
             CniError::new(
                 INVALID_CONFIG,
-                format!("\"cni.dev/valid-attachments\" {why}: nothing was removed"),
+                format!("\"cni.dev/valid-attachments\" {why}, so GC removes nothing"),
             )
         };
         let list = self
@@ -186,7 +186,7 @@ fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>
     }
 }
 
-/// The keys of an object in their order. If a key has several spellings, the last spelling applies.
+/// The keys and values of a JSON object in their order. If two keys differ only in case, the last key applies.
 struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {

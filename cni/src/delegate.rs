@@ -1,4 +1,4 @@
-//! Executes the delegate from a folder of `CNI_PATH`, with the environment of this process, and with a configuration on standard input.
+//! Runs the delegate from a folder of `CNI_PATH`, with this process's environment and a configuration on standard input.
 
 #![allow(unsafe_code)]
 
@@ -15,19 +15,19 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-/// Maximum number of attempts to start a program during its replacement.
+/// Maximum number of attempts to start the delegate while another process writes the delegate's file.
 const MAX_ATTEMPTS: u32 = 50;
-/// The pause between two attempts to start a program.
+/// The pause between two attempts to start the delegate.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A call of the delegate.
+/// The parameters of one call of the delegate.
 #[derive(Clone, Debug)]
 pub struct Order<'a> {
-    /// The name of the delegate's program, without a folder.
+    /// The file name of the delegate's program, without a folder.
     pub program: &'a str,
     /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// The values of `CNI_CONTAINERID` and `CNI_IFNAME`.
+    /// The container and the interface, for `CNI_CONTAINERID` and `CNI_IFNAME`.
     pub attachment: &'a Attachment,
     /// The value of `CNI_NETNS`. May be empty.
     pub netns: &'a str,
@@ -35,17 +35,17 @@ pub struct Order<'a> {
     pub netconf: &'a [u8],
 }
 
-/// The reason why a call of the delegate failed.
+/// The error of a call of the delegate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Failure to start the delegate, which therefore made no change.
+    /// The delegate did not start, so it made no change.
     NotStarted(CniError),
-    /// Failure of a delegate that ran. The delegate may have left an interface or an address.
+    /// The delegate started and failed. The delegate may have left an interface or an address.
     Failed(CniError),
 }
 
 impl Failure {
-    /// Returns the error to report.
+    /// Returns the CNI error to report to the runtime.
     pub fn into_error(self) -> CniError {
         match self {
             Failure::NotStarted(error) | Failure::Failed(error) => error,
@@ -53,21 +53,21 @@ impl Failure {
     }
 }
 
-/// Executes calls of the delegate. Tests replace the delegate with a model.
+/// Runs the delegate for a call. Tests implement this trait with a model of the delegate.
 pub trait Delegate {
-    /// Executes a call. Returns the standard output of the delegate.
+    /// Runs the delegate. Returns the delegate's standard output.
     ///
     /// # Errors
-    /// Returns an error if the delegate does not start or fails. If the delegate prints an error, the method returns this error.
+    /// Returns an error if the delegate does not start or fails. If the delegate prints a CNI error, returns this error.
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure>;
 }
 
-/// Executes programs in the folders of `CNI_PATH`.
+/// Runs delegates from the folders of `CNI_PATH`.
 #[derive(Clone, Debug)]
 pub struct Programs(Vec<PathBuf>);
 
 impl Programs {
-    /// Splits the value of `CNI_PATH`.
+    /// Splits the value of `CNI_PATH` into folders. Ignores empty names.
     pub fn new(path: &std::ffi::OsStr) -> Self {
         Self(
             std::env::split_paths(path)
@@ -147,7 +147,7 @@ impl Delegate for Programs {
     }
 }
 
-/// Creates a file in memory with these contents, positioned at its start.
+/// Creates a file in memory (memfd) with the given contents, and seeks to the start of the file.
 fn memory(contents: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"cni", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(contents)?;
@@ -155,7 +155,8 @@ fn memory(contents: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the kernel kill the delegate when this process dies: the runtime kills this process after a timeout and may then call DEL immediately.
+/// Makes the kernel kill the delegate when this process ends. A runtime kills this process after a timeout and may
+/// call DEL immediately, while the delegate is still running.
 fn die_together(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let arm = move || {
@@ -171,7 +172,7 @@ fn die_together(command: &mut Command) {
     unsafe { command.pre_exec(arm) };
 }
 
-/// Starts a program. Retries while another process writes the program's file.
+/// Starts the delegate. Retries the start while another process writes the delegate's file.
 fn start(command: &mut Command) -> io::Result<Child> {
     let mut attempts = 1;
     loop {
@@ -187,7 +188,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// Creates the error for a delegate that failed, from its output.
+/// Creates the error for a failed delegate, from the delegate's output.
 fn failure(program: &str, status: ExitStatus, printed: &[u8]) -> CniError {
     CniError::read(printed).unwrap_or_else(|| {
         let text: String = String::from_utf8_lossy(printed).chars().take(500).collect();

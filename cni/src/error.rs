@@ -1,39 +1,39 @@
-//! Errors of a CNI plugin: JSON on standard output, and exit code 1.
+//! Errors of a CNI plugin, which the plugin prints as JSON on standard output with exit code 1.
 
 use serde_json::json;
 
-/// Unsupported CNI version in the configuration.
+/// Error code: the plugin does not support the CNI version of the configuration.
 pub const INCOMPATIBLE_VERSION: u64 = 1;
-/// Missing or invalid environment variable.
+/// Error code: an environment variable is missing or invalid.
 pub const INVALID_ENVIRONMENT: u64 = 4;
-/// Failed read or write.
+/// Error code: a read or write of a file failed.
 pub const IO_FAILURE: u64 = 5;
-/// The configuration is malformed.
+/// Error code: the configuration is not valid JSON or has a value of the wrong type.
 pub const DECODING_FAILURE: u64 = 6;
-/// Invalid network configuration.
+/// Error code: the network configuration is invalid.
 pub const INVALID_CONFIG: u64 = 7;
-/// `CNI_NETNS` that is the plugin's own network namespace.
+/// Error code: `CNI_NETNS` is the plugin's own network namespace.
 pub const INVALID_NETNS: u64 = 8;
-/// Request that the runtime try again later.
+/// Error code: the runtime should repeat the call later.
 pub const TRY_AGAIN_LATER: u64 = 11;
-/// Inability of the plugin to serve ADD, as the result of STATUS.
+/// Error code: STATUS reports that the plugin cannot serve ADD.
 pub const NOT_AVAILABLE: u64 = 50;
-/// Any other error, with the code of the reference library.
+/// Error code: any other error. The reference library uses this code.
 pub const INTERNAL: u64 = 999;
 
-/// The error of a call.
+/// The error of a call of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniError {
-    /// A code of the CNI specification, or a code of the delegate.
+    /// The error code, from the CNI specification or from the delegate.
     pub code: u64,
-    /// A sentence about the operation that failed.
+    /// A short message that names the failed operation.
     pub msg: String,
-    /// The cause and the remedy. May be empty.
+    /// The cause of the error and the remedy. May be empty.
     pub details: String,
 }
 
 impl CniError {
-    /// Creates an error without details.
+    /// Creates an error with empty details.
     pub fn new(code: u64, msg: impl Into<String>) -> Self {
         Self {
             code,
@@ -49,14 +49,14 @@ impl CniError {
         self
     }
 
-    /// Prefixes the message with the operation that failed.
+    /// Adds the failed operation before the error message.
     #[must_use]
     pub fn during(mut self, what: &str) -> Self {
         self.msg = format!("{what}: {}", self.msg);
         self
     }
 
-    /// Returns the JSON for standard output, in this version of the CNI specification.
+    /// Returns the error as JSON for standard output, in the given version of the CNI specification.
     pub fn json(&self, cni_version: &str) -> String {
         let mut error = json!({ "cniVersion": cni_version, "code": self.code, "msg": self.msg });
         if let (Some(error), false) = (error.as_object_mut(), self.details.is_empty()) {
@@ -65,7 +65,7 @@ impl CniError {
         error.to_string()
     }
 
-    /// Decodes the error that a delegate printed. Returns `None` if the output is not an error.
+    /// Decodes the CNI error that a delegate printed. Returns `None` if the output is not a CNI error.
     pub fn read(output: &[u8]) -> Option<Self> {
         let error: serde_json::Value = serde_json::from_slice(output).ok()?;
         let text = |name: &str| {

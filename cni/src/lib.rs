@@ -1,8 +1,9 @@
-//! The CNI plugin `flannel`, which container runtimes execute for each pod. The plugin reads `subnet.env`, builds the configuration of another plugin
-//! (`bridge` by default) and executes that plugin.
+//! The CNI plugin `flannel`, which container runtimes run for each pod. The plugin reads `subnet.env`, builds the
+//! configuration of another plugin, the delegate (`bridge` by default), and runs the delegate.
 //!
-//! [`call`] reads and validates the runtime's input, and [`verbs`] execute the call. The verbs use [`subnet_env`], [`netconf`] (the
-//! delegate's configuration), [`attachment_store`] (which keeps that configuration until DEL) and [`delegate`] (which executes the delegate).
+//! [`call`] reads and validates the runtime's input, and [`verbs`] execute the call. The verbs use [`subnet_env`],
+//! [`netconf`] (builds the delegate's configuration), [`attachment_store`] (keeps this configuration until DEL) and
+//! [`delegate`] (runs the delegate).
 
 pub mod attachment;
 pub mod attachment_store;

@@ -1,4 +1,4 @@
-//! The CNI plugin `flannel`.
+//! The program of the CNI plugin `flannel`.
 
 use std::process::ExitCode;
 

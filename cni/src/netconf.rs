@@ -1,4 +1,4 @@
-//! The configuration for the delegate.
+//! Builds the configuration for the delegate.
 
 use crate::conf::Conf;
 use crate::error::CniError;
@@ -7,10 +7,10 @@ use crate::subnet_env::SubnetEnv;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// Builds the delegate's configuration from the operator's configuration and subnet.env.
+/// Builds the delegate's configuration from the plugin's network configuration and subnet.env.
 ///
 /// # Errors
-/// Returns an error if the operator's configuration has malformed keys, or keys that only flannel may set.
+/// Returns an error if the network configuration has malformed keys, or keys that only flannel may set.
 pub fn build(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     let mut delegate = conf.delegate()?;
     delegate.insert("name".to_owned(), conf.name.as_str().into());
@@ -61,8 +61,8 @@ fn ipam(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     Ok(ipam)
 }
 
-/// Encodes a configuration. Writes whole numbers without fraction and exponent, as Go flannel's plugin does: delegates use Go's decoder, which
-/// refuses `1450.0` and `1e3` for an integer.
+/// Encodes a configuration. Writes whole numbers without fraction and exponent, as Go flannel's plugin does.
+/// Delegates use Go's decoder, which refuses `1450.0` and `1e3` for an integer.
 pub(crate) fn encode(netconf: &Map<String, Value>) -> String {
     Value::Object(object_with_integers(netconf)).to_string()
 }
@@ -150,7 +150,7 @@ mod tests {
         );
     }
 
-    /// Generates numbers with few fraction digits, because the test's JSON reader rounds numbers with more digits.
+    /// Generates JSON lists of random values and of numbers with at most four fraction digits. The test's JSON parser rounds numbers with more digits.
     fn numbers() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             any::<i32>().prop_map(|number| Value::from(f64::from(number) / 16.0)),
@@ -159,7 +159,7 @@ mod tests {
         prop::collection::vec(leaf, 0..4).prop_map(Value::from)
     }
 
-    /// Converts all numbers to floats: JSON has only one kind of number.
+    /// Converts all numbers to floats, because JSON does not distinguish integers from floats.
     fn as_floats(value: Value) -> Value {
         match value {
             Value::Number(number) => number.as_f64().map_or(Value::Null, Value::from),

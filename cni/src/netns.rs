@@ -1,9 +1,9 @@
-//! Protects the host's network namespace from mistakes of the runtime.
+//! Refuses a `CNI_NETNS` that is the host's network namespace, which only a faulty container runtime passes.
 
 use crate::error::{CniError, INVALID_NETNS};
 use std::os::unix::fs::MetadataExt;
 
-/// Checks that a path is not the plugin's own network namespace. Accepts an unreadable path, because the delegate reports such a path.
+/// Checks that a path is not the plugin's own network namespace. Accepts an unreadable path, because the delegate reports an error for an unreadable path.
 ///
 /// # Errors
 /// Returns an error if the path is the plugin's own network namespace.

@@ -1,4 +1,4 @@
-//! Reads the environment and standard input, prints the result, and returns the exit code.
+//! Runs the plugin: reads the environment and standard input, prints the result, and returns the exit code.
 
 use crate::call::Call;
 use crate::delegate::Programs;
@@ -9,12 +9,12 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time for which ADD waits for subnet.env, so that a pod on a starting node needs no second attempt. Runtimes wait for minutes.
+/// Time for which ADD waits for subnet.env, so that a pod on a starting node does not fail. Container runtimes wait several minutes for a plugin.
 const SUBNET_ENV_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum length of a configuration, in bytes. The list of attachments for GC grows with the number of the node's pods.
+/// Maximum length of a network configuration, in bytes. For GC, the configuration lists the attachments of all pods on the node.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
-/// Runs the plugin with this process's environment and standard input.
+/// Executes the call in this process's environment and standard input. Returns the process's exit code.
 pub fn program() -> ExitCode {
     let command = std::env::var_os("CNI_COMMAND")
         .unwrap_or_default()
@@ -33,7 +33,7 @@ pub fn program() -> ExitCode {
     }
 }
 
-/// Executes a call. Sets `cni_version` to the version of the configuration as soon as it is known.
+/// Executes a call. Sets `cni_version` to the CNI version of the configuration if the plugin supports this version.
 fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
     let call = Call::read(command, |name| std::env::var_os(name), stdin)?;
     if version::supported(&call.conf.cni_version).is_ok() {
@@ -58,7 +58,7 @@ fn stdin() -> Result<Vec<u8>, CniError> {
     Ok(text)
 }
 
-/// Prints the version on standard error, for a call without `CNI_COMMAND`.
+/// Prints the plugin's version and the supported CNI versions on standard error, for a call without `CNI_COMMAND`.
 fn about() -> ExitCode {
     let (version, os, arch) = (
         env!("CARGO_PKG_VERSION"),

@@ -1,19 +1,19 @@
-//! Parses the operator's own routes as the reference library does, without unknown fields.
+//! Parses the routes in the operator's `ipam` object as the CNI reference library does. Drops unknown fields.
 
 use crate::error::{CniError, INTERNAL};
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// Fields that the output omits if they are zero.
+/// Fields of a route that the output omits if their value is 0.
 const NUMBERS: [&str; 3] = ["mtu", "advmss", "priority"];
-/// Fields that the output contains even if they are zero.
+/// Fields of a route that the output contains even if their value is 0.
 const OPTIONAL: [&str; 2] = ["table", "scope"];
 
-/// Parses the list of routes.
+/// Parses the value of `routes` in the `ipam` object.
 ///
 /// # Errors
-/// Returns an error if the value is not a list, or if a route is malformed. The error names the malformed route.
+/// Returns an error if `routes` is not a list, or if a route is malformed. The error contains the malformed route.
 pub(crate) fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
     let wrong = |what: &str| CniError::new(INTERNAL, format!("'ipam' routes: {what}"));
     match routes {

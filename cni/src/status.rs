@@ -1,5 +1,6 @@
-//! The daemon's status file next to subnet.env. While the daemon runs, it holds a lock on its status file. Locks work across the PID namespaces of
-//! containers, so an unlocked file belongs to a dead daemon. Go flannel's daemon writes no status file.
+//! Reads the daemon's status file next to subnet.env. While flanneld runs, it holds a lock on its status file. Locks
+//! work across the PID namespaces of containers, so an unlocked status file means that flanneld has ended. Go
+//! flannel's daemon writes no status file.
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -11,28 +12,28 @@ use std::path::{Path, PathBuf};
 
 /// Maximum length of a status file, in bytes.
 const LIMIT: u64 = 64 * 1024;
-/// Maximum number of attempts to read a file that the daemon replaces meanwhile.
+/// Maximum number of attempts to read the status file if flanneld replaces the file during each attempt.
 const MAX_ATTEMPTS: usize = 100;
 
-/// The daemon's state according to its status file.
+/// The state of flanneld according to its status file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Daemon {
-    /// Daemon without a status file.
+    /// The status file does not exist.
     Unknown,
-    /// The daemon is ready.
+    /// flanneld runs and is ready.
     Ready,
-    /// Daemon that is not ready or not running, with the reason.
+    /// flanneld is not ready or not running, for this reason.
     NotReady(String),
 }
 
-/// Returns the path of the status file that belongs to a subnet.env.
+/// Returns the path of the status file that belongs to the given subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".status");
     path.into()
 }
 
-/// Reads the state of the daemon that writes a subnet.env.
+/// Returns the state of the daemon that writes the given subnet.env.
 pub fn of(subnet_file: &Path) -> Daemon {
     let path = path(subnet_file);
     match read(&path) {
@@ -42,11 +43,11 @@ pub fn of(subnet_file: &Path) -> Daemon {
     }
 }
 
-/// Returns the reason why a new pod would not work on this node. Returns `None` if the pod would work, or if the status file does not exist.
+/// Returns the reason why a new pod on this node would have no working network. Returns `None` if a new pod would work, or if the status file does not exist.
 ///
-/// A runtime reports its node as not ready while STATUS fails, and Kubernetes evicts the node's pods minutes
-/// later. Therefore the function ignores an unreachable store or a restarting daemon: the network that pods
-/// need is in the kernel.
+/// While STATUS fails, the container runtime reports its node as not ready, and Kubernetes evicts the node's pods
+/// minutes later. Therefore an unreachable store or a restarting daemon does not make STATUS fail: pods need only the
+/// network in the kernel.
 pub fn obstacle(subnet_file: &Path) -> Option<String> {
     let path = path(subnet_file);
     let exists = |device: &str| nix::net::if_::if_nametoindex(device).is_ok();
@@ -92,22 +93,22 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-/// Returns the likely reason for a missing subnet.env.
+/// Returns the likely reason why subnet.env is missing.
 pub fn why_no_file(subnet_file: &Path) -> String {
     match of(subnet_file) {
         Daemon::Unknown => format!(
-            "flanneld has not written {}: check that the flannel pod runs on this node",
+            "flanneld has not written {}; check that the flannel pod runs on this node",
             subnet_file.display()
         ),
         Daemon::Ready => format!(
-            "flanneld is ready: check that its --subnet-file names {}",
+            "flanneld is ready; check that its --subnet-file names {}",
             subnet_file.display()
         ),
         Daemon::NotReady(why) => why,
     }
 }
 
-/// Reads the status file. Returns the file's text and whether the file's daemon runs, or `None` if the file does not exist.
+/// Reads the status file. Returns the file's text and whether flanneld runs, or `None` if the status file does not exist.
 fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
     for _ in 0..MAX_ATTEMPTS {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -127,7 +128,7 @@ fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
         }
     }
     Err(io::Error::other(
-        "the file was replaced during every attempt to read it",
+        "flanneld replaced the file during every attempt to read it",
     ))
 }
 
@@ -216,7 +217,7 @@ mod tests {
         assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("cannot read")));
     }
 
-    /// A name, the text of the status file, whether the daemon runs, and a part of the obstacle's text.
+    /// The case's name, the text of the status file, whether flanneld runs, and a part of the expected reason.
     type Case = (&'static str, String, bool, Option<&'static str>);
 
     fn cases() -> [Case; 9] {

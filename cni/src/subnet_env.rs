@@ -1,7 +1,7 @@
-//! Reads subnet.env as Go flannel's plugin does, without support for quotes, blanks and comments. Any error is final.
+//! Reads subnet.env as Go flannel's plugin does, without support for quotes, blanks and comments. The reader refuses a file that contains any error.
 //!
-//! The daemon's own reader (`parse` in the crate `run-dir`) accepts more forms and skips unreadable lines, because it recovers the state of an
-//! earlier run. A test compares the plugin's reader with the daemon's reader.
+//! flanneld's own reader (`parse` in the crate `run-dir`) accepts more forms and skips malformed lines, because it
+//! recovers the settings of an earlier run. A test compares the plugin's reader with flanneld's reader.
 
 use crate::error::{CniError, INTERNAL, TRY_AGAIN_LATER};
 use crate::status;
@@ -19,7 +19,7 @@ const LIMIT: u64 = 64 * 1024;
 /// The pause between two attempts to read a missing file.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
-/// The content of subnet.env.
+/// The settings that flanneld writes to subnet.env.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
     /// The networks of `FLANNEL_NETWORK`, then the networks of `FLANNEL_IPV6_NETWORK`.
@@ -30,13 +30,13 @@ pub struct SubnetEnv {
     pub mtu: u32,
     /// Whether `FLANNEL_IPMASQ` is `true`.
     pub ip_masq: bool,
-    /// The values of `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses for pods. Go
-    /// flannel does not write the keys for the last addresses.
+    /// The values of `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses for pods. Go flannel does
+    /// not write these two keys.
     pub range_ends: Vec<IpAddr>,
 }
 
 impl SubnetEnv {
-    /// Returns a placeholder with a documentation subnet (RFC 5737), which no node has.
+    /// Returns a placeholder with a subnet for documentation (RFC 5737), which no node uses.
     pub fn any() -> Self {
         let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(
             std::net::Ipv4Addr::new(192, 0, 2, 0),
@@ -52,33 +52,33 @@ impl SubnetEnv {
     }
 }
 
-/// The error for an unusable subnet.env.
+/// The error for a subnet.env that the plugin cannot use.
 #[derive(Debug)]
 pub struct EnvError {
-    /// The path of the file.
+    /// The path of the subnet.env.
     pub path: PathBuf,
     /// The reason.
     pub fault: Fault,
 }
 
-/// The reason why a subnet.env is unusable.
+/// The reason why the plugin cannot use a subnet.env.
 #[derive(Debug)]
 pub enum Fault {
-    /// The file does not exist.
+    /// The file subnet.env does not exist.
     Absent,
-    /// The file is unreadable.
+    /// The plugin cannot read the file.
     Unreadable(io::Error),
-    /// Path of a directory, a pipe or a device.
+    /// The path is a directory, a pipe or a device.
     Irregular,
-    /// File that is longer than 64 KiB.
+    /// The file is longer than 64 KiB.
     TooLong,
-    /// Key without `=` and without a value.
+    /// A line contains this key but no `=`.
     NoValue(String),
-    /// Value of `FLANNEL_MTU` that is not a 32-bit number.
+    /// The value of `FLANNEL_MTU` is not a 32-bit number.
     Mtu(String),
-    /// Text that is not a network in CIDR notation, or end of a range that is not an address.
+    /// A network is not in CIDR notation, or the end of a range is not an IP address.
     Network(String),
-    /// These keys are missing.
+    /// The file lacks these keys.
     Missing(Vec<&'static str>),
 }
 
@@ -127,7 +127,7 @@ impl std::error::Error for EnvError {
     }
 }
 
-/// Creates the error that the runtime gets.
+/// Creates the error that the plugin reports to the runtime.
 impl From<EnvError> for CniError {
     fn from(error: EnvError) -> Self {
         let msg = format!(
@@ -142,10 +142,11 @@ impl From<EnvError> for CniError {
     }
 }
 
-/// Reads the file. Waits up to `patience` if the file does not exist yet.
+/// Reads and parses subnet.env. Waits up to `patience` if the file does not exist yet.
 ///
 /// # Errors
-/// Returns code 11 with the daemon's reason if the file does not appear in time. Returns code 999 without a wait if the file is unusable.
+/// Returns an error with code 11 and the daemon's reason if the file is still missing after the wait. Returns an
+/// error with code 999 immediately if the file is malformed or unreadable.
 pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
     let deadline = Instant::now() + patience;
     loop {
@@ -170,7 +171,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Reads the file. Follows a symbolic link, because an operator may have created the link. The function does not block on a pipe.
+/// Reads subnet.env. Follows a symbolic link, because an operator may have created the link. Does not block if the path is a pipe.
 fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     let failed = |error: io::Error| {
         if is_absent(&error) {
@@ -262,7 +263,7 @@ fn net(text: &str) -> Result<IpNet, Fault> {
         .map_err(|_| Fault::Network(text.to_owned()))
 }
 
-/// Parses a list of networks. Drops duplicates.
+/// Parses a list of networks that commas separate. Drops duplicates.
 fn nets(text: &str) -> Result<Vec<IpNet>, Fault> {
     let mut found: Vec<IpNet> = Vec::new();
     for one in text.split(',') {

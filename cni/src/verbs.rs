@@ -1,4 +1,4 @@
-//! The verbs of the CNI specification, except VERSION.
+//! Executes the verbs of the CNI specification, except VERSION.
 
 mod add;
 mod check;
@@ -13,11 +13,11 @@ use crate::call::{Call, Verb};
 use crate::error::CniError;
 use crate::{netns, version};
 
-/// Executes a call. Returns the text for standard output.
+/// Executes a call. Returns the text that the plugin must print on standard output.
 ///
 /// # Errors
-/// Returns an error if the version or the network namespace is invalid, or if a file access or the delegate fails. The delegate's own errors keep
-/// their codes.
+/// Returns an error if the CNI version or the network namespace is invalid, or if a file access or the delegate fails. An
+/// error of the delegate keeps the delegate's error code.
 pub fn run(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let version = call.conf.cni_version.as_str();
     match call.verb {

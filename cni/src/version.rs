@@ -1,18 +1,18 @@
-//! Versions of the CNI specification, and the verbs of each version.
+//! Supported versions of the CNI specification, and the first version of each verb.
 
 use crate::error::{CniError, INCOMPATIBLE_VERSION};
 use serde_json::json;
 
-/// The versions that configurations may have, oldest first.
+/// The CNI versions that a configuration may have, oldest first.
 pub const SUPPORTED: [&str; 7] = [
     "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
 ];
-/// The newest supported version.
+/// The newest CNI version that the plugin supports.
 pub const NEWEST: &str = "1.1.0";
-/// The version of a configuration without `cniVersion`.
+/// The CNI version of a configuration without `cniVersion`.
 const OLDEST: &str = "0.1.0";
 
-/// Returns the version of a configuration, or the oldest version if `cni_version` is empty.
+/// Returns the CNI version of a configuration, or the oldest CNI version if `cni_version` is empty.
 pub fn of(cni_version: &str) -> &str {
     if cni_version.is_empty() {
         OLDEST
@@ -21,10 +21,10 @@ pub fn of(cni_version: &str) -> &str {
     }
 }
 
-/// Checks that the plugin supports a configuration's version.
+/// Checks that the plugin supports a configuration's CNI version.
 ///
 /// # Errors
-/// Returns an error that lists the supported versions if the plugin does not support the version.
+/// Returns an error that lists the supported CNI versions if the plugin does not support the configuration's version.
 pub fn supported(cni_version: &str) -> Result<(), CniError> {
     let version = of(cni_version);
     if SUPPORTED.contains(&version) {
@@ -34,10 +34,10 @@ pub fn supported(cni_version: &str) -> Result<(), CniError> {
     Err(CniError::new(INCOMPATIBLE_VERSION, "incompatible CNI versions").details(why))
 }
 
-/// Checks that a configuration's version has a verb.
+/// Checks that the CNI version of a configuration includes a verb.
 ///
 /// # Errors
-/// Returns an error if the verb is newer than the version, or if the plugin does not support the version.
+/// Returns an error if the CNI version does not include the verb, or if the plugin does not support the CNI version.
 pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError> {
     let place = |version: &str| SUPPORTED.iter().position(|known| *known == version);
     // `supported` reports an unknown version as incompatible.
@@ -50,7 +50,7 @@ pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError
     }
 }
 
-/// Returns the JSON reply to VERSION.
+/// Returns the JSON that the plugin prints for VERSION.
 pub fn answer() -> String {
     json!({ "cniVersion": NEWEST, "supportedVersions": SUPPORTED }).to_string()
 }

@@ -1,7 +1,7 @@
-//! Runs our node and a real Go flannel in one cluster. On one node, replaces one implementation with the other and back.
-//! No packet is lost during the replacement, except with wireguard.
+//! Runs nodes of flannel-rs and of Go flannel in one cluster. On one node, replaces Go flannel with flannel-rs and back. The
+//! replacement loses no packet, except with the backend `wireguard`.
 //!
-//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`. Without the path in `GO_FLANNELD`, each test fails.
+//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`. Each test fails if `GO_FLANNELD` names no file.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ use serde_json::Value;
 const GO_FLANNELD: &str = "GO_FLANNELD";
 const SOON: Duration = Duration::from_secs(10);
 const DAMPED: Duration = Duration::from_secs(50);
-/// Deadline in the virtual machine, which is emulated.
+/// Deadline of each wait in the virtual machine, which is slow because it is emulated.
 const IN_THE_VM: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(20);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -69,7 +69,7 @@ fn vm_mixed_cluster_ipip() -> Result<()> {
     mixed(go_flanneld()?, &IPIP, EtcdVersion::V36)
 }
 
-/// Go flannel deletes its device when it exits and creates another one when it starts, so packets are lost meanwhile.
+/// Go flannel deletes its device when it exits and creates another device when it starts, so the node loses packets meanwhile.
 /// The lease keeps its subnet, address, key and port.
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
@@ -156,7 +156,7 @@ struct Bed {
     etcd: Etcd,
     hosts: Vec<Host>,
     go: PathBuf,
-    /// Folder with a key file for each host.
+    /// Folder with a WireGuard key file for each host.
     keys: PathBuf,
     ipv6: bool,
 }
@@ -201,7 +201,7 @@ impl Bed {
             .with_context(|| format!("Go flannel on {}", host.name()))
     }
 
-    /// Returns the key of a host's lease, and the lease's value without `NodeID`.
+    /// Returns the store key of a host's lease, and the lease's value without `NodeID`.
     fn lease(&self, host: &Host) -> Result<(String, Value)> {
         let public = host.v4()?.to_string();
         for entry in self.etcd.client()?.get_prefix(SUBNETS)? {
@@ -216,8 +216,9 @@ impl Bed {
     }
 }
 
-/// Lists all flannel objects in a host's kernel: links with their indexes and MACs, addresses, routes, neighbours, FDB.
-/// The list shows our routes with Go flannel's protocol, because the protocols of flannel-rs and Go flannel differ.
+/// Returns a host's links with their indexes and MACs, its addresses and routes, and flannel's neighbours and FDB entries. The
+/// list shows flannel-rs's routes with Go flannel's route protocol, so that the test can compare the lists of both
+/// programs.
 fn objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
     let routes =
@@ -259,8 +260,8 @@ fn everybody_reaches_everybody(pods: &[Pod], within: Duration) -> Result<()> {
     })
 }
 
-/// Runs two Go nodes and one flannel-rs node, and checks that all pods reach each other. Then one Go node
-/// leaves, and our node removes the state of the departed node.
+/// Runs two Go nodes and one flannel-rs node, and checks that all pods reach each other. Then one Go node leaves,
+/// and the flannel-rs node removes the kernel objects of the departed node.
 fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend, version)?;

@@ -1,6 +1,6 @@
-//! The userspace datapath under load: memory and open files do not grow, and almost no packet is lost.
+//! Tests that the userspace datapath under load does not leak memory or open files, and loses almost no packets.
 //!
-//! The default run is short. `FLANNEL_TEST_SOAK` sets the duration in seconds, and `FLANNEL_TEST_RATE` sets the packets per second (`make soak`).
+//! The default run of the soak test is short. `FLANNEL_TEST_SOAK` sets the duration in seconds, and `FLANNEL_TEST_RATE` sets the packets per second (`make soak`).
 
 #![allow(
     clippy::unwrap_used,
@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 mod starvation;
 
 const STOP: Duration = Duration::from_secs(20);
-/// Limit of the growth of resident memory after the first second under load, in KiB.
+/// Maximum growth of the daemon's resident memory after the first second under load, in KiB.
 const GROWTH: u64 = 2048;
-/// Number of files that may be open briefly: the file of the lease during a refresh, and the files of programs that list rules.
+/// Number of files that the daemon may open briefly: the lease file during a renewal, and the files of programs that list traffic rules.
 const TRANSIENT: usize = 16;
 
 /// Returns a daemon's resident memory in KiB, and its number of open files.
@@ -54,7 +54,7 @@ fn stolen() -> u64 {
 struct Passed {
     sent: u64,
     came: u64,
-    /// Packets lost in seconds without steal time. `disturbed` is the number of seconds with steal time.
+    /// Number of packets lost in the seconds without steal time. `disturbed` is the number of seconds with steal time.
     lost_undisturbed: i64,
     disturbed: u64,
 }

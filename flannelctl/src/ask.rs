@@ -1,4 +1,4 @@
-//! Requests to the daemon of this node through its socket.
+//! Sends requests to this node's daemon through the daemon's Unix socket.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,15 +14,15 @@ use serde::de::DeserializeOwned;
 use terminal::rights;
 use types::Coded;
 
-/// Time limit for a whole response of the daemon.
+/// Time limit for a complete response of the daemon.
 const TIMEOUT: Duration = Duration::from_millis(2900);
 /// Time limit for a probe, which waits for other probes and for replies.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(11);
 /// Time during which a starting or ending daemon may have no socket.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
-/// A path to which the daemon responds at once.
+/// URL path of the health check, to which the daemon responds at once.
 const ALIVE: &str = "/livez";
-/// Pause before the next attempt.
+/// Pause before the next attempt to send a request.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum size of a response, in bytes.
 const LIMIT: usize = 64 * 1024 * 1024;
@@ -30,21 +30,21 @@ const LIMIT: usize = 64 * 1024 * 1024;
 /// Error of a request to the daemon.
 #[derive(Debug)]
 pub(crate) enum AskError {
-    /// No daemon runs. The value is the path of the socket.
+    /// No daemon runs. The variant contains the path of the socket.
     Stopped(PathBuf),
-    /// A running daemon without a socket.
+    /// A running daemon that does not listen on the expected socket.
     Foreign {
         path: PathBuf,
-        /// Descriptions of the processes.
+        /// Descriptions of the daemon's processes.
         who: Vec<String>,
     },
     /// Lack of permission to use the socket.
     Denied(PathBuf),
-    /// No response from the daemon within this time.
+    /// No response from the daemon within the given time.
     Hangs(PathBuf, Duration),
     /// The daemon's refusal of the request, with the reason.
     Refused(String),
-    /// The response is unusable.
+    /// An unusable response.
     BadAnswer { path: PathBuf, what: BadAnswer },
 }
 
@@ -52,15 +52,15 @@ pub(crate) enum AskError {
 #[derive(Debug)]
 pub(crate) enum BadAnswer {
     NoHttp,
-    /// A status code other than 200.
+    /// An HTTP status code other than 200.
     Code {
         code: String,
-        /// The first line of the body.
+        /// The first line of the response's body.
         line: String,
     },
     /// A body that is not the expected JSON document.
     NoDocument(serde_json::Error),
-    /// A document with another schema.
+    /// A document with an unexpected schema.
     Schema {
         theirs: String,
         /// The expected schema.
@@ -136,7 +136,7 @@ impl Coded for BadAnswer {
 impl fmt::Display for BadAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            Self::NoHttp => f.write_str("it is no HTTP"),
+            Self::NoHttp => f.write_str("the answer is not HTTP"),
             Self::Code { code, line } => write!(f, "code {code}: {line}"),
             Self::NoDocument(error) => write!(f, "{error}"),
             Self::Schema { theirs, ours } => {
@@ -147,10 +147,10 @@ impl fmt::Display for BadAnswer {
     }
 }
 
-/// Reads the daemon's document. With `rows`, the daemon also asks other nodes for their verdicts.
+/// Reads the state of this node from the daemon. With `rows`, the daemon also requests the other nodes' verdicts on their peers.
 ///
 /// # Errors
-/// Returns an error if the daemon does not respond or the response is not the document.
+/// Returns an error if the daemon does not respond or sends an unexpected response.
 pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
     let path = api_socket::path(subnet_file);
     let target = if rows {
@@ -172,7 +172,7 @@ pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
     document(&answer, doctor::finding::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// Reads the comparison of the desired and actual kernel state.
+/// Reads the daemon's comparison of the desired and actual kernel state.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond or cannot read the kernel state.
@@ -304,7 +304,7 @@ fn absent(subnet_file: &Path, path: &Path) -> AskError {
     }
 }
 
-/// Splits a response into head and body.
+/// Splits an HTTP response into head and body.
 fn split(answer: &[u8]) -> Result<(String, &[u8]), BadAnswer> {
     let end = answer
         .windows(4)
@@ -329,7 +329,7 @@ fn code(head: &str) -> &str {
     head.split(' ').nth(1).unwrap_or_default()
 }
 
-/// Decodes the document in a response and checks its schema.
+/// Decodes the JSON document in a response, and checks the document's schema.
 fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, BadAnswer> {
     #[derive(Deserialize)]
     struct Named {
@@ -385,8 +385,8 @@ mod tests {
             "n"
         );
         for (wrong, why) in [
-            (String::new(), "no HTTP"),
-            ("HTTP/1.0 200 OK\r\n".to_owned(), "no HTTP"),
+            (String::new(), "not HTTP"),
+            ("HTTP/1.0 200 OK\r\n".to_owned(), "not HTTP"),
             (format!("HTTP/1.0 404 Not Found\r\n\r\n{}", good()), "404"),
             ("HTTP/1.0 200 OK\r\n\r\n{".to_owned(), "EOF"),
             ("HTTP/1.0 200 OK\r\n\r\n{}".to_owned(), "missing field"),

@@ -21,10 +21,10 @@ use report::Report;
 use terminal::out;
 use terminal::rights;
 
-/// The objects to remove, and the safeguards.
+/// Options of `flannelctl cleanup`: the objects to remove, and the safeguards.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only prints what cleanup would remove.
+    /// Only lists the objects that cleanup would remove.
     #[arg(long)]
     dry_run: bool,
     /// Proceeds even while flanneld runs on this node and restores the removed objects.
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// The subnet.env of flanneld if it is not /run/flannel/subnet.env; cleanup also removes this file.
     #[arg(long, value_name = "FILE", env = "FLANNELD_SUBNET_FILE")]
     subnet_file: Option<PathBuf>,
-    /// The protocol number that marks flannel's routes, as given to flanneld.
+    /// The protocol number of flannel's routes, equal to flanneld's --route-protocol.
     #[arg(long, value_name = "NUMBER", env = "FLANNELD_ROUTE_PROTOCOL", default_value_t = 241, value_parser = clap::value_parser!(u8).range(5..))]
     route_protocol: u8,
     /// Also removes the CNI plugin's bridge cni0 and the plugin's files: pods on this node lose their network.
@@ -108,7 +108,7 @@ async fn clean(args: &Args) -> Result<()> {
     report.end()
 }
 
-/// Reports daemons that serve other networks. Returns an error if a daemon serves this network, unless `--force` or `--dry-run` is set.
+/// Reports daemons that serve other networks. Returns an error if a daemon serves the network of this cleanup, unless `--force` or `--dry-run` is set.
 fn require_no_daemon(
     args: &Args,
     subnet_files: &[PathBuf],
@@ -136,7 +136,7 @@ fn require_no_daemon(
             ));
         } else if !args.force {
             bail!(
-                "flanneld runs here ({who}) and would restore everything: stop it first (systemctl disable --now flanneld), or use --force"
+                "flanneld runs here ({who}) and would restore everything; stop flanneld first (systemctl disable --now flanneld), or use --force"
             );
         }
     }
@@ -186,7 +186,7 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
         // With the whole address space, cleanup would treat every route as flannel's.
         ensure!(
             network.prefix_len() > 0,
-            "--network={named}: give a network such as 10.244.0.0/16"
+            "--network={named} contains every address; give a network such as 10.244.0.0/16"
         );
         if !known.iter().any(|known| known.network == network) {
             known.push(FlannelNetwork {
@@ -213,10 +213,11 @@ fn usual_length(network: &IpNet) -> Result<u8> {
     } else {
         config.pools.v6()
     };
-    pool.context("the network has no pool").map(|pool| pool.len)
+    pool.context("the network has no pool of subnets")
+        .map(|pool| pool.len)
 }
 
-/// Removes routes and devices from the kernel.
+/// Removes flannel's routes and devices from the kernel.
 async fn kernel(evidence: &Evidence, report: &mut Report) {
     let mut kernel = match NetlinkKernel::open() {
         Ok(kernel) => kernel,

@@ -1,4 +1,4 @@
-//! Tables whose columns are as wide as their contents.
+//! Renders tables in which each column is as wide as its longest cell.
 
 use types::printable;
 
@@ -7,7 +7,7 @@ use terminal::screen::{Screen, Style};
 /// Gap between two columns, and indent of a note on a separate line.
 const GAP: &str = "  ";
 
-/// A cell with an optional style.
+/// A table cell: a text with an optional style.
 pub(crate) type Cell = (String, Option<Style>);
 
 /// Returns a cell without a style.
@@ -15,7 +15,7 @@ pub(crate) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), None)
 }
 
-/// Renders a table with a line of headings. A row may have one more cell than the headings; this cell is a note.
+/// Renders a table with a line of headings. A row may have a note as an additional last cell, which has no heading.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
     fitted(headings, &[], rows, screen)
 }
@@ -45,7 +45,7 @@ pub(crate) fn fitted(
         .join("\n")
 }
 
-/// Returns the cells of a row with control characters escaped.
+/// Escapes the control characters in the cells of a row.
 fn printed(headings: &[&str], row: &[Cell]) -> Vec<Cell> {
     let printed = |(column, (text, style)): (usize, &Cell)| {
         let text = match headings.get(column) {
@@ -70,7 +70,7 @@ fn longest(rows: &[Vec<Cell>], column: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// Returns the columns that fit into a terminal of this width, in order.
+/// Returns the indexes of the columns that fit into a terminal of width `width`, from left to right.
 fn fitting(
     headings: &[&str],
     widths: &[usize],

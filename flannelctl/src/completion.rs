@@ -10,16 +10,16 @@ use clap_complete::Shell;
 
 use terminal::out;
 
-/// The shell, and the program.
+/// Options of `flannelctl completion`: the shell, and optionally one program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The shell.
     shell: Shell,
-    /// Prints only the completions of this program, as needed for a file in a completion directory.
+    /// Prints only this program's completions, for a file in a completion directory.
     program: Option<Program>,
 }
 
-/// The destination of manual pages.
+/// Options of `flannelctl man`: the directory for the manual pages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
     /// The directory for the manual pages, such as /usr/local/share/man/man8.
@@ -41,7 +41,7 @@ impl Program {
         }
     }
 
-    /// Returns the completion script. `own` is flannelctl's command line.
+    /// Returns the program's completion script for a shell. `own` is the definition of flannelctl's command line.
     fn script(self, shell: Shell, own: &clap::Command) -> Vec<u8> {
         let mut command = match self {
             Program::Flanneld => options::completion(),
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Returns the completions that bash offers for the last of these words.
+    /// Returns the completions that bash offers for the last word in `words`.
     fn offered(words: &[&str]) -> Vec<String> {
         let (last, before) = (words.last().unwrap(), words.get(words.len() - 2).unwrap());
         let scripts =

@@ -16,10 +16,10 @@ use crate::store;
 /// URL of the status page unless `--status-port` is set.
 const DEFAULT_URL: &str = "http://127.0.0.1:8474/";
 
-/// The node, and whether to open its status page.
+/// Options of `flannelctl dashboard`: the node, and whether to open the node's status page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only prints the address, even if a browser could open it.
+    /// Only prints the status page's address, even if a browser could open the page.
     #[arg(long)]
     print: bool,
     #[command(flatten)]
@@ -80,7 +80,7 @@ impl Page {
         port.unwrap_or_default()
     }
 
-    /// Returns the address, and the command that reaches it from another machine. `pod` is the pod in which this program runs.
+    /// Returns the status page's address, and the command with which another machine reaches the page. `pod` is the pod in which this program runs.
     fn text(&self, pod: Option<&str>) -> String {
         let (url, port, node) = (&self.url, self.port(), &self.node);
         let tunnel = match pod {
@@ -104,13 +104,13 @@ fn hostname() -> String {
         .unwrap_or_default()
 }
 
-/// Returns whether a program listens at this URL of this host.
+/// Returns whether a program on this host listens at the URL.
 fn is_served(url: &str) -> bool {
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     std::net::TcpStream::connect(address).is_ok()
 }
 
-/// Returns whether this user has a screen and may start a browser on it.
+/// Returns whether this user has a graphical display on this host and may start a browser.
 fn can_open() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let has_screen = is_set("DISPLAY") || is_set("WAYLAND_DISPLAY");

@@ -16,7 +16,7 @@ use crate::place::Place;
 /// Exit code for a finding of severity `broken`.
 const BROKEN: u8 = 3;
 
-/// The options of the doctor.
+/// Options of `flannelctl doctor`: the nodes to diagnose, and the output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also prints findings that other findings explain, and each check with an unknown result.
@@ -37,10 +37,10 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the report. Exits with [`BROKEN`] for a finding of severity `broken` or, with `--strict`, for any finding.
+/// Prints the doctor's report. Exits with [`BROKEN`] for a finding of severity `broken` or, with `--strict`, for any finding.
 ///
 /// # Errors
-/// Returns an error if the daemon refuses to respond, or if all checks are unknown.
+/// Returns an error if the daemon refuses to respond, or if all checks have an unknown result.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.cluster.run_on_node()? {
         return Ok(code);
@@ -77,7 +77,7 @@ fn report(args: &Args) -> Result<Report> {
     Ok(report)
 }
 
-/// Prints the findings of all nodes. The exit code is the same as for one node.
+/// Prints the findings of all nodes. The exit code has the same meaning as for one node.
 ///
 /// # Errors
 /// Returns an error if neither the cluster's API nor this node's daemon responds.

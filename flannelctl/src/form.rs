@@ -8,7 +8,7 @@ use serde::Serialize;
 use terminal::out;
 use terminal::screen::Screen;
 
-/// Pause between two rounds of `--watch`.
+/// Pause between two outputs of `--watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The output format.
@@ -26,10 +26,10 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Prints a document, or its text for people. `text` takes a flag: whether the text has to contain all known details.
+    /// Prints a document, or its text for people. `text` renders the document; its second parameter is whether the text must contain all known details.
     ///
     /// # Errors
-    /// Returns an error if the document cannot be written in this output format.
+    /// Returns an error if serialising the document in this output format fails.
     pub(crate) fn print<D: Serialize>(
         self,
         document: &D,
@@ -54,7 +54,7 @@ impl Form {
 /// Prints a document as JSON.
 ///
 /// # Errors
-/// Returns an error if the document cannot be written as JSON.
+/// Returns an error if serialising the document as JSON fails.
 pub(crate) fn print(document: &impl Serialize) -> Result<()> {
     out::document(&serde_json::to_string_pretty(document)?);
     Ok(())
@@ -62,11 +62,11 @@ pub(crate) fn print(document: &impl Serialize) -> Result<()> {
 
 /// Prints a document once, or with `--watch` repeatedly until standard output is closed. Returns the last document.
 ///
-/// With `--watch`, an error after the first round does not end the command: the function prints the error and
+/// With `--watch`, an error after the first output does not end the command: the function prints the error and
 /// continues. A restarting daemon does not respond for a while.
 ///
 /// # Errors
-/// Returns an error if the document cannot be read in the first round, or cannot be written in this output format.
+/// Returns an error if the first read of the document fails, or if serialising the document in this output format fails.
 pub(crate) fn watched<D: Serialize>(
     watch: bool,
     form: Form,

@@ -1,4 +1,4 @@
-//! Access to a Kubernetes cluster through the kubeconfig that kubectl uses: lists flannel's pods and runs commands in them.
+//! Accesses a Kubernetes cluster through kubectl's kubeconfig, lists flannel's pods, and runs commands in the pods.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,15 +17,15 @@ use types::Coded;
 
 /// Label of flannel's pods in the manifests of flannel-rs and Go flannel.
 const LABEL: &str = "app=flannel";
-/// Namespace in the manifests, for a user without permission to list the pods of all namespaces.
+/// Namespace of flannel's pods in the manifests, for a user who may not list the pods of all namespaces.
 const NAMESPACE: &str = "kube-flannel";
 /// Name of the daemon's container.
 const CONTAINER: &str = "kube-flannel";
-/// Time limit for a list from the API.
+/// Time limit for a list request to the API.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the output of a command, in bytes.
 const LIMIT: u64 = 24 << 20;
-/// Status code with which the API refuses a request.
+/// HTTP status code with which the API refuses a request for lack of permission.
 const FORBIDDEN: u16 = 403;
 
 /// Which cluster.
@@ -59,7 +59,7 @@ impl ClusterFlags {
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    /// The URL of the API, for messages.
+    /// URL of the API, for error messages.
     server: String,
 }
 
@@ -83,7 +83,7 @@ impl Cluster {
     }
 }
 
-/// File name with which kubectl runs this program as `kubectl flannel`.
+/// File name by which kubectl finds this program for `kubectl flannel`.
 const PLUGIN: &str = "kubectl-flannel";
 
 /// Returns whether kubectl runs this program as its plugin.
@@ -109,16 +109,16 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
         Some(file) if !file.exists() => bail!("the kubeconfig {} does not exist", file.display()),
         Some(file) => Kubeconfig::read_from(file).map_err(|_| {
             anyhow!(
-                "cannot read {} as a kubeconfig: check it with kubectl --kubeconfig={} config view",
+                "cannot read {} as a kubeconfig; check the file with kubectl --kubeconfig={} config view",
                 file.display(),
                 file.display()
             )
         })?,
         None if !has_kubeconfig() => bail!(
-            "no kubeconfig found: set --kubeconfig or KUBECONFIG; on a control plane of kubeadm, use /etc/kubernetes/admin.conf"
+            "no kubeconfig found; set --kubeconfig or KUBECONFIG; on a control plane of kubeadm, use /etc/kubernetes/admin.conf"
         ),
         None => Kubeconfig::read()
-            .map_err(|_| anyhow!("cannot use the kubeconfig: check it with kubectl config view"))?,
+            .map_err(|_| anyhow!("cannot use the kubeconfig; check the file with kubectl config view"))?,
     };
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
@@ -131,13 +131,13 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
     let config = Config::from_custom_kubeconfig(config, &options)
         .await
         .map_err(|_| {
-            anyhow!("the kubeconfig has no server for {named}: list the contexts with kubectl config get-contexts")
+            anyhow!("the kubeconfig has no server for {named}; list the contexts with kubectl config get-contexts")
         })?;
     let server = config.cluster_url.to_string();
     let server = server.trim_end_matches('/').to_owned();
     if config.proxy_url.is_some() {
         bail!(
-            "the kubeconfig sets a proxy for {server}, which flannelctl cannot use: run flannelctl doctor in each pod with kubectl exec"
+            "the kubeconfig sets a proxy for {server}, which flannelctl cannot use; run flannelctl doctor in each pod with kubectl exec"
         );
     }
     let client = Client::try_from(config)
@@ -185,10 +185,10 @@ pub(crate) fn is_running(pod: &Pod) -> bool {
     phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// Returns the pod on a node.
+/// Returns flannel's pod on a node.
 ///
 /// # Errors
-/// If this node has no pod, the error names the nodes that have a pod.
+/// If `node` has no flannel pod, returns an error that names the nodes with a flannel pod.
 pub(crate) fn on_node<'a>(pods: &'a BTreeMap<String, Pod>, node: &str) -> Result<&'a Pod> {
     pods.get(node).with_context(|| {
         let names: Vec<&str> = pods.keys().map(String::as_str).collect();
@@ -205,11 +205,11 @@ pub(crate) struct Printed {
     pub(crate) error: String,
     /// The API's message about the end of the command.
     pub(crate) message: String,
-    /// The exit code; 1 if it is unknown.
+    /// Exit code of the command; 1 if the API reports no exit code.
     pub(crate) code: u8,
 }
 
-/// Returns the exit code in a status of the API: 0 for success, and 1 if a failure has no code.
+/// Returns the command's exit code from the API's `Status` object: 0 for success, and 1 if a failure has no exit code.
 fn exit_code(status: &Status) -> u8 {
     if status.status.as_deref() == Some("Success") {
         return 0;
@@ -261,9 +261,9 @@ pub(crate) async fn exec(
 /// Error of a command in a pod.
 #[derive(Debug)]
 pub(crate) enum PodError {
-    /// Lack of permission to run commands in pods of this namespace.
+    /// Lack of permission to run commands in pods of the named namespace.
     Forbidden(String),
-    /// Refusal of the command by the API server, with this status code.
+    /// Refusal of the command by the API server, with the HTTP status code.
     Refused(u16),
     /// A failed request to the API server.
     Api(kube::Error),
@@ -283,11 +283,11 @@ pub(crate) enum PodError {
     },
     /// A command that printed no output.
     Silent(String),
-    /// Output of the command that is not a report.
+    /// A command whose output is not a report.
     NoReport(String),
-    /// A report with another schema.
+    /// A report with an unexpected schema.
     Schema(String),
-    /// No response from the pod within this time.
+    /// No response from the pod within the given time.
     Timeout(Duration),
 }
 
@@ -312,11 +312,11 @@ impl fmt::Display for PodError {
         types::problem::text(f, self, |f| match self {
             Self::Forbidden(namespace) => write!(
                 f,
-                "this user may not create pods/exec in the namespace {namespace}: request that permission"
+                "this user may not create pods/exec in the namespace {namespace}; request that permission"
             ),
             Self::Refused(code) => write!(
                 f,
-                "the API server did not run the command (code {code}): check that the API server can reach the kubelet of the node"
+                "the API server did not run the command (code {code}); check that the API server can reach the kubelet of the node"
             ),
             Self::Api(error) => {
                 write!(f, "request to the API server failed: {}", first_line(error))

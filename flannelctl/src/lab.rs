@@ -12,7 +12,7 @@ use terminal::rights;
 /// Name of the program that builds the lab.
 const PROGRAM: &str = "flannel-lab";
 
-/// Replaces this process with flannel-lab, with the same options, which clap has already checked.
+/// Replaces this process with flannel-lab, and passes on the options, which clap has already checked.
 pub(crate) fn run() -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     // Skips the name of this program and that of the subcommand.
@@ -27,7 +27,7 @@ pub(crate) fn run() -> Result<()> {
     let error = Command::new(&program).args(options).exec();
     if error.kind() == ErrorKind::NotFound {
         bail!(
-            "cannot find {PROGRAM} in {} or in PATH: install it next to flannelctl with `make install`, or build it with `cargo build -p {PROGRAM}`",
+            "cannot find {PROGRAM} in {} or in PATH; install it next to flannelctl with `make install`, or build it with `cargo build -p {PROGRAM}`",
             own.parent().unwrap_or(&own).display()
         );
     }

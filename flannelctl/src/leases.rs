@@ -22,10 +22,10 @@ use terminal::out;
 use terminal::screen::{Screen, Style};
 use types::Family;
 
-/// Schema of the JSON list.
+/// Name and version of the JSON format of the list of leases.
 const SCHEMA: &str = "flannel.leases/1";
 
-/// The options of the list.
+/// Options of `flannelctl leases`: the store, and the output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also shows when each holder was last seen and when its lease expires; sends one request to etcd per lease.
@@ -109,7 +109,7 @@ impl Keys {
     }
 }
 
-/// Notes on problems of leases, by key.
+/// Notes on problems of leases, by the lease's store key.
 type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 
 /// Returns the notes on all leases: [`observed`] problems and, if the network configuration is known, the reasons why admission refuses a lease.
@@ -136,8 +136,8 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
 
 /// Returns the notes on one lease.
 ///
-/// Repeats the comparison of subnets, addresses and identities with older leases, because admission does not cover all cases. Admission needs
-/// a configuration, does not judge unreadable values, and lets nodes share an address.
+/// Repeats admission's comparisons with older leases, because admission does not cover all cases. Admission needs the
+/// network configuration, ignores unreadable values, and lets several nodes share an address.
 fn observed(
     item: &Item,
     older: &[&Item],
@@ -169,7 +169,7 @@ fn observed(
         notes.push(format!("same MAC or key as {}", other.subnets));
     }
     if item.node().is_some_and(|node| node.contested) {
-        notes.push("two daemons wrote it".to_owned());
+        notes.push("two daemons wrote the lease".to_owned());
     }
     notes
 }
@@ -190,7 +190,7 @@ fn share_identity(one: &Item, other: &Item) -> bool {
         .any(|identity| own.contains(identity))
 }
 
-/// Returns the leases that admission refuses on every node, except for reasons with a separate note.
+/// Returns the leases that admission refuses on every node, except leases for which [`observed`] adds a separate note.
 fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     let terms = Terms {
         config: config.clone(),
@@ -206,7 +206,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     refused
 }
 
-/// Returns the reason why a value is unreadable; `None` for a readable value.
+/// Returns the reason why a lease's value is unreadable; `None` for a readable value.
 pub(crate) fn unreadable(item: &Item) -> Option<String> {
     let reason = || {
         subnet_lease::wire::parse_value(&item.entry.value)
@@ -220,7 +220,7 @@ pub(crate) fn unreadable(item: &Item) -> Option<String> {
         .then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Returns the MACs or public keys as written in the lease, IPv4 first.
+/// Returns the VTEP MACs or WireGuard public keys in the spelling of the lease, IPv4 first.
 fn macs(item: &Item) -> Vec<String> {
     let data = item
         .attrs
@@ -274,7 +274,7 @@ fn state(item: &Item, sign: Option<&Liveness>) -> String {
     parts.join(", ")
 }
 
-/// Returns the cells and notes of each key.
+/// Returns the table cells and the note for each store key.
 fn rows(
     keys: &Keys,
     signs: &BTreeMap<String, Liveness>,
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn keys_have_a_line_each_with_notes() {
         let lines = text(&BTreeMap::new());
-        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, but this network uses vxlan: restart flanneld on that node";
+        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, but this network uses vxlan; restart flanneld on that node";
         assert!(
             lines[0].starts_with(&format!(
                 "10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}"
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(lines.len(), 6);
     }
 
-    /// The last letter of a key has bits that decoding ignores. `flannelctl leases` shows the note on a
+    /// The last base64 letter of a key has bits that decoding ignores. `flannelctl leases` shows the note on a
     /// duplicate key even if the nodes share an address, as behind NAT.
     #[test]
     fn duplicate_key_is_noted_in_any_spelling() {
@@ -554,7 +554,7 @@ mod tests {
         assert!(document[1]["unreadable"].is_string() && document[5]["unreadable"].is_string());
     }
 
-    /// The schema lists exactly the printed fields.
+    /// The JSON schema lists exactly the fields that `flannelctl leases` prints.
     #[test]
     fn the_schema_describes_the_list() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/leases.json");

@@ -3,7 +3,7 @@
 #![deny(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "the store's texts are foreign: `out` makes them printable"
+    reason = "other hosts write the store's texts, so `out` makes the texts printable"
 )]
 
 mod ask;
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help or version with colours, or the error about the command line, which may contain any characters.
+/// Prints help or version with colours. Prints an error about the command line in printable form, because the command line may contain any characters.
 fn complain_of_usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         out::note(error.render().to_string().trim_end());

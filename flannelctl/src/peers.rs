@@ -19,21 +19,22 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
-/// Basic time limit for the verdicts of other nodes. The daemon asks a hundred nodes per second, so each node adds [`ROW_TIMEOUT`].
+/// Base of the time limit for the reports of other nodes. The daemon requests the reports of a hundred nodes per
+/// second, so each node adds [`ROW_TIMEOUT`] to the time limit.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
 const ROW_TIMEOUT: Duration = Duration::from_millis(20);
-/// Pause between two reads of the verdicts.
+/// Pause between two requests to the daemon for the reports.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
-/// Time after which a terminal shows the number of missing nodes.
+/// Time after which flannelctl shows on a terminal how many reports are missing.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
-/// The options of the list of peers.
+/// Options of `flannelctl peers`: scope and format of the list.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also fetches every other node's report about its peers.
     #[arg(long)]
     all: bool,
-    /// Repeats every two seconds, until Ctrl-C.
+    /// Repeats the output every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     /// Format of the output.
@@ -45,7 +46,7 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the peers, repeatedly with `--watch`. Exits with [`BROKEN`] if packets to a peer are lost.
+/// Prints the peers, repeatedly with `--watch`. Exits with [`BROKEN`] if all packets to a peer get lost.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond or its response is unusable.
@@ -132,7 +133,7 @@ fn document(node: Node, all: bool) -> Peers {
     peers
 }
 
-/// Returns whether packets to a peer are lost.
+/// Returns whether all packets to at least one peer get lost.
 fn is_broken(peers: &Peers) -> bool {
     peers
         .peers

@@ -1,4 +1,4 @@
-//! The options that select a daemon, by its subnet.env.
+//! The option that selects a daemon by the path of the daemon's subnet.env.
 
 use std::path::PathBuf;
 

@@ -17,7 +17,7 @@ use crate::status::BROKEN;
 use terminal::out;
 use terminal::screen::Screen;
 
-/// The target, and the output format.
+/// Options of `flannelctl probe`: the target, and the output format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A peer (name, subnet or address), a pod's address, or a TCP port of any host or Service.
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Makes the daemon probe the target, and shows the target on a terminal meanwhile.
+/// Makes the daemon probe the target, and shows the target on a terminal until the daemon responds.
 fn asked(args: &Args, screen: Screen) -> Result<Probe> {
     let waits = args.output.is_text() && screen.is_terminal();
     if waits {

@@ -16,7 +16,7 @@ use node_api::facts::span;
 use subnet_lease::manager::Liveness;
 use terminal::out;
 
-/// The lease, and the safeguards.
+/// Options of `flannelctl release`: the lease, and the safeguards.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The key (10.5.34.0-24), the subnet (10.5.34.0/24) or the node of the lease.
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         if store.is_of_nodes() && !args.force {
             bail!(
-                "a Node's lease ends with the Node: delete the Node with `kubectl delete node`; --force removes flannel's mark from the Node"
+                "a Node's lease ends with the Node; delete the Node with `kubectl delete node`; --force removes flannel's mark from the Node"
             );
         }
         if !args.yes && !agreed()? {
@@ -94,7 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Finds an entry by its key, by one of its subnets, or by its node's name. Also accepts a key as `flannelctl leases` prints it, if only one key matches.
+/// Finds an entry by its key, by one of its subnets, or by its node's name. Also accepts a key in the escaped form
+/// that `flannelctl leases` prints, if only one key matches.
 pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted
         .rsplit_once("subnets/")
@@ -166,7 +167,7 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
 }
 
-/// Returns the reason why the holder may be alive; `None` if the holder has been silent for long enough.
+/// Returns the reason why the lease's holder may be alive; `None` if the holder is probably gone.
 fn alive(item: &Item, sign: &Liveness) -> Option<String> {
     let remedy = "stop flanneld on the holder first: a running daemon restores its lease at once";
     match (item.node(), sign.heard) {
@@ -183,7 +184,7 @@ fn alive(item: &Item, sign: &Liveness) -> Option<String> {
 /// Asks on the terminal whether to delete the lease.
 fn agreed() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("cannot ask for confirmation without a terminal: use --yes to delete the lease");
+        bail!("cannot ask for confirmation without a terminal; use --yes to delete the lease");
     }
     out::begin("Delete it? [y/N] ");
     let mut answer = String::new();

@@ -8,12 +8,12 @@ use terminal::out;
 use crate::kubernetes::{self, Cluster, ClusterFlags, PodError, is_kubectls_plugin};
 use crate::store;
 
-/// Time limit for a command in a pod. Commands have their own time limits, and the time limit of a probe is the longest.
+/// Time limit for a command in a pod. Commands have their own time limits, and `flannelctl probe` has the longest time limit.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
-/// Flags that this process does not pass on to the pod. Each flag has a value.
+/// Flags that this process does not pass on to the pod. Each flag takes a value.
 const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];
 
-/// The node on which a command runs.
+/// Options that select the Kubernetes node on which a command runs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RemoteFlags {
     /// Runs the command in flannel's pod on this Kubernetes node; needs a kubeconfig.
@@ -38,7 +38,7 @@ impl RemoteFlags {
     /// Returns an error if the flags name a cluster but no node.
     pub(crate) fn named(&self) -> Result<Option<&str>> {
         if self.node.is_none() && (self.cluster.is_named() || is_kubectls_plugin()) {
-            bail!("the options name a cluster but no node: add --node");
+            bail!("the options name a cluster but no node; add --node");
         }
         Ok(self.node.as_deref())
     }
@@ -56,13 +56,13 @@ impl RemoteFlags {
 pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<ExitCode>> {
     let Some(node) = node else {
         if flags.is_named() || is_kubectls_plugin() {
-            bail!("the options name a cluster but no node: add --node");
+            bail!("the options name a cluster but no node; add --node");
         }
         return Ok(None);
     };
     let words = without_own(std::env::args().skip(1));
     if words.iter().any(|word| word == "--watch") {
-        bail!("--watch works only on this node: run `watch flannelctl … --node {node}`");
+        bail!("--watch works only on this node; run `watch flannelctl … --node {node}`");
     }
     let command: Vec<&str> = std::iter::once("flannelctl")
         .chain(words.iter().map(String::as_str))

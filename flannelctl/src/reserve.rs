@@ -14,7 +14,7 @@ use crate::release::find;
 use crate::store;
 use terminal::out;
 
-/// The subnet, and the node that receives the subnet.
+/// Options of `flannelctl reserve`: the subnet, and the node that receives the subnet.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Lease to keep permanently (key, subnet or node); with --address, a free subnet (10.5.34.0/24) or key.
@@ -82,7 +82,7 @@ fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
         .with_context(|| format!("{} names no subnet", entry.key))?;
     ensure!(
         item.attrs.is_some(),
-        "cannot read {}: correct or release it first",
+        "cannot read {}; correct or release the lease first",
         item.entry.key
     );
     if item.reserved() {
@@ -110,7 +110,7 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
         };
         ensure!(
             !taken,
-            "--address names two addresses of one family: give at most one for each family"
+            "--address names two addresses of one family; give at most one for each family"
         );
     }
     if let Some(item) = keys
@@ -119,7 +119,7 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
         .find(|item| item.subnets.overlaps(&subnets))
     {
         bail!(
-            "{subnets} overlaps {}, {}: release the other lease first, or choose another subnet",
+            "{subnets} overlaps {}, {}; release the other lease first, or choose another subnet",
             item.subnets,
             holder_clause(item)
         );
@@ -129,7 +129,7 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
             .any(|address| args.address.contains(&address))
     }) {
         bail!(
-            "the node with this address has {} already, {}: keep that lease with `flannelctl reserve {}`",
+            "the node with this address has {} already, {}; keep that lease with `flannelctl reserve {}`",
             item.subnets,
             holder_clause(item),
             wire::render_key(&item.subnets)
@@ -150,7 +150,7 @@ fn holder_clause(item: &Item) -> String {
     }
 }
 
-/// Parses a key, or one subnet without host bits.
+/// Parses a lease's key, or a single subnet without host bits.
 fn subnets(text: &str) -> Option<Subnets> {
     let text = text.rsplit_once("subnets/").map_or(text, |(_, key)| key);
     wire::parse_key(text).or_else(|| match text.parse().ok()? {

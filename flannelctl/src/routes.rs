@@ -12,14 +12,14 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
-/// The options of the comparison.
+/// Options of `flannelctl routes`: scope and format of the comparison.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Lists every object. Without this flag, flannelctl prints only the number of routes to this node's
-    /// pods, and of objects in sync if more than 30 are in sync.
+    /// Lists every object. Without this flag, flannelctl prints only the number of routes to this node's pods.
+    /// If more than 30 objects are in sync, flannelctl also prints only their number.
     #[arg(long)]
     all: bool,
-    /// Repeats every two seconds, until Ctrl-C.
+    /// Repeats the output every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     /// Format of the output.
@@ -31,7 +31,8 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the comparison, repeatedly with `--watch`. Exits with [`BROKEN`] if the kernel is not in sync.
+/// Prints the comparison of the desired and actual kernel state, repeatedly with `--watch`. Exits with [`BROKEN`] if
+/// an object or the traffic rules are not in sync, or if an object conflicts.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond or cannot read the kernel state.

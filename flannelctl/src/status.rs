@@ -15,16 +15,16 @@ use crate::form::{self, Form};
 use crate::place::Place;
 use crate::remote::RemoteFlags;
 
-/// Exit code for a fault.
+/// Exit code for a fault that an operator has to fix.
 pub(crate) const BROKEN: u8 = 3;
 
-/// The daemon, and the output format.
+/// Options of `flannelctl status`: the daemon, and the output format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
-    /// Repeats every two seconds, until Ctrl-C.
+    /// Repeats the output every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Access to the store of leases, selected by the daemon's flags and variables.
+//! Accesses the store of leases that the daemon's flags and environment variables select.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use types::Subnets;
 
 /// Time limit for the first response of a store.
 const TIMEOUT: Duration = Duration::from_millis(2500);
-/// Maximum number of concurrent requests.
+/// Maximum number of concurrent requests to the store.
 const MAX_REQUESTS: usize = 16;
 
-/// Opens the store that the flags name, without a connection or a read.
+/// Opens the store that the flags name, but does not connect or read yet.
 ///
 /// # Errors
 /// Returns an error that lists every mistake in the flags, as flanneld does.
@@ -43,7 +43,7 @@ fn lines(mistakes: &[Mistake], between: &str) -> String {
 pub(crate) struct Store(Box<dyn LeaseStore>);
 
 impl Store {
-    /// Describes the location of the leases.
+    /// Returns the location of the leases in the store, as text for messages.
     pub(crate) fn place(&self) -> String {
         self.0.place()
     }
@@ -53,7 +53,7 @@ impl Store {
         self.0.nature().of_nodes
     }
 
-    /// Returns whether each read of a holder's liveness is a request to a server.
+    /// Returns whether flannelctl needs a separate request to a server for the liveness of each holder.
     pub(crate) fn asks_a_server(&self) -> bool {
         self.0.nature().asks_a_server
     }
@@ -91,7 +91,7 @@ impl Store {
         Ok(self.0.config().await?)
     }
 
-    /// Reads the time of the last sign of life from a key's holder, and the time at which the holder's lease ends.
+    /// Reads the time when a key's holder was last seen, and the time at which the holder's lease ends.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -109,7 +109,7 @@ impl Store {
         self.0.liveness(&item.entry).await.with_context(failed)
     }
 
-    /// Reads the liveness of many holders, by key. See [`Store::sign`].
+    /// Reads for many leases when the holder was last seen and when the lease ends, by key. See [`Store::sign`].
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -130,7 +130,7 @@ impl Store {
             .await
     }
 
-    /// Deletes a key unless the key has changed since the listing. Returns whether the function deleted the key.
+    /// Deletes a key unless the key has changed since flannelctl listed it. Returns whether the function deleted the key.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -144,7 +144,7 @@ impl Store {
     /// Writes a key that never expires. Replaces `present`, if given, unless `present` has changed. Returns whether the function wrote the key.
     ///
     /// # Errors
-    /// Returns an error if the store does not respond, or has no keys.
+    /// Returns an error if the store does not respond, or if the store does not support reservations.
     pub(crate) async fn reserve(
         &self,
         subnets: &Subnets,
@@ -202,7 +202,7 @@ mod tests {
             .map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
     }
 
-    /// Returns the variables of the flags, all unset.
+    /// Returns the name of each flag's environment variable, with `None` as the value.
     fn without_variables() -> Vec<(String, Option<&'static str>)> {
         Cli::command()
             .get_arguments()
@@ -274,7 +274,7 @@ mod tests {
         );
     }
 
-    /// flanneld needs a Node for `--kube-subnet-mgr`, but flannelctl does not, so this test cannot compare the two.
+    /// flanneld needs a Node for `--kube-subnet-mgr`, but flannelctl does not, so this test cannot compare the two programs.
     #[test]
     fn switch_needs_no_value() {
         let url = "--kube-api-url=http://a:1";

@@ -26,10 +26,10 @@ use wanted::WANTED;
 /// Schema of the JSON list.
 const SCHEMA: &str = "flannel.support-bundle/1";
 
-/// The destination and the contents of the bundle.
+/// Options of `flannelctl support-bundle`: the destination and the contents of the bundle.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only lists the contents.
+    /// Only lists the contents of a bundle.
     #[arg(long)]
     list: bool,
     /// File to write, which must not exist; `-` writes to standard output. Default: flannel-HOST-TIME.tar.gz in the current directory.
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let is_stdout = file.as_os_str() == "-";
     if is_stdout && std::io::stdout().is_terminal() {
         bail!(
-            "standard output is a terminal: redirect the archive to a file with `> bundle.tar.gz`"
+            "standard output is a terminal; redirect the archive to a file with `> bundle.tar.gz`"
         );
     }
     let open = || {
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             (archive, files.len(), missing)
         }
         None if args.cluster.is_named() => {
-            bail!("the options name a cluster but no node: add --node")
+            bail!("the options name a cluster but no node; add --node")
         }
         None => {
             rights::root("read the contents of a support bundle")?;
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Suffix of files that contain the reason why an item is missing.
 const MISSING: &str = ".missing";
 
-/// Returns a host's name with only letters, digits, `-` and `_`, because the name may have any characters.
+/// Returns a host's name for a file name: replaces each character except ASCII letters, digits and `-` with `_`.
 fn plain(host: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' {
@@ -135,7 +135,7 @@ fn plain(host: &str) -> String {
     host.chars().map(plain).collect()
 }
 
-/// Adds the items of this node. Returns the number of missing items.
+/// Adds the items of this node to the archive. Returns the number of missing items.
 fn gather_here(archive: &mut Archive, subnet_file: &Path) -> Result<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

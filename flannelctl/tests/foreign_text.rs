@@ -30,7 +30,7 @@ fn flannelctl(folder: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Asserts that the output is printable text in lines, judged by the Unicode classes and not by the code under test.
+/// Asserts that the output contains only printable text and newlines. The assertion uses Unicode classes instead of the code under test.
 #[track_caller]
 fn require_visible(output: &Output) -> String {
     let hidden = Regex::new(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}--\n]").unwrap();
@@ -75,7 +75,7 @@ fn store(text: &str) -> tempfile::TempDir {
     folder
 }
 
-/// Returns the text as a file name.
+/// Returns a file name that contains the text without `/` and NUL, at most 200 bytes long.
 fn name(text: &str) -> String {
     let mut name: String = format!("k{}", text.replace(['/', '\0'], ""));
     while name.len() > 200 {
@@ -185,7 +185,7 @@ fn long_name_is_cut() {
     );
 }
 
-/// Generates any text, with more harmful characters than chance would produce.
+/// Generates random text that often contains control characters and invisible characters.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         any::<String>(),

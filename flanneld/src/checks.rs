@@ -1,7 +1,7 @@
 //! The doctor's rounds, which gather facts, evaluate them, log new and resolved findings, and pass the report to /status, /metrics and the API.
 //!
-//! Checks never change readiness. The rounds change the host in only two cases: with `--set-sysctls`, and if
-//! they load a missing br_netfilter. nftables does not need this module.
+//! Findings of checks never change readiness. The rounds change the host in only two cases: with `--set-sysctls`, and if
+//! they load a missing br_netfilter. With nftables, the rounds do not load br_netfilter.
 
 mod budget;
 mod clock;
@@ -44,16 +44,16 @@ use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
 use traffic_rules::pace;
 use types::{DaemonPod, printable};
 
-/// Interval of passes without any event. A pass costs reads of a few small files.
+/// Interval between two passes of the checks while no event occurs. A pass of the checks reads only a few small files.
 const FILES_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval at which the task lists the firewalls without a notice of a change. A listing costs a few processes.
+/// Interval at which the task lists the firewall rules while the kernel reports no change of rules. A listing of the firewall rules starts a few processes.
 const FIREWALLS: Duration = Duration::from_secs(30);
-/// Interval of listings if a firewall has rules without change notices: iptables-legacy.
+/// Interval at which the task lists the firewall rules if the kernel does not report changes of some rules (iptables-legacy).
 const LEGACY_RULES_INTERVAL: Duration = Duration::from_secs(10);
-/// Time for which the task collects changes of rules, and minimum time between two listings because of such changes.
+/// Time for which the task collects changes of rules, and minimum time between two listings that changes of rules cause.
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
-/// Checks whose findings other tasks log. The task reports these findings, but does not log them again.
+/// Checks whose findings other tasks log, so that this task does not log the findings again.
 const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "config",
     "lease",
@@ -64,20 +64,20 @@ const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "store-unreachable",
     "subnet-env",
 ];
-/// Maximum age of a listing that the task reuses for a request.
+/// Maximum age of a firewall listing that the task reuses for a client's request.
 const RECENT: Duration = Duration::from_secs(1);
-/// Interval at which the task asks the store for the pods of flannel on this node.
+/// Interval at which the task asks the store for the flannel pods on this node.
 const PODS: Duration = Duration::from_secs(300);
 const RECENT_PODS: Duration = Duration::from_secs(5);
 const PODS_ANSWER: Duration = Duration::from_secs(1);
 
 /// Reason for which the task wakes up.
 enum Wake {
-    /// The next pass, which is due.
+    /// The next pass of the checks is due.
     Look,
     /// Rules changed.
     RulesChanged,
-    /// A listing of changed rules, which is due.
+    /// A listing of the firewall rules is due.
     ListingDue,
 }
 
@@ -85,23 +85,23 @@ enum Wake {
 pub struct Checks {
     known: watch::Receiver<Known>,
     networks: watch::Receiver<Option<RunningNetwork>>,
-    /// The network of the last round.
+    /// The network that ran in the last round.
     running: Option<RunningNetwork>,
     subnet_file: PathBuf,
     health: Health,
     look: Look,
     module: module::Module,
-    /// Changes when the prober changes a verdict on a peer.
+    /// Receives a new number when the prober changes a verdict on a peer.
     verdicts: Option<watch::Receiver<u64>>,
-    /// Changes when the state of the path of pod packets changes.
+    /// Receives the state of the path of pod packets when this state changes.
     pod_paths: Option<watch::Receiver<PodPaths>>,
-    /// The last listing of the firewalls.
+    /// The last listing of the firewall rules, with its time.
     firewalls: (Fact<Firewalls>, Option<Instant>),
-    /// Time that the last listing of the firewalls took.
+    /// Time that the last listing of the firewall rules took.
     cost: Duration,
-    /// Bridge of this node's pods, in the last round.
+    /// Bridge of this node's pods that the last round found.
     bridge: Option<String>,
-    /// The last listing of the pods of flannel on this node.
+    /// The last list of flannel pods on this node, with its time.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
     ledger: Ledger,
     budget: Budget,
@@ -170,7 +170,7 @@ impl Checks {
         stop.run_until_cancelled(work).await;
     }
 
-    /// Waits for the next pass. `due` is the time at which the task has to list changed rules.
+    /// Waits for the next event, and returns the reason to wake up. `due` is the time at which the task has to list changed rules.
     async fn wait(&mut self, notices: &mut Option<Notices>, due: Option<Instant>) -> Wake {
         let begun = Instant::now();
         let tunnels = tunnels(self.running.clone());
@@ -288,7 +288,7 @@ impl Checks {
         self.report(began, &facts);
     }
 
-    /// Asks the store for the pods of flannel on this node, if this daemon runs in such a pod and the last list is old.
+    /// Asks the store for the flannel pods on this node, if this daemon runs in a pod and the last list is old.
     async fn list_pods(&mut self, known: &Known) {
         let (Some(manager), Some(namespace)) = (&known.manager, &known.namespace) else {
             return;
@@ -353,8 +353,8 @@ impl Checks {
     }
 }
 
-/// Waits until the set of silent WireGuard peers changes. With another backend, waits forever. This function polls,
-/// because the kernel announces no change of a session.
+/// Waits until the set of silent WireGuard peers changes. With a backend other than WireGuard, waits forever. This
+/// function polls, because the kernel does not report changes of WireGuard sessions.
 async fn tunnels(running: Option<RunningNetwork>) {
     let Some(running) = running.filter(wireguard::is_used) else {
         return std::future::pending().await;
@@ -365,7 +365,7 @@ async fn tunnels(running: Option<RunningNetwork>) {
     }
 }
 
-/// Waits until the daemon knows new facts, or another network runs.
+/// Waits until the known facts or the running network change.
 async fn news(
     known: &mut watch::Receiver<Known>,
     networks: &mut watch::Receiver<Option<RunningNetwork>>,
@@ -380,7 +380,7 @@ async fn news(
     }
 }
 
-/// Waits for a change of a value. Waits forever if the value is `None` or never changes again.
+/// Waits until the value in a channel changes. Waits forever if the channel is `None` or closed.
 async fn change<T>(value: &mut Option<&mut watch::Receiver<T>>) {
     if let Some(value) = value
         && value.changed().await.is_ok()

@@ -1,5 +1,6 @@
-//! Installs the container runtime's network configuration and keeps it installed. The runtime reports its node as ready once the configuration exists.
-//! flanneld therefore installs the configuration when pods can have a network.
+//! Installs the container runtime's network configuration and keeps it installed. The container runtime reports the
+//! node as ready once this configuration exists, so flanneld installs the configuration only when pods can have a
+//! network.
 
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -14,7 +15,8 @@ use tracing::{info, warn};
 use types::Coded;
 use types::problem::text;
 
-/// Interval at which flanneld compares both files. A mounted ConfigMap changes within a minute or two, without an event.
+/// Interval at which flanneld compares the source with the installed configuration. kubelet updates a mounted
+/// ConfigMap a minute or two after a change, and sends no event.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Error when flanneld cannot install the configuration.
@@ -107,14 +109,14 @@ impl std::error::Error for ConfError {
     }
 }
 
-/// Keeps the CNI configuration installed, and follows its source.
+/// Keeps the CNI configuration installed, and installs changes of its source.
 pub struct CniConfKeeper {
     conf: CniConf,
     health: Health,
     /// The last installed contents.
     installed: Option<Vec<u8>>,
     trouble: String,
-    /// Whether flanneld has already logged that another program's contents stay.
+    /// Whether flanneld has already logged that it keeps contents that another program wrote.
     change_logged: bool,
 }
 
@@ -130,7 +132,7 @@ impl CniConfKeeper {
         }
     }
 
-    /// Compares the files periodically, and installs the configuration again at each change, until `stop`.
+    /// Compares the source with the installed configuration periodically until `stop`, and installs the configuration again if necessary.
     ///
     /// # Cancel safety
     /// The caller can drop the future at any time, because each installation is atomic.
@@ -144,8 +146,8 @@ impl CniConfKeeper {
         stop.run_until_cancelled(run).await;
     }
 
-    /// Compares the files once, and installs the configuration if an installation is due. A failure sets the condition.
-    /// flanneld logs a failure when its text changes.
+    /// Compares the source with the installed configuration once, and installs the configuration if necessary. A failure sets
+    /// [`Condition::CniConf`]. flanneld logs a failure when the error's text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
         self.health.condition(
@@ -165,9 +167,9 @@ impl CniConfKeeper {
         self.trouble = trouble;
     }
 
-    /// Installs the source's contents if they are new, or if the destination is missing. Contents that others
-    /// wrote to the destination after the last installation stay. An operator may test a change, or another
-    /// program may chain a plugin.
+    /// Installs the source's contents if they are new, or if the destination is missing. Keeps contents that an
+    /// operator or another program wrote after the last installation, for example to test a change or to chain a
+    /// plugin.
     fn sync(&mut self) -> Result<(), ConfError> {
         let CniConf {
             source,
@@ -210,7 +212,7 @@ impl CniConfKeeper {
     }
 }
 
-/// Reads and checks the source. A runtime that finds an invalid file also rejects the other files in the directory.
+/// Reads the source, and checks that the source is a JSON object. A runtime that finds an invalid file also rejects the other files in the directory.
 fn valid(source: &Path) -> Result<Vec<u8>, ConfError> {
     let file = source.to_owned();
     let content = std::fs::read(source).map_err(|cause| ConfError::Source {

@@ -53,7 +53,7 @@ use tracing::{debug, error, info, warn};
 use types::Coded;
 use types::Problem;
 
-/// Runs the daemon. Returns its exit code.
+/// Runs the daemon and returns the exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let signals = (
         signal(SignalKind::terminate()),
@@ -132,7 +132,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     code
 }
 
-/// Leaves the exit report for programs that report why no daemon runs on this node.
+/// Writes the exit report for programs that report why no daemon runs on this node.
 async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     // A task that had to be aborted releases its files a moment later.
     for _ in 0..10 {
@@ -165,12 +165,12 @@ struct Daemon {
     sysctls: Arc<SysctlWriter>,
     /// Tasks that run as long as the process.
     tasks: JoinSet<()>,
-    /// The tasks of the network, which the daemon may have to restart.
+    /// Tasks of the network, which end when the daemon restarts the network.
     run: Run,
 }
 
 impl Daemon {
-    /// Runs the daemon until it is stopped or an essential task ends.
+    /// Runs the daemon until a stop request or the end of an essential task.
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
@@ -363,7 +363,7 @@ impl Daemon {
     }
 }
 
-/// Reconnects to the store with the current TLS files at each SIGHUP. All other files and settings that the daemon reads at the start need a restart.
+/// Reconnects to the store with the current TLS files at each SIGHUP. Changes of all other files and settings that the daemon reads at the start require a restart.
 async fn reconnect_on_hangup(
     mut hangup: Signal,
     manager: Arc<dyn SubnetManager>,

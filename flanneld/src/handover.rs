@@ -8,15 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::debug;
 
-/// Time that systemd may take to process notifications, in milliseconds.
+/// Maximum time in milliseconds for which flanneld waits until systemd has processed notifications.
 const BARRIER: u16 = 1000;
 
-/// The files that systemd passed to this process at its start.
+/// The open files that systemd passed to this process when systemd started the process.
 #[derive(Default)]
 pub struct Inherited(Mutex<Vec<(String, OwnedFd)>>);
 
 impl Inherited {
-    /// Takes over the files. Call this function once, before anything else opens files.
+    /// Takes ownership of the open files that systemd passed to this process. Call this function once, before other
+    /// code opens files.
     #[allow(unsafe_code)]
     pub fn of_systemd() -> Arc<Self> {
         use std::os::fd::FromRawFd;
@@ -35,8 +36,8 @@ impl Inherited {
         Files::new(self.clone())
     }
 
-    /// Closes the files that no backend took. If the configuration no longer names a backend, the backend's
-    /// device disappears when the last open file of the device closes.
+    /// Closes the files from systemd that the backend did not take over. If the configuration now names another
+    /// backend, the kernel then deletes the previous backend's device.
     pub fn release(&self) {
         let rest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         if rest.is_empty() {
@@ -52,7 +53,7 @@ impl Inherited {
     }
 }
 
-/// Waits until systemd has processed all notifications (sd_notify_barrier(3)).
+/// Waits until systemd has processed all notifications of this process (sd_notify_barrier(3)).
 fn barrier() {
     let Ok((reader, writer)) = nix::unistd::pipe2(OFlag::O_CLOEXEC) else {
         return;

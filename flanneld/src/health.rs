@@ -35,7 +35,7 @@ use tokio::sync::{Notify, watch};
 use types::Problem;
 pub use unused::{UNREADABLE, Unused};
 
-/// Time that a client waits for a round of the doctor.
+/// Maximum time for which a client's request waits until the doctor has run all checks.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -52,28 +52,29 @@ struct Inner {
     store: Option<Arc<Counters>>,
     /// The network, once this node has a lease.
     network: watch::Sender<Option<RunningNetwork>>,
-    /// The doctor's report, and the time at which its round began.
+    /// The doctor's report, and the time at which the checks for this report began.
     report: watch::Sender<Option<(Instant, Arc<Report>)>>,
-    /// Notification that a client wants a new report.
+    /// Notification that a client wants a new report of the doctor.
     wanted: Arc<Notify>,
-    /// The part of the document about the process and its store. This part stays when the network restarts.
+    /// The part of the node's status document about the process and the store. The daemon keeps this part when the
+    /// network restarts.
     process: Node,
-    /// The document with the part about the network.
+    /// The node's status document, including the part about the network.
     node: Node,
     notices: BTreeMap<&'static str, Problem>,
-    /// The last five minutes.
+    /// Samples of the last five minutes for the charts of the status page.
     samples: Samples,
-    /// Whether /metrics has series of each peer.
+    /// Whether /metrics contains series for each peer.
     metrics_per_peer: bool,
     run: Run,
     /// Notification of a change of the conditions or of the published address.
     changed: Arc<Notify>,
 }
 
-/// State that is discarded when the network restarts.
+/// Data about the network, which the daemon discards when the network restarts.
 #[derive(Debug, Default)]
 struct Run {
-    /// Time of the last heartbeat by task.
+    /// Time of each task's last heartbeat.
     heartbeats: BTreeMap<String, Instant>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
@@ -81,7 +82,7 @@ struct Run {
     vtep: Option<Vtep>,
     /// The devices that carry pod packets to other nodes.
     devices: Vec<String>,
-    /// The problem, if another node took this node's subnet.
+    /// The error, if another node took this node's subnet.
     lost: Option<Problem>,
 }
 
@@ -117,7 +118,7 @@ impl fmt::Display for Silent {
     }
 }
 
-/// Converts a condition for the document.
+/// Converts a condition and its problem for the status document.
 fn reason(condition: Condition, problem: &Problem) -> Reason {
     Reason {
         condition: condition.to_string(),
@@ -160,7 +161,7 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a condition. The daemon is not ready until the condition is cleared.
+    /// Sets a condition. The daemon is not ready until a task clears the condition.
     pub fn fail(&self, condition: Condition, problem: impl Into<Problem>) {
         self.condition(condition, Some(problem.into()));
     }
@@ -170,7 +171,8 @@ impl Health {
         self.condition(condition, None);
     }
 
-    /// Sets a condition with its problem, or clears it. The daemon is ready when no condition is set.
+    /// Sets a condition with its problem; clears the condition if `problem` is `None`. The daemon is ready when no
+    /// condition is set.
     pub fn condition(&self, condition: Condition, problem: Option<Problem>) {
         let mut inner = self.inner();
         let news = inner.conditions.get(&condition) != problem.as_ref();
@@ -183,7 +185,7 @@ impl Health {
         }
     }
 
-    /// Notes the device that the lease publishes.
+    /// Records the device that the lease publishes.
     pub fn publishes(&self, vtep: Option<Vtep>) {
         let mut inner = self.inner();
         if inner.run.vtep != vtep {
@@ -192,7 +194,7 @@ impl Health {
         }
     }
 
-    /// Waits until conditions or the published address may have changed. Only one task may wait.
+    /// Waits until the conditions or the published device may have changed. Only one task may call this function.
     pub async fn changed(&self) {
         let changed = self.inner().changed.clone();
         changed.notified().await;
@@ -203,7 +205,7 @@ impl Health {
         self.inner().run.vtep.clone()
     }
 
-    /// Notes the devices that carry pod packets to other nodes.
+    /// Records the devices that carry pod packets to other nodes.
     pub fn carried_by(&self, devices: Vec<String>) {
         self.inner().run.devices = devices;
     }
@@ -218,7 +220,7 @@ impl Health {
         self.inner().run.figures.rule_repairs
     }
 
-    /// Adds a sample, `elapsed` after the previous sample, and notes the counters of the devices.
+    /// Adds a sample, `elapsed` after the previous sample, and records the counters of the devices.
     pub fn sampled(
         &self,
         totals: Totals,
@@ -235,19 +237,20 @@ impl Health {
         self.inner().samples.charts()
     }
 
-    /// Adds series of each peer to /metrics.
+    /// Makes /metrics contain series for each peer.
     pub fn add_metrics_per_peer(&self) {
         self.inner().metrics_per_peer = true;
     }
 
-    /// Notes that another node took this node's subnet.
+    /// Records that another node took this node's subnet.
     pub fn lost(&self, why: impl Into<Problem>) {
         let mut inner = self.inner();
         inner.run.lost = Some(why.into());
         inner.changed.notify_one();
     }
 
-    /// Returns whether new pods get a working network. Returns `None` during a start, because the previous daemon's network is still in the kernel.
+    /// Returns the reasons why new pods get no working network. Returns `None` during a start, because the previous
+    /// daemon's network is still in the kernel.
     pub fn pods(&self) -> Option<Pods> {
         let inner = self.inner();
         if inner.conditions.contains_key(&Condition::Start) {
@@ -272,7 +275,7 @@ impl Health {
         })
     }
 
-    /// Resets the health's data about the network when the network restarts. After this call, the node is not ready.
+    /// Discards the data about the network when the network restarts. After this call, the node is not ready.
     pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
@@ -295,7 +298,7 @@ impl Health {
         self.inner().run.heartbeats.insert(task, now);
     }
 
-    /// Checks that every task with a heartbeat still sends it.
+    /// Checks that every task that has sent a heartbeat has sent another heartbeat within the last minute.
     ///
     /// # Errors
     /// Returns the tasks whose heartbeat is overdue.
@@ -342,7 +345,7 @@ impl Health {
         self.inner().run.unused.clone()
     }
 
-    /// Sets the doctor's report. It never affects readiness.
+    /// Sets the doctor's report. The report never affects readiness.
     pub fn set_report(&self, began: Instant, report: Arc<Report>) {
         let mut inner = self.inner();
         inner.run.figures.findings = doctor::table::tally(&report);
@@ -350,7 +353,7 @@ impl Health {
         inner.report.send_replace(Some((began, report)));
     }
 
-    /// Returns the doctor's report; `None` before its first round.
+    /// Returns the doctor's last report; `None` before the first report.
     pub fn report(&self) -> Option<Arc<Report>> {
         self.inner()
             .report
@@ -359,7 +362,8 @@ impl Health {
             .map(|(_, report)| report.clone())
     }
 
-    /// Requests a round of the doctor and returns its report, or the last report if the round takes too long.
+    /// Requests a new report of the doctor and returns the report. Returns the previous report if the doctor takes
+    /// longer than two seconds.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
         let asked = Instant::now();
         let (mut reports, wanted) = {
@@ -373,7 +377,7 @@ impl Health {
         self.report()
     }
 
-    /// Waits until a client wants a new report.
+    /// Waits until a client requests a new report of the doctor.
     pub async fn report_wanted(&self) {
         let wanted = self.inner().wanted.clone();
         wanted.notified().await;
@@ -384,19 +388,19 @@ impl Health {
         self.inner().started.elapsed()
     }
 
-    /// Changes the part of the document that stays when the network restarts.
+    /// Changes the part of the status document that the daemon keeps when the network restarts.
     pub fn process(&self, change: impl Fn(&mut Node)) {
         let mut inner = self.inner();
         change(&mut inner.process);
         change(&mut inner.node);
     }
 
-    /// Changes the part of the document about the network.
+    /// Changes the part of the status document about the network.
     pub fn node(&self, change: impl FnOnce(&mut Node)) {
         change(&mut self.inner().node);
     }
 
-    /// Notes the counters of the lease manager.
+    /// Stores a reference to the counters of the lease manager.
     pub fn stores(&self, counters: Arc<Counters>) {
         self.inner().store = Some(counters);
     }
@@ -406,7 +410,7 @@ impl Health {
         self.inner().store.clone()
     }
 
-    /// Notes the network that starts to run.
+    /// Records the network when the network starts.
     pub fn serves(&self, network: RunningNetwork) {
         self.inner().network.send_replace(Some(network));
     }
@@ -440,7 +444,7 @@ impl Health {
         self.inner().notices.values().cloned().collect()
     }
 
-    /// Renders the node's document without peers and the state of files, which the status API adds.
+    /// Renders the node's status document without peers and file states; the status API adds both.
     pub fn document(&self) -> Node {
         let silent = self.alive().err().map(|silent| silent.to_string());
         let unused = self.unused();
@@ -504,7 +508,7 @@ impl Health {
         }
     }
 
-    /// Changes the figures behind /metrics.
+    /// Changes the figures that /metrics renders.
     pub fn figures(&self, change: impl FnOnce(&mut Figures)) {
         change(&mut self.inner().run.figures);
     }
@@ -525,7 +529,7 @@ impl Health {
         metrics::text(&self.document(), &self.counted())
     }
 
-    /// Renders /status for clients on other hosts. The document contains nothing about peers, addresses or rules.
+    /// Renders /status for clients on other hosts, without peers, addresses and rules.
     pub fn counts(&self) -> serde_json::Value {
         let alive = self.alive().is_ok();
         let inner = self.inner();
@@ -538,7 +542,8 @@ impl Health {
         serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
     }
 
-    /// Renders /status for clients on this host: the node's document in its earlier structure, with the figures.
+    /// Renders /status for clients on this host: the status document in the JSON structure of earlier versions, with
+    /// the counters.
     pub fn status(&self) -> serde_json::Value {
         let node = self.document();
         let reasons: BTreeMap<&str, &str> = node

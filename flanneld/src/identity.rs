@@ -1,4 +1,5 @@
-//! The identity of this node: an id that survives restarts and address changes, and traces of its earlier runs.
+//! The identity of this node: an id that survives restarts and address changes, and the MACs of flannel devices from
+//! earlier runs.
 
 use netstate::netlink::host::HostReader;
 use sha2::{Digest, Sha256};
@@ -7,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use subnet_lease::NodeId;
 
-/// Returns the identity of this node. The id is `given`, the value of `--node-id`, or otherwise a hash of
-/// properties that distinguish machines. flanneld does not store the id in a file, because hosts that share a
+/// Returns the identity of this node. The id is `given`, the value of `--node-id`. Without `--node-id`, the id is a
+/// hash of properties that distinguish machines. flanneld does not store the id in a file, because hosts that share a
 /// file system would share the id.
 pub fn node(given: Option<&str>) -> NodeId {
     let name = nix::unistd::gethostname()
@@ -27,7 +28,8 @@ pub fn node(given: Option<&str>) -> NodeId {
     }
 }
 
-/// Hashes the machine-id, the firmware's UUID, the hostname and the network namespace. Omits the namespace of process 1.
+/// Hashes the machine-id, the firmware's UUID and the hostname. If `namespace` is set, also hashes this inode number of
+/// the network namespace.
 fn derived(
     hostname: &str,
     read: impl Fn(&str) -> Option<String>,
@@ -52,9 +54,11 @@ fn derived(
         })
 }
 
-/// Returns the inode of this network namespace, unless process 1 is in the same namespace. The inode distinguishes the nodes of a lab on one machine.
+/// Returns the inode of this process's network namespace, unless process 1 is in the same namespace. The inode
+/// distinguishes nodes that share one machine, each in its own namespace.
 fn namespace() -> Option<u64> {
-    /// Upper limit of the inodes of namespaces that the kernel creates while it boots (include/linux/proc_ns.h: dynamic inodes begin at 0xF0000000).
+    /// Upper limit for the inode of the initial network namespace, which the kernel creates during boot
+    /// (include/linux/proc_ns.h: dynamic inodes begin at 0xF0000000).
     const BOOT: u64 = 0xF000_0000 + 200;
     let own = fs::metadata("/proc/self/ns/net").ok()?.ino();
     let elsewhere = match fs::metadata("/proc/1/ns/net") {
@@ -65,7 +69,8 @@ fn namespace() -> Option<u64> {
     elsewhere.then_some(own)
 }
 
-/// Returns the MACs of flannel's devices on this host. A lease that contains one of these MACs is from an earlier run on this host.
+/// Returns the MACs of flannel's devices on this host. A lease that contains the MAC of a flannel device on this host
+/// is from an earlier run on this host.
 pub async fn flannel_macs() -> Vec<String> {
     let Ok(mut reader) = HostReader::open() else {
         return Vec::new();

@@ -1,9 +1,10 @@
-//! The node daemon: connects leases with backends.
+//! The node daemon: leases a subnet for this node, and passes other nodes' leases to the backend, which connects the
+//! nodes.
 
 #![deny(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "log lines and answers pass through `printable`"
+    reason = "log lines and responses pass through `printable`"
 )]
 
 pub mod api;

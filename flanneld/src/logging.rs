@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use visible::Visible;
 
-/// Starts logging. A valid RUST_LOG takes precedence over the verbosity.
+/// Starts logging. A valid environment variable RUST_LOG takes precedence over the verbosity flag.
 pub fn init(logging: Logging) {
     let (filter, complaint) = match std::env::var("RUST_LOG")
         .ok()
@@ -59,8 +59,8 @@ pub fn init(logging: Logging) {
     }
 }
 
-/// Returns the filter directives for a klog verbosity. The verbosity raises the level of our crates. A
-/// verbosity of 4 or more also raises the level of libraries.
+/// Returns the filter directives for a klog verbosity. A verbosity of 1 or more raises the log level of flannel's
+/// crates. A verbosity of 4 or more also raises the log level of libraries.
 fn directives(verbosity: i32) -> &'static str {
     match verbosity {
         // flanneld logs once what kube's own lines repeat with each connection.

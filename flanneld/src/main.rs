@@ -5,7 +5,7 @@ use flanneld::{daemon, logging, memory};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time for which the runtime keeps an idle thread for blocking calls.
+/// Time for which the runtime keeps an idle thread for blocking calls: 100 years.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 fn main() -> ExitCode {

@@ -1,6 +1,8 @@
-//! Limits the memory that glibc's allocator keeps. In a cluster with ten thousand leases, short-lived lists leave large gaps in the heap.
+//! Limits the free memory that glibc's allocator keeps. In a cluster with ten thousand leases, short-lived lists leave
+//! large gaps in the heap.
 
-/// Configures one arena, and low thresholds for returning memory to the system. Call this function before other threads start.
+/// Configures glibc's allocator: a single arena, and low thresholds for returning memory to the system. Call this
+/// function before other threads start.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn configure() {
@@ -14,7 +16,8 @@ pub fn configure() {
     }
 }
 
-/// Returns free pages to the system, including free pages between allocations. Call this function after work on all leases.
+/// Returns the heap's free pages to the system, including free pages between allocations. Call this function after
+/// processing all leases.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn trim() {
@@ -22,10 +25,10 @@ pub fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Does nothing: only glibc has this call.
+/// Does nothing without glibc, because only glibc has the function `mallopt`.
 #[cfg(not(target_env = "gnu"))]
 pub fn configure() {}
 
-/// Does nothing: only glibc has this call.
+/// Does nothing without glibc, because only glibc has the function `malloc_trim`.
 #[cfg(not(target_env = "gnu"))]
 pub fn trim() {}

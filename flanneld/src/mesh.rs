@@ -1,4 +1,4 @@
-//! The prober in the daemon, and the facts about this node that it needs.
+//! Runs the prober in the daemon, and supplies the prober with the underlay's state and this node's report.
 
 use crate::health::Health;
 use backends::{Overlay, Underlay};
@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 use types::Family;
 use types::Subnets;
 
-/// Interval at which the prober gets this node's report about itself.
+/// Interval at which the daemon passes this node's report about itself to the prober.
 const TELL: Duration = Duration::from_secs(2);
-/// Number of ticks between two checks whether another network's tunnel uses the probe port.
+/// Number of [`TELL`] intervals between two checks whether another network's tunnel uses the probe port.
 const LOOK_AT_THE_PORT: u32 = 5;
-/// Minimum time between two requested checks of the probe port.
+/// Minimum time between two checks of the probe port at the request of other daemons.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A prober with the state that it follows.
+/// A prober with its port, and the underlay and health that the prober depends on.
 pub struct Mesh {
     /// Handle of the prober.
     pub prober: Prober,
@@ -35,7 +35,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Prepares to send probes, and to reply to other nodes' probes, on this UDP port.
+    /// Creates the prober, which uses the UDP port `port` to send probes and to reply to other nodes' probes.
     pub fn new(
         port: u16,
         id: &str,
@@ -120,16 +120,17 @@ impl Mesh {
     }
 }
 
-/// Opens the socket on which other daemons on this host request the port.
+/// Opens the socket on which other daemons on this host request the probe port.
 fn asked_for(port: u16) -> Option<UnixListener> {
     let listener = lent::borrow(port).and_then(UnixListener::from_std);
     // Without the socket, the tunnel gets the port at the next check.
     listener
-        .inspect_err(|error| tracing::debug!(port, error = %error, "other daemons cannot ask for the probe port"))
+        .inspect_err(|error| tracing::debug!(port, error = %error, "other daemons cannot request the probe port"))
         .ok()
 }
 
-/// Waits until a tunnel requests the port, but not before `quiet_until`: any process on this host can send requests in a loop.
+/// Waits until a tunnel requests the probe port, but not before `quiet_until`, because any process on this host can
+/// send requests in a loop.
 async fn asked_back(requests: Option<&UnixListener>, quiet_until: Instant) {
     match requests {
         Some(requests) => {
@@ -140,10 +141,10 @@ async fn asked_back(requests: Option<&UnixListener>, quiet_until: Instant) {
     }
 }
 
-/// Maximum number of checks that this node names to other nodes.
+/// Maximum number of failed doctor checks that this node's report to other nodes names.
 const MAX_CHECKS: usize = 16;
 
-/// Returns this node's report about itself, which other nodes read.
+/// Returns this node's report about itself, which other nodes request.
 fn own_report(health: &Health) -> Own {
     let report = health.report();
     let count = |severity: Severity| {
@@ -173,7 +174,7 @@ fn own_report(health: &Health) -> Own {
     }
 }
 
-/// Returns the state of the underlay for the prober.
+/// Returns the underlay's addresses and MTU for the prober, and the tunnel that takes over the probe port.
 fn surroundings(
     underlay: &Underlay,
     own: &Subnets,

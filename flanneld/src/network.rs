@@ -1,4 +1,5 @@
-//! The running network. The network's tasks write to the channels. Health, checks, API and probe read a clone.
+//! State of the running network. The network's tasks write to the state's channels; the health, the checks, the status
+//! API and `flannelctl probe` read clones of the state.
 
 use crate::checks::silence::Heard;
 use backends::status::NetworkHandle;
@@ -17,34 +18,34 @@ use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, Held};
 use tokio::sync::watch;
 
-/// State of the network that a node with a lease serves.
+/// State of the running network on a node with a lease.
 #[derive(Clone)]
 pub struct RunningNetwork {
     /// The network.
     pub network: Network,
     /// The underlay.
     pub underlay: watch::Receiver<Underlay>,
-    /// Reason for the choice of the underlay.
+    /// Reason why flanneld chose this underlay.
     pub why: String,
     /// Desired contents of subnet.env.
     pub env: watch::Receiver<SubnetEnv>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
-    /// Minimum remaining time of the lease. If the lease has less time left, the node is not ready.
+    /// Minimum time until the lease expires, below which the node is not ready.
     pub margin: Duration,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// The state of the watch on the other nodes' leases.
+    /// The state of the watch of the other nodes' leases.
     pub readings: watch::Receiver<Reading>,
     /// Counters of the lease manager.
     pub store: Arc<Counters>,
-    /// The network's configuration for the next start; `None` if it equals the configuration in use.
+    /// The configuration that the network uses after the next start; `None` if equal to the configuration in use.
     pub next_config: watch::Receiver<Option<NextConfig>>,
-    /// Reports of the store about lease holders that do not reply to probes.
+    /// For each lease holder that does not reply to probes, the time at which the store last received a message from the holder.
     pub heard: watch::Receiver<Heard>,
-    /// Status of the backend, and the kernel objects that the backend needs for a peer.
+    /// Handle that returns the backend's status and the kernel objects that the backend needs for a peer.
     pub observer: Arc<dyn NetworkHandle>,
-    /// Reads the kernel through the network's reconcile loop.
+    /// Handle that reads the kernel state through the network's reconciler.
     pub kernel_audit: Option<KernelAudit>,
     /// UDP ports by device, for backends whose devices have one port each.
     pub listens: BTreeMap<String, u16>,
@@ -56,9 +57,9 @@ pub struct RunningNetwork {
     pub overlay: Option<Overlay>,
     /// UDP port of probes; 0 if this node does not probe.
     pub probe_port: u16,
-    /// Prober of the peers; `None` if `--probe-port` is 0 or the tunnel uses that port.
+    /// Prober of the peers; `None` if `--probe-port` is 0, or if this network's tunnel uses the probe port.
     pub prober: Option<Prober>,
-    /// State of the path of pod packets; `None` if flanneld does not probe this path.
+    /// State of the path of pod packets, by address family; `None` if flanneld does not probe this path.
     pub pod_paths: Option<watch::Receiver<PodPaths>>,
 }
 
@@ -70,7 +71,7 @@ impl std::fmt::Debug for RunningNetwork {
 
 #[cfg(test)]
 impl RunningNetwork {
-    /// Returns a network in which nothing happens.
+    /// Returns a network for tests, whose state never changes.
     pub fn idle() -> Self {
         use types::{Addresses, Subnets};
         let (networks, own) = (

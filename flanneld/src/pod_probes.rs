@@ -1,7 +1,7 @@
-//! `--probe-pods`: pod probes, which take the path of pod packets, from a port of the pods' bridge to other nodes and back.
+//! `--probe-pods`: probes that take the path of pod packets, from a port of the pods' bridge to other nodes and back.
 //!
-//! The port is a pair of veth devices without an address. flanneld reads packets to the probe's address from
-//! a packet socket, so that the host's own stack does not receive them.
+//! The bridge port is a pair of veth devices without an address. flanneld reads the replies from a packet socket, so
+//! that the host's own network stack does not receive the replies.
 
 mod frame;
 
@@ -32,19 +32,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::{Family, Subnets};
 
-/// Interval between rounds.
+/// Interval between rounds of pod probes.
 const ROUND: Duration = Duration::from_secs(3);
-/// Time for which a round waits for replies.
+/// Maximum time for which a round of pod probes waits for replies.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// Interval at which flanneld checks for another holder of the address.
+/// Interval at which flanneld checks whether a pod has the source address of pod probes.
 const LOOK_FOR_OTHERS: Duration = Duration::from_secs(10);
-/// Time for which flanneld waits for replies of another holder of the address.
+/// Time for which flanneld waits for ARP replies from a pod with the source address of pod probes.
 const OTHERS_ANSWER: Duration = Duration::from_millis(300);
-/// Number of the host's own probes that must all get a reply.
+/// Number of probes that flanneld sends from the host's own address; the peer must reply to all of these probes.
 const CONTROLS: usize = 3;
-/// Number of frames above which a wait for replies is a flood. The flood may have displaced replies.
+/// Maximum number of frames that one wait for replies may receive. More frames may have displaced replies from the
+/// socket's receive buffer.
 const FLOOD: usize = 2000;
-/// Size of the receive buffer in bytes. Every expected frame is shorter.
+/// Size of the receive buffer in bytes. Every expected frame is shorter than the buffer.
 const FRAME: usize = 2048;
 
 /// Probes the path of pod packets.
@@ -53,13 +54,13 @@ pub struct PodProbing {
     own: Subnets,
     paths: watch::Sender<PodPaths>,
     families: BTreeMap<Family, PodProbes>,
-    /// The port, with its bridge.
+    /// The port on the pods' bridge.
     plug: Option<Plug>,
-    /// Time of the last search for another holder of the address, and its result.
+    /// Time and result of the last search for a pod with the source address of pod probes.
     others: Option<(Instant, Option<String>)>,
 }
 
-/// A port in use on the pods' bridge.
+/// The port of pod probes on the pods' bridge.
 struct Plug {
     bridge: u32,
     inner: u32,
@@ -67,7 +68,7 @@ struct Plug {
 }
 
 impl Plug {
-    /// Drops the frames that arrived since the last round.
+    /// Drops the frames that the packet socket received since the last round.
     fn forget_waiting(&self) -> io::Result<()> {
         let mut start = [0; 1];
         for _ in 0..FLOOD {
@@ -79,7 +80,7 @@ impl Plug {
     }
 }
 
-/// Error when a round cannot run.
+/// Error when a round of pod probes cannot run.
 enum Failure {
     Kernel(KernelError),
     Socket(io::Error),
@@ -138,7 +139,7 @@ pub async fn remove_leavings(own: Subnets) {
 }
 
 impl PodProbing {
-    /// Prepares pod probes from addresses of these subnets. The receiver follows the results.
+    /// Creates pod probes from addresses in `own`. The returned receiver gets the results of the probes.
     pub fn new(prober: Prober, own: Subnets) -> (Self, watch::Receiver<PodPaths>) {
         let (paths, follow) = watch::channel(PodPaths::new());
         let this = Self {
@@ -152,7 +153,7 @@ impl PodProbing {
         (this, follow)
     }
 
-    /// Probes until `stop`, then removes the port.
+    /// Sends pod probes until `stop`, then removes the port from the pods' bridge.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut ports = match Ports::open() {
             Ok(ports) => ports,
@@ -177,7 +178,7 @@ impl PodProbing {
         }
     }
 
-    /// Runs one round in each family, and publishes the results.
+    /// Runs a round of pod probes in each address family, and publishes the results.
     async fn rounds(&mut self, ports: &mut Ports) {
         let mut paths = PodPaths::new();
         let interfaces = ports.interfaces().await;
@@ -210,7 +211,7 @@ impl PodProbing {
         });
     }
 
-    /// Discards the results of a family, because this node cannot probe any peer.
+    /// Discards the earlier results of an address family in which this node cannot probe any peer.
     fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: Obstacle) -> PodPath {
         self.families.entry(family).or_default().reset();
         PodPath {
@@ -220,7 +221,7 @@ impl PodProbing {
         }
     }
 
-    /// Logs once why this node cannot probe any peer.
+    /// Logs why this node cannot probe any peer, whenever the reason changes.
     fn report(&self, family: Family, path: &PodPath) {
         let paths = self.paths.borrow();
         let before = paths.get(&family).and_then(|path| path.obstacle.as_ref());
@@ -256,7 +257,7 @@ impl PodProbing {
         }
     }
 
-    /// Runs a round in one family.
+    /// Runs a round of pod probes in one address family.
     async fn round(
         &mut self,
         ports: &mut Ports,
@@ -336,7 +337,7 @@ impl PodProbing {
         })
     }
 
-    /// Creates the port of the bridge, unless the port exists.
+    /// Creates the port of pod probes on the bridge, unless the port exists.
     async fn plug(
         &mut self,
         ports: &mut Ports,
@@ -371,7 +372,7 @@ impl PodProbing {
         Ok(())
     }
 
-    /// Returns the hardware address of another holder of the address. This function does not check IPv6: a
+    /// Returns the hardware address of a pod that has the source address of pod probes. Does not check IPv6, because a
     /// pod gets the last of 2^64 addresses only by manual configuration.
     async fn other_holder(&mut self, address: IpAddr) -> Option<String> {
         let (IpAddr::V4(address), Some(plug)) = (address, &self.plug) else {
@@ -395,7 +396,7 @@ impl PodProbing {
     }
 }
 
-/// Sends the same probes from the host itself. If these probes are also lost, the fault is not on the pods' path.
+/// Sends probes from the host's own address. If the host's probes are also lost, the fault is not on the pods' path.
 struct Control {
     from: Option<IpAddr>,
     port: u16,
@@ -403,7 +404,7 @@ struct Control {
 }
 
 impl Control {
-    /// Returns whether a peer replies to all of several probes from a port that has no tracked connection.
+    /// Returns whether a peer replies to all [`CONTROLS`] probes from a UDP port without a tracked connection.
     async fn is_answered(&self, to: Option<IpAddr>) -> bool {
         let (Some(from), Some(to)) = (self.from, to) else {
             return false;
@@ -437,7 +438,8 @@ impl Control {
     }
 }
 
-/// Receives replies and pod calls until all of them have arrived or the time is over. Returns the number of frames, at most one more than [`FLOOD`].
+/// Receives replies and pod calls until all of them have arrived, or [`ANSWERS`] has passed. Returns the number of
+/// received frames, at most one more than [`FLOOD`].
 async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<usize> {
     let mut buffer = vec![0; FRAME];
     let mut count = 0;

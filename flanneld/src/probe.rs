@@ -1,4 +1,5 @@
-//! Traces the path to a peer or a pod on request, for `flannelctl probe`. This module gathers the facts, and pure functions evaluate them.
+//! Traces the path to a peer or a pod on request, for `flannelctl probe`. This module collects facts about the path;
+//! the submodules evaluate the facts with pure functions.
 
 mod end;
 mod here;
@@ -37,13 +38,13 @@ const PINGS: u8 = 3;
 const QUESTIONS: u8 = 5;
 /// Maximum time for which a trace waits for the previous trace.
 const TURN: Duration = Duration::from_millis(3_500);
-/// Timeout of a trace. Together with the wait for the previous trace, the timeout is shorter than the connection's timeout.
+/// Timeout of a trace. [`TURN`] and this timeout together are shorter than the timeout of the client's connection.
 const WORK: Duration = Duration::from_millis(6_000);
 
-/// Serialises the traces, so that clients cannot make this node send more packets than one trace does.
+/// Serialises traces, so that clients cannot make this node send the packets of several traces at once.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Traces paths of the running network.
+/// Traces paths to peers and pods of the running network.
 pub struct Tracer {
     running: RunningNetwork,
     overlay: Overlay,
@@ -51,7 +52,8 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Creates a tracer of the running network. Returns `None` if no network runs, or its backend carries no packets.
+    /// Creates a tracer of the running network. Returns `None` if no network runs, or if the network's backend carries
+    /// no packets.
     pub fn of(health: &Health) -> Option<Self> {
         let running = health.network()?;
         Some(Self {
@@ -61,11 +63,11 @@ impl Tracer {
         })
     }
 
-    /// Traces the path to a peer or a pod. A client that disconnects does not shorten the trace: the next
-    /// trace waits for the end of the current trace.
+    /// Traces the path to a peer or a pod. If the client disconnects, the trace still runs to its end before the next
+    /// trace starts.
     ///
     /// # Errors
-    /// Returns an error if no node matches, or the trace cannot run.
+    /// Returns an error if no single peer or pod address matches `asked`, or the trace cannot run.
     pub async fn probe(self, asked: &str) -> Result<Probe, Refusal> {
         let target = self.target(asked)?;
         let task = async move {
@@ -172,7 +174,7 @@ impl Tracer {
         })
     }
 
-    /// Gathers the facts about the path to a peer.
+    /// Collects facts about the path to a peer, or to a pod of the peer.
     async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, Refusal> {
         let family = Family::from(target.subnet);
         let underlay = self.running.underlay.borrow().clone();
@@ -229,7 +231,7 @@ impl Tracer {
         })
     }
 
-    /// Looks up the objects in the kernel that the lease requires.
+    /// Looks up in the kernel the routes and entries that the peer's lease requires.
     async fn kernel(
         &self,
         target: &Target,
@@ -328,7 +330,7 @@ impl Tracer {
     }
 }
 
-/// Looks up the WireGuard peer that receives the subnet's packets, if the lease requires a WireGuard peer.
+/// Looks up the WireGuard peer to which the kernel sends the subnet's packets, if the lease requires a WireGuard peer.
 async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
     Some(match Lookup::open() {
@@ -337,7 +339,7 @@ async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelErro
     })
 }
 
-/// Results of the lookups in the kernel, and the objects that the lease requires.
+/// Results of the lookups in the kernel, and the kernel objects that the peer's lease requires.
 struct InKernel {
     wanted: Wanted,
     fate: Result<Fate, KernelError>,
@@ -346,7 +348,7 @@ struct InKernel {
     underlay: Result<Fate, KernelError>,
 }
 
-/// Gathers the facts about an address in a subnet of this node.
+/// Collects facts about the path to an address in a subnet of this node.
 async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
     let mut kernel = Lookup::open().map_err(Refusal::Kernel)?;
     let fate = kernel.fate(pod).await;
@@ -365,7 +367,7 @@ async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
     Ok(local)
 }
 
-/// Splits the result of pings into the replies and the error that prevented sending.
+/// Splits the result of pings into the counts of pings and replies, and the error that prevented the pings.
 fn split(pinged: io::Result<Tally>) -> (Tally, Option<io::Error>) {
     match pinged {
         Ok(tally) => (tally, None),

@@ -1,4 +1,4 @@
-//! Problems of the daemon itself. The daemon's crates define enums for their own problems.
+//! Problems of the daemon itself. Each of the daemon's libraries defines its own problems.
 
 use crate::underlay::Better;
 use std::fmt;
@@ -12,16 +12,16 @@ use types::{Subnets, printable};
 /// A problem of the daemon itself.
 #[derive(Debug)]
 pub enum DaemonProblem {
-    /// A start that is not complete.
+    /// An incomplete start of the daemon.
     Starting,
-    /// A restart of this node's network.
+    /// A restart of the network by the daemon.
     Restarting {
         /// Reason for the restart.
         why: Box<Problem>,
     },
-    /// Traffic rules before their first application.
+    /// Traffic rules that flanneld has not applied yet.
     RulesPending,
-    /// Too long an interruption of the watch of the leases.
+    /// An interruption of the lease watch for longer than the limit.
     NoNews {
         /// Time since the watch was interrupted.
         since: Duration,
@@ -31,18 +31,18 @@ pub enum DaemonProblem {
         /// The number of other nodes.
         nodes: usize,
     },
-    /// A lease that ends soon, without a renewal.
+    /// This node's lease, which expires soon because the daemon cannot renew the lease.
     LeaseEnds {
         /// Time until the lease expires.
         left: Duration,
-        /// Problem that prevents the renewal.
+        /// Problem that prevents the renewal of the lease.
         trouble: Option<Box<Problem>>,
     },
-    /// An unpublished change on this node, which peers do not know.
+    /// A change on this node that flanneld has not published yet.
     Unpublished {
-        /// The change that peers do not know.
+        /// The change on this node that the store does not contain yet.
         what: Box<Problem>,
-        /// Problem that prevents the publication.
+        /// Problem that prevents flanneld from publishing the change.
         trouble: Option<Box<Problem>>,
     },
     /// A configured backend that `--require-backend` does not name.
@@ -51,39 +51,39 @@ pub enum DaemonProblem {
         found: String,
         /// Backends that this node accepts.
         required: Vec<String>,
-        /// Place of the configuration.
+        /// Location of the configuration: a file or a key in the store.
         place: ConfigPlace,
-        /// Place of the configuration, as text.
+        /// Location of the configuration, as text.
         at: String,
     },
-    /// Another subnet from the store while this node waited for its lease.
+    /// A change of this node's subnet in the store while flanneld waited for the lease.
     SubnetChanged {
-        /// The subnet that the node has now.
+        /// The subnet that this node has now.
         now: Subnets,
-        /// The subnet that the node had before.
+        /// The subnet that this node had before.
         before: Subnets,
     },
-    /// Another subnet from the store while this node waited for an interface.
+    /// A change of this node's subnet in the store while flanneld waited for an interface.
     SubnetChangedWhileWaiting,
     /// A change of the network configuration.
     ConfigChanged,
-    /// Another interface is better.
+    /// An interface that is better than the current underlay interface.
     BetterInterface(Better),
     /// A task of the daemon that panicked or was aborted.
     TaskFailed {
-        /// Message of the runtime.
+        /// Error message of the tokio runtime.
         error: String,
     },
-    /// A server that cannot listen on its port.
+    /// An HTTP server of the daemon that cannot listen on its port.
     Listen {
         /// Server that cannot listen.
         server: HttpServer,
-        /// Address on which the server has to listen.
+        /// Address and port on which the server has to listen.
         address: SocketAddr,
         /// Error of the system call.
         error: io::Error,
     },
-    /// An interruption of the watch of the leases for an unknown reason.
+    /// An interruption of the lease watch for an unknown reason.
     WatchInterrupted,
 }
 
@@ -97,7 +97,7 @@ pub enum HttpServer {
 }
 
 impl HttpServer {
-    /// Returns the name of the server in texts.
+    /// Returns the name of the server for messages.
     pub const fn name(self) -> &'static str {
         match self {
             HttpServer::Health => "the health server",
@@ -298,7 +298,7 @@ impl std::error::Error for DaemonProblem {
     }
 }
 
-/// Returns whether a problem means that the configuration is missing or invalid, rather than that the store does not respond.
+/// Returns whether the problem is a missing or invalid network configuration.
 pub fn is_about_config(problem: &Problem) -> bool {
     problem.details().any(|detail| {
         matches!(

@@ -1,4 +1,4 @@
-//! Writes the status file next to subnet.env, from which the CNI plugin reads whether this daemon is ready.
+//! Writes the status file next to subnet.env. The CNI plugin reads from the status file whether this daemon is ready.
 
 use crate::health::Health;
 use run_dir::status_file::{Reason, Status, StatusError, Writer};
@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// Interval at which the keeper checks the file, because another program may have deleted it.
+/// Interval at which the daemon checks the status file, because another program may have deleted the file.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Maintains the file until `stop`, then leaves it in place: a file that no process holds shows that the daemon has ended.
+/// Maintains the status file until `stop`, and then keeps the file. If no process holds the lock of the status file,
+/// the daemon has ended.
 pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken) {
     let before = run_dir::status_file::read(&subnet_file).ok().flatten();
     let mut pods = before.map(|file| file.status.pods).unwrap_or_default();
@@ -91,7 +92,7 @@ mod tests {
         assert!(file.exists());
     }
 
-    /// Returns the state of pods that a daemon leaves in the file after these events.
+    /// Returns the data about pods that the status file contains after `events` and the end of the daemon.
     async fn left(env: &std::path::Path, events: impl FnOnce(&Health)) -> Pods {
         let (health, stop) = (Health::new(), CancellationToken::new());
         events(&health);
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(
             left(&env, |_| ()).await,
             lost,
-            "the next one has no subnet yet"
+            "the next daemon has no subnet yet"
         );
         assert_eq!(left(&env, serving).await, well);
     }

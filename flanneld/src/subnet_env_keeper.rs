@@ -1,4 +1,5 @@
-//! Keeps subnet.env in place while the daemon runs: rewrites the file after a deletion or a change of the desired contents.
+//! Maintains subnet.env while the daemon runs: writes the file again after a deletion or a change of the desired
+//! contents.
 
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -13,16 +14,19 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::Coded;
 
-/// Interval at which the keeper checks the file without an event: the directory may have been replaced, or inotify may be exhausted.
+/// Interval at which the daemon checks subnet.env without an inotify event. A program may have replaced the directory,
+/// or inotify may have reached its limit.
 const AUDIT: Duration = Duration::from_secs(5);
-/// Delay before the keeper retries a failed write.
+/// Delay before the daemon retries a failed write of subnet.env.
 const RETRY: Duration = Duration::from_secs(1);
-/// Size of the event buffer in bytes. The buffer holds a few dozen events. The keeper reads further events later.
+/// Size of the buffer for inotify events in bytes. The buffer holds a few dozen events; the daemon reads further
+/// events later.
 const BUFFER: usize = 4096;
-/// Minimum time between two writes, so that a conflict with a program that deletes the file uses little processor time.
+/// Minimum time between two writes of subnet.env. A conflict with a program that deletes the file therefore uses
+/// little processor time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes the file at each change of `env` and whenever the file is missing, until `stop`. Failures set a condition of `health`.
+/// Writes subnet.env after each change of `env`, and whenever the file is missing, until `stop`. A failure sets [`Condition::SubnetEnv`] of `health`.
 ///
 /// # Cancel safety
 /// The caller can drop the future at any time, because each write is atomic.
@@ -78,7 +82,7 @@ pub async fn keep(
     stop.run_until_cancelled(run).await;
 }
 
-/// Waits for the next event or check, once the desired contents can no longer change.
+/// Waits for the next inotify event or check, after the sender of the desired contents has ended.
 async fn ended(folder: &mut Folder) {
     tokio::select! {
         () = folder.changed() => {}
@@ -86,7 +90,7 @@ async fn ended(folder: &mut Folder) {
     }
 }
 
-/// A watch on the file's directory.
+/// An inotify watch on the directory of subnet.env.
 #[derive(Default)]
 struct Folder {
     events: Option<EventStream<Vec<u8>>>,
@@ -94,7 +98,8 @@ struct Folder {
 }
 
 impl Folder {
-    /// Watches the current directory. inotify keeps only one watch of the same directory.
+    /// Watches the directory that currently exists at the path. Repeated calls are harmless, because inotify keeps a
+    /// single watch per directory.
     fn watch(&mut self, path: &Path) {
         if let Err(error) = self.try_watch(path) {
             self.events = None;
@@ -129,7 +134,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Returns when a program removes a file from the directory. Never returns without a watch.
+    /// Waits until a program removes a file from the directory. Waits forever without a watch.
     async fn changed(&mut self) {
         let Some(events) = &mut self.events else {
             return std::future::pending().await;

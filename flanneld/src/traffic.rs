@@ -1,4 +1,4 @@
-//! Keeps the traffic rules in place. [`traffic_rules`] defines the rules and writes them.
+//! Maintains the traffic rules. The crate [`traffic_rules`] defines and writes the rules.
 
 mod neighbours;
 
@@ -29,25 +29,28 @@ use types::Subnets;
 use types::backoff::Backoff;
 use types::{Family, Problem};
 
-/// Maximum time for which the start waits for the rules, because a longer wait would delay the node.
+/// Maximum time for which flanneld's start waits until the traffic rules are in place. A longer wait would delay the
+/// node's readiness.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for which the keeper collects changes by other programs before it checks the rules.
+/// Time for which the keeper collects rule changes by other programs before the keeper checks the rules.
 const QUIET: Duration = Duration::from_millis(50);
-/// Time for which the keeper collects changes that concern only rules of other programs, so that a busy writer does not keep flanneld busy.
+/// Time for which the keeper collects changes when other programs recently changed only their own rules. Frequent
+/// changes by another program thus do not keep flanneld busy.
 const FOREIGN_QUIET: Duration = Duration::from_millis(500);
-/// Number of consecutive passes without a repair before the longer interval applies.
+/// Number of consecutive passes without a repair after which [`FOREIGN_QUIET`] replaces [`QUIET`].
 const IDLE_PASSES: u32 = 3;
-/// Time for which the keeper collects changes of peers.
+/// Time for which the keeper collects changes of peers' addresses before the keeper updates the rules.
 const PEER_QUIET: Duration = Duration::from_millis(200);
-/// Maximum number of repairs per minute. Above this number, the keeper logs that the rules are contended, and repairs less often.
+/// Maximum number of repairs per minute. Above this maximum, the keeper logs that another program keeps changing the rules, and repairs less often.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Delay before the keeper retries a failed pass.
+/// Delay before the keeper retries after a failure to write the rules.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Delay before the keeper retries a failed removal of the rules of the other kind (iptables or nftables).
+/// Delay before the keeper retries a failed removal of unused rules (iptables rules with nftables, nftables rules with
+/// iptables).
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
-/// The rules of this daemon that are in use, and the other daemons whose rules stay.
+/// The rules of this daemon that are in use, and the other daemons on this host, whose rules flanneld keeps.
 type InUse = ([ActiveRules; 2], OtherDaemons);
 
 /// The current addresses of the nodes.
@@ -55,7 +58,7 @@ type InUse = ([ActiveRules; 2], OtherDaemons);
 pub struct Nodes {
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// This node's interface.
+    /// This node's underlay interface.
     pub underlay: watch::Receiver<Underlay>,
 }
 
@@ -80,7 +83,7 @@ impl Nodes {
         (hosts, peers)
     }
 
-    /// Returns when one of the nodes' addresses may have changed.
+    /// Waits until an address of a node may have changed.
     async fn changed(&mut self) {
         let ended = tokio::select! {
             changed = self.leases.changed() => changed.is_err(),
@@ -93,17 +96,18 @@ impl Nodes {
     }
 }
 
-/// The peers of other networks that use the same UDP port on this host.
+/// The peers of other networks whose tunnels on this host use the same UDP port.
 struct Sharers {
     port: u16,
-    /// The devices of this network.
+    /// The devices of this network, whose peers this struct omits.
     devices: Vec<String>,
     kernel: Tunnels,
     known: BTreeSet<IpAddr>,
 }
 
 impl Sharers {
-    /// Reads the peers' addresses. Keeps the last addresses if the read fails.
+    /// Reads the addresses of the other networks' peers from the kernel. Keeps the previous addresses if the read
+    /// fails.
     async fn refresh(&mut self) {
         match self.kernel.destinations(self.port, &self.devices).await {
             Ok(found) => self.known = found,
@@ -114,28 +118,30 @@ impl Sharers {
     }
 }
 
-/// The last listing of the rules, and the changes since then.
+/// The last listing of the traffic rules, and notices of changes since then.
 struct Listing {
-    /// Notices of changes of iptables rules, which the periodic passes read; `None` with nftables.
+    /// Notices of changes of iptables rules, for the periodic passes; `None` with nftables.
     changes: Option<Notices>,
-    /// The notices since the last listing.
+    /// The kinds of changes in the notices since the last listing.
     news: News,
-    /// Time of the last listing, and its duration.
+    /// Time and cost of the last listing of the rules.
     last: Option<(Instant, Duration)>,
 }
 
 /// Repairs of rules that another program had changed.
 #[derive(Default)]
 struct Repairs {
-    /// Times of the repairs within the last minute.
+    /// Times at which the keeper repaired rules within the last minute.
     recent: Vec<Instant>,
     total: u64,
-    /// Whether the number of repairs within a minute was too high. During a contention, the keeper repairs rules once a minute.
+    /// Whether the keeper repaired rules more than [`REPAIRS`] times within a minute. After more than [`REPAIRS`]
+    /// repairs within a minute, the keeper repairs the rules only once a minute.
     contended: bool,
 }
 
 impl Repairs {
-    /// Counts a repair, if the pass repaired rules. Warns once when the number of repairs is too high.
+    /// Counts a repair if `repaired` is set. Logs a warning once when more than [`REPAIRS`] repairs occur within a
+    /// minute.
     fn count(&mut self, repaired: bool) {
         let now = Instant::now();
         self.recent.retain(|at| now.duration_since(*at) < MINUTE);
@@ -157,7 +163,7 @@ impl Repairs {
     }
 }
 
-/// Keeps the rules in the kernel.
+/// Maintains the traffic rules in the kernel.
 pub struct Keeper {
     wanted: Wanted,
     nodes: Nodes,
@@ -168,17 +174,18 @@ pub struct Keeper {
     listing: Listing,
     repairs: Repairs,
     trouble: Option<Problem>,
-    /// Number of consecutive failed passes.
+    /// Number of consecutive passes after which the rules had a problem.
     failures: u32,
     writes: u64,
-    /// Whether the keeper knows that the rules of networks without a daemon on this host have no owner.
+    /// Whether the keeper regards rules of networks without a running daemon on this host as unused.
     sole: bool,
-    /// Number of writes, for tasks that follow this number.
+    /// Number of times that the keeper wrote rules, for tasks that follow this number.
     written: watch::Sender<u64>,
 }
 
 impl Keeper {
-    /// Creates a keeper that has applied nothing yet. `before` are the networks of this daemon's predecessor; `devices` are the devices of this network.
+    /// Creates a keeper that has written no rules yet. `before` are the networks of the previous daemon; `devices` are
+    /// the devices of this network.
     pub fn new(
         wanted: Wanted,
         nodes: Nodes,
@@ -237,12 +244,13 @@ impl Keeper {
         }
     }
 
-    /// Returns a channel with the number of writes, which changes with each write.
+    /// Returns a channel with the number of times that the keeper wrote rules.
     pub fn written(&self) -> watch::Receiver<u64> {
         self.written.subscribe()
     }
 
-    /// Applies the rules, signals `applied`, then maintains them until `stop`. Meanwhile, removes the rules of the other kind (iptables or nftables).
+    /// Applies the rules, signals `applied`, then maintains the rules until `stop`. Also removes flanneld's unused
+    /// iptables rules or nftables rules.
     pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
         let (kept_out, mut kept) = watch::channel(None);
         let (networks, own) = (self.wanted.networks, self.wanted.own);
@@ -310,7 +318,7 @@ impl Keeper {
             .await;
     }
 
-    /// Returns the time until the next pass, unless an event comes first.
+    /// Returns the time until the next pass if no event occurs.
     fn pause(&mut self, noticed: bool) -> Duration {
         if self.trouble.is_some() {
             let cost = self.listing.last.map_or(Duration::ZERO, |(_, cost)| cost);
@@ -326,7 +334,7 @@ impl Keeper {
         }
     }
 
-    /// Records the current addresses of nodes. Returns whether the new addresses change the rules.
+    /// Records the current addresses of nodes. Returns whether any address has changed.
     async fn follow(&mut self) -> bool {
         let (hosts, mut peers) = self.nodes.now(&self.wanted.own);
         if let Some(sharers) = &mut self.sharers {
@@ -347,8 +355,9 @@ impl Keeper {
         });
     }
 
-    /// Checks the rules and repairs them. Returns whether the pass wrote a rule although the other daemons, their networks and their guards are unchanged.
-    /// If the set of other daemons changed, the pass removes the rules of a daemon that has ended; this removal is not a repair.
+    /// Checks the rules and repairs them. Returns whether the pass wrote rules although the other daemons, their
+    /// networks and the numbers of their encapsulation port rules are unchanged. After a change of the other daemons, the pass may remove rules of an
+    /// ended daemon, which is not a repair.
     ///
     /// A periodic pass lists no rules if a listing would take too much processor time, or if the kernel has reported no change.
     async fn pass(&mut self, periodic: bool) -> bool {
@@ -385,7 +394,7 @@ impl Keeper {
         wrote && same
     }
 
-    /// Returns whether the keeper must list the rules.
+    /// Returns whether a periodic pass must list the rules.
     fn is_due(&mut self) -> bool {
         let news = self
             .listing
@@ -412,7 +421,8 @@ impl Keeper {
         listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
     }
 
-    /// Applies the rules. Returns the networks whose rules stay only because the keeper does not know whether a daemon serves these networks.
+    /// Applies the rules. Returns the networks whose rules the keeper keeps only because an unknown daemon may serve
+    /// these networks.
     async fn apply(&mut self) -> BTreeSet<IpNet> {
         let mut unserved = BTreeSet::new();
         let mut complaints = Vec::new();
@@ -484,7 +494,7 @@ impl Keeper {
         unserved
     }
 
-    /// Describes in the node's document which tool writes the rules, and the purposes of the rules.
+    /// Writes into the node's status document which tool flanneld uses for the rules, and the purposes of the rules.
     fn describe(&self) {
         let variant = self.appliers.iter().find_map(Applier::variant);
         let with = match (self.wanted.nftables, variant) {
@@ -512,7 +522,7 @@ impl Keeper {
         });
     }
 
-    /// Returns the rules of this daemon that are in use; `None` until these rules are in place.
+    /// Returns the rules of this daemon that are in use, and the other daemons; `None` while the rules have a problem.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
         let kept = |family: Family| {
@@ -533,7 +543,7 @@ impl Keeper {
     }
 }
 
-/// Returns when the set of hosts that may send to the encapsulation port may have changed.
+/// Waits until the set of hosts that may send to the encapsulation port may have changed.
 async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     let tunnels = async {
         match sharers {
@@ -547,7 +557,7 @@ async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     }
 }
 
-/// Warns of rules that an old version of Go flannel probably created.
+/// Logs a warning about rules that Go flannel before v0.17 probably created.
 async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     let bare = uncommented_rules(&networks, &own).await;
     if !bare.is_empty() {
@@ -558,9 +568,9 @@ async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     }
 }
 
-/// Removes the rules of the other kind (iptables or nftables) once this daemon's rules are in place. Retries failures and logs each
-/// new failure. This task runs separately, so that another process's lock does not keep this daemon from
-/// repairing its own rules.
+/// Removes flanneld's unused iptables or nftables rules once this daemon's rules are in place. Retries failures and
+/// logs each new failure. The removal runs as a separate task, so that another process's lock cannot prevent the
+/// daemon from repairing its own rules.
 async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut failures = 0;

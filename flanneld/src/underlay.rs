@@ -1,4 +1,5 @@
-//! Selection of the interface that carries packets between nodes: without side effects, based on facts read elsewhere.
+//! Selection of the interface that carries packets between nodes. The selection depends only on facts about this host;
+//! the module [`read`] reads the facts from the kernel.
 
 mod arp;
 mod better;

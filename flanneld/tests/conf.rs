@@ -1,4 +1,4 @@
-//! Tests that the files in conf/ match this version.
+//! Tests that this version of flanneld accepts the files in conf/.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

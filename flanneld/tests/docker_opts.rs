@@ -1,4 +1,4 @@
-//! mk-docker-opts.sh: its golden cases, with the system's sh.
+//! Runs mk-docker-opts.sh with the system's sh and compares the output with Go flannel's output.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

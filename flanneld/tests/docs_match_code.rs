@@ -1,9 +1,9 @@
-//! Tests that the code contains the names and texts that the documentation quotes, and that the documentation describes what the code offers.
+//! Tests that the code contains the names and texts that the documentation quotes. Also tests that the documentation
+//! describes all flags, commands and metrics of the code.
 //!
-//! Two elements of the documentation quote a text of the programs. The first element is a code span of three
-//! or more words that is not a command. The second element is a line of a `text` block that begins with a log level.
-//! In a quoted text, `…` represents any text. A word with a digit, a slash or an equals sign also represents
-//! any text, because such a word is a value.
+//! A quotation of a program's text is a code span of three or more words that is not a command. A line of a `text`
+//! block that begins with a log level is also a quotation. In a quotation, `…` represents any text. A word with a
+//! digit, a slash or an equals sign also represents any text, because programs insert such words as values.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -87,7 +87,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "apiserver-advertise-address",
 ];
 
-/// Programs whose commands the documentation shows: a code span that begins with one of these names is a command.
+/// Names of programs. A code span in the documentation that begins with the name of a program is a command.
 const PROGRAMS: &[&str] = &[
     "bridge",
     "cargo",
@@ -138,7 +138,7 @@ const PROGRAMS: &[&str] = &[
     "podman",
 ];
 
-/// Texts of the kernel and of libraries, and values without a digit, a slash or an equals sign.
+/// Texts in the documentation that come from the kernel or from libraries, or that are values.
 const FOREIGN_TEXTS: &[&str] = &[
     "A VXLAN device with the specified VNI already exists",
     "Address already in use",
@@ -174,7 +174,7 @@ fn read(path: &str) -> String {
         .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns every page: its path in the workspace, and its text.
+/// Returns the path in the workspace and the text of every documentation page.
 fn pages() -> Vec<(String, String)> {
     let mut paths = vec![
         "README.md".to_owned(),
@@ -199,8 +199,7 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the pages without the list of the doctor's commands. Another test generates the list of the
-/// doctor's commands from the output of the checks.
+/// Returns the documentation pages. Omits the list in `docs/doctor-commands.md`, which another test generates.
 fn pages_by_hand() -> Vec<(String, String)> {
     let by_hand = |(path, text): (String, String)| {
         let text = match text.split_once("\n## The commands\n") {
@@ -212,7 +211,7 @@ fn pages_by_hand() -> Vec<(String, String)> {
     pages().into_iter().map(by_hand).collect()
 }
 
-/// Returns the sources below a folder, without tests.
+/// Returns the texts of the Rust source files below a folder, without tests.
 fn sources(folder: &str) -> Vec<String> {
     let mut folders = vec![workspace().join(folder)];
     let mut texts = Vec::new();
@@ -234,7 +233,7 @@ fn sources(folder: &str) -> Vec<String> {
     texts
 }
 
-/// Returns a source up to its test module.
+/// Returns the text of a Rust source file before its test module.
 fn without_tests(source: &str) -> String {
     source
         .split("#[cfg(test)]\nmod tests {")
@@ -243,7 +242,7 @@ fn without_tests(source: &str) -> String {
         .to_owned()
 }
 
-/// Returns the string literals of a source, in order.
+/// Returns the string literals of a Rust source file, in the order of their occurrence.
 fn literals(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = source;
@@ -276,7 +275,7 @@ fn literals(source: &str) -> Vec<String> {
     found
 }
 
-/// Returns the matches of a pattern's first group in a text.
+/// Returns all texts that the first group of the pattern matches in `text`.
 fn words(text: &str, pattern: &str) -> Names {
     Regex::new(pattern)
         .unwrap()
@@ -285,12 +284,12 @@ fn words(text: &str, pattern: &str) -> Names {
         .collect()
 }
 
-/// Returns the flags in a text: words that begin with two dashes.
+/// Returns the command-line flags in a text: words that begin with two dashes.
 fn flags(text: &str) -> Names {
     words(text, r"(?:^|[^-\w])--([a-z](?:[a-z0-9_-]*[a-z0-9])?)")
 }
 
-/// Returns the flags that clap structs declare.
+/// Returns the command-line flags that clap structs in a source file declare.
 fn declared_flags(source: &str) -> Names {
     let field = r"#\[arg\(([^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*|//[^\n]*\n\s*)*(?:pub(?:\([a-z]+\))? )?(?:r#)?([a-z_0-9]+):";
     let named = Regex::new(r#"\blong\s*=\s*"([^"]+)""#).unwrap();
@@ -305,7 +304,8 @@ fn declared_flags(source: &str) -> Names {
     declared.captures_iter(source).filter_map(of).collect()
 }
 
-/// Returns the code spans of a page outside of blocks, and the lines of its blocks with the block's kind.
+/// Returns the code spans of a page outside code blocks, and each line in the page's code blocks with the block's
+/// language.
 fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
     let (mut prose, mut blocks, mut block) = (String::new(), Vec::new(), None::<String>);
     for line in page.lines() {
@@ -329,7 +329,7 @@ fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
     (spans, blocks)
 }
 
-/// Returns the code spans in the first column of each table with this heading.
+/// Returns the code spans in the first column of each table whose first line begins with `heading`.
 fn first_cells(page: &str, heading: &str) -> Names {
     let mut cells = Names::new();
     let mut inside = false;
@@ -417,7 +417,8 @@ fn flags_on_every_page_exist() {
     );
 }
 
-/// Documented commands name the store: otherwise they query etcd on this machine, and most nodes do not run etcd.
+/// Tests that documented commands name the store. Commands without a store query etcd on this machine, and most nodes
+/// do not run etcd.
 #[test]
 fn commands_that_need_the_store_name_it() {
     for (name, page) in pages_by_hand() {
@@ -799,7 +800,7 @@ fn every_check_has_a_table_entry_and_a_section() {
     );
 }
 
-/// All texts of the programs, with a NUL in place of each value.
+/// All string literals of the programs, with a NUL character in place of each value.
 struct Texts(String);
 
 impl Texts {
@@ -833,7 +834,7 @@ impl Texts {
         Self(all)
     }
 
-    /// Checks that the programs can print a quote. Returns an error with the part that the programs cannot print.
+    /// Checks that the programs can print `quote`. Returns an error with the words that the programs cannot print.
     fn can_say(&self, quote: &str) -> Result<(), String> {
         let is_value = |word: &str| {
             word.contains(|c: char| c.is_ascii_digit() || "…/=`".contains(c))
@@ -879,7 +880,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Returns whether the programs can print this part if up to two of its words are a value.
+    /// Returns whether the programs can print `part` if one or two of the words in `part` are an inserted value.
     fn can_put_together(&self, part: &str) -> bool {
         let words: Vec<&str> = part.split(' ').collect();
         let runs = (0..words.len()).flat_map(|from| (1..=3).map(move |count| (from, from + count)));
@@ -902,7 +903,7 @@ impl Texts {
     }
 }
 
-/// Returns the texts of a page that quote the programs.
+/// Returns a page's quotations of texts that programs print.
 fn quotes(page: &str) -> Vec<String> {
     let (spans, blocks) = spans_and_blocks(page);
     let is_quote = |span: &String| {

@@ -1,6 +1,7 @@
-//! Tests that a problem is a value: no code recognises flannel's texts by their words, and no function returns a bare text as its error.
+//! Tests that no code searches for words in flannel's own messages, and that no function returns a `String` as its
+//! error.
 //!
-//! `docs/architecture.md` describes the rule.
+//! `docs/architecture.md` describes the rules for errors.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use syn::buffer::{Cursor, TokenBuffer};
 use syn::visit::{self, Visit};
 
-/// Methods that search a text.
+/// Names of methods that search in a text.
 const SEARCHES: &[&str] = &[
     "contains",
     "ends_with",
@@ -26,7 +27,8 @@ const SEARCHES: &[&str] = &[
     "trim_start_matches",
 ];
 
-/// The modules that classify texts of other programs, each with the reason why no error code can replace the texts.
+/// The source files that classify messages of other programs, each with the reason why no error code can replace these
+/// messages.
 const FOREIGN: &[(&str, &str)] = &[
     (
         "backends/traffic-rules/src/iptables_text.rs",
@@ -70,7 +72,7 @@ fn workspace() -> PathBuf {
         .unwrap()
 }
 
-/// Returns the production sources by their path in the workspace: the `src` of each crate except the end-to-end tests, without tests.
+/// Returns the source files of all crates except the end-to-end tests, by path in the workspace. Omits test modules.
 fn sources() -> BTreeMap<String, syn::File> {
     let root = workspace();
     let mut found = BTreeMap::new();
@@ -114,7 +116,7 @@ fn sources() -> BTreeMap<String, syn::File> {
     found
 }
 
-/// Returns the files of a file's test-only modules, without their extension.
+/// Returns the paths of the test-only modules that a source file declares, without the extension.
 fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     let here = name.strip_suffix(".rs").unwrap();
     let here = here
@@ -131,7 +133,7 @@ fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     file.items.iter().filter_map(of).collect()
 }
 
-/// Returns whether an item is compiled only for tests.
+/// Returns whether the compiler includes an item only in tests.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) => {
@@ -142,7 +144,7 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Returns whether a text has two words with a space between them.
+/// Returns whether a text contains two words separated by a space.
 fn is_prose(text: &str) -> bool {
     let chars: Vec<char> = text.chars().collect();
     chars
@@ -150,7 +152,7 @@ fn is_prose(text: &str) -> bool {
         .any(|three| three[0].is_alphabetic() && three[1] == ' ' && three[2].is_alphabetic())
 }
 
-/// Collects the phrases in an expression: its own literals, and the literals in constants of its file.
+/// Collects the phrases that an expression contains as literals, or in constants of the same file.
 struct Phrases<'a> {
     constants: &'a BTreeMap<String, Vec<String>>,
     found: Vec<String>,
@@ -174,11 +176,11 @@ impl<'ast> Visit<'ast> for Phrases<'_> {
         }
     }
 
-    /// Skips macros: the code does not search for texts that it prints.
+    /// Skips macros, whose phrases the code prints and does not search for.
     fn visit_macro(&mut self, _: &'ast syn::Macro) {}
 }
 
-/// Detects whether an expression contains a search.
+/// Detects whether an expression calls a method of [`SEARCHES`].
 #[derive(Default)]
 struct Searched(bool);
 
@@ -193,7 +195,7 @@ impl<'ast> Visit<'ast> for Searched {
     }
 }
 
-/// Collects the phrases that a file searches for.
+/// Collects the phrases that the code of a source file searches for.
 struct Searches<'a> {
     constants: &'a BTreeMap<String, Vec<String>>,
     found: BTreeSet<String>,
@@ -209,7 +211,7 @@ impl Searches<'_> {
         self.found.extend(phrases.found);
     }
 
-    /// Finds the searches in the tokens of a macro.
+    /// Finds calls of the methods in [`SEARCHES`] among the tokens of a macro.
     fn tokens(&mut self, mut at: Cursor<'_>) {
         let mut search = false;
         while !at.eof() {
@@ -306,7 +308,7 @@ impl<'ast> Visit<'ast> for Searches<'_> {
     }
 }
 
-/// Collects the constants of a file that contain phrases.
+/// Collects the constants of a source file that contain phrases.
 #[derive(Default)]
 struct Constants(BTreeMap<String, Vec<String>>);
 
@@ -324,7 +326,7 @@ impl<'ast> Visit<'ast> for Constants {
     }
 }
 
-/// Returns the phrases that a file searches for.
+/// Returns the phrases that the code of a source file searches for.
 fn searched(file: &syn::File) -> BTreeSet<String> {
     let mut constants = Constants::default();
     constants.visit_file(file);
@@ -336,7 +338,7 @@ fn searched(file: &syn::File) -> BTreeSet<String> {
     searches.found
 }
 
-/// Counts the types `Result<_, String>` of a file.
+/// Counts the occurrences of the type `Result<_, String>` in a source file.
 #[derive(Default)]
 struct Texts(usize);
 

@@ -1,6 +1,6 @@
-//! The status page in a real browser: with clusters of 3 to 1000 nodes, on screens of 320 to 1280 pixels, light and dark.
+//! Tests the status page in a real browser: clusters of 3 to 1000 nodes, screens of 320 to 1280 pixels, light and dark colours.
 //!
-//! With `FLANNEL_WRITE_DOCS=1`, the tests also retake the pictures of the documentation.
+//! With `FLANNEL_WRITE_DOCS=1`, the tests also renew the screenshots in the documentation.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -24,7 +24,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Runs the job in the browser. Panics with all problems that the browser found.
+/// Runs a test job in the browser. Panics with the list of problems if the browser finds any problem.
 fn check(job: &Value) {
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache"),
@@ -57,7 +57,7 @@ fn check(job: &Value) {
     assert!(output.status.success(), "{printed}");
 }
 
-/// Returns each combination of a width and a colour scheme.
+/// Returns each combination of a screen width and a colour scheme.
 fn variants(widths: &[u32]) -> Vec<Value> {
     let of = |width: &u32| {
         ["light", "dark"].map(|scheme| json!({"width": width, "height": 900, "scheme": scheme}))
@@ -65,7 +65,8 @@ fn variants(widths: &[u32]) -> Vec<Value> {
     widths.iter().flat_map(of).collect()
 }
 
-/// Checks, in all variants, a healthy cluster and a cluster with a fault.
+/// For each number of nodes, tests the status page of a healthy cluster and of a cluster with a fault, in all
+/// variants.
 fn sizes(counts: &[usize]) {
     for count in counts {
         for (fault, text) in [
@@ -136,7 +137,7 @@ fn page_works_without_results() {
     }
 }
 
-/// Name, number of nodes, fault, width and height of each picture.
+/// Name, number of nodes, fault, width and height of each screenshot in the documentation.
 const PICTURES: [(&str, usize, Fault, u32, u32); 5] = [
     ("healthy", 3, Fault::None, 1280, 1240),
     ("cut-off", 6, Fault::Cut(5), 1280, 1500),

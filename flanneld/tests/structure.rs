@@ -1,6 +1,7 @@
-//! The dependency law: the crates that each crate may use, and no import cycles between the files of a crate.
+//! Tests the rules for dependencies: each crate uses only permitted crates, and the modules of a crate form no import
+//! cycles.
 //!
-//! `docs/architecture.md` describes the law.
+//! `docs/architecture.md` describes the rules for dependencies.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use syn::visit::{self, Visit};
 
-/// Each crate of the workspace, and the crates that it may use. No crate depends upwards.
+/// Each crate of the workspace, and the other workspace crates on which the crate may depend.
 const LAW: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("subnet-lease", &["types"]),
@@ -69,13 +70,14 @@ const LAW: &[(&str, &[&str])] = &[
     ("e2e", &["lab"]),
 ];
 
-/// Files that contain the name of a backend for another reason: a kind of kernel interface, a protocol, or a key of a document.
+/// Modules that may contain a backend's name, because the name also names a kind of interface, a protocol or a JSON
+/// key.
 const NO_BACKENDS: &[(&str, &str)] = &[
     ("flanneld/doctor/src", "facts::host"),
     ("flanneld/doctor/src", "checks::daemon"),
 ];
 
-/// Crates that a crate must not depend on, not even indirectly.
+/// Crates on which a crate must not depend, either directly or indirectly.
 const WITHOUT: &[(&str, &[&str])] = &[
     // This program starts for every pod, and is also built for other architectures.
     (
@@ -109,7 +111,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns Cargo's metadata of the workspace, resolved.
+/// Returns the output of `cargo metadata` for the workspace, including all dependencies.
 fn metadata() -> serde_json::Value {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -131,7 +133,7 @@ fn metadata() -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Returns the normal and build dependencies of each package, by name.
+/// Returns the names of each package's normal and build dependencies, by package name.
 fn graph(metadata: &serde_json::Value) -> BTreeMap<String, BTreeSet<String>> {
     let name_of: BTreeMap<&str, &str> = metadata["packages"]
         .as_array()
@@ -232,7 +234,7 @@ fn crates_keep_the_dependency_law() {
     }
 }
 
-/// Returns all packages in the build of a single crate with the features that the crate requests.
+/// Returns the names of all packages that Cargo builds for a single crate with the given feature arguments.
 fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -265,10 +267,10 @@ fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
         .collect()
 }
 
-/// A module, by its path inside the crate.
+/// Path of a module inside its crate.
 type Module = Vec<String>;
 
-/// Returns the modules of a crate that have their own file, without tests.
+/// Returns the modules of a crate that have their own file. Omits files with the name tests.rs.
 fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
     let mut found: BTreeMap<Module, syn::File> = BTreeMap::new();
     let mut folders = vec![(src.to_owned(), Module::new())];
@@ -300,7 +302,7 @@ fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
     found
 }
 
-/// Collects the modules that a file imports or names.
+/// Collects the modules of the same crate that a source file imports or names.
 struct Imports<'a> {
     here: &'a Module,
     modules: &'a BTreeSet<Module>,
@@ -308,7 +310,7 @@ struct Imports<'a> {
 }
 
 impl Imports<'_> {
-    /// Records the module that a path leads to.
+    /// Records the module of the crate to which a Rust path leads, if any.
     fn path(&mut self, segments: &[String]) {
         let Some((first, rest)) = segments.split_first() else {
             return;
@@ -409,7 +411,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 }
 
-/// Returns a cycle in the graph, if there is one.
+/// Returns a cycle in the graph of imports, if any.
 fn circle(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
     fn walk(
         at: &Module,
@@ -483,7 +485,7 @@ fn file_imports_have_no_cycle() {
     }
 }
 
-/// Collects the string literals of a file, without tests.
+/// Collects the string literals of a source file outside test modules.
 #[derive(Default)]
 struct Texts(BTreeSet<String>);
 

@@ -1,4 +1,4 @@
-//! Tests that pages, help, messages and comments contain no phrases that a reader has to read twice.
+//! Tests that pages, help, messages and comments contain none of the phrases in [`PHRASES`].
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Each phrase, and its replacement.
+/// Each forbidden phrase as a regular expression, and its replacement.
 const PHRASES: &[(&str, &str)] = &[
     (r"\bwhoever\b", "anyone who, the administrator of"),
     (
@@ -46,10 +46,11 @@ const PHRASES: &[(&str, &str)] = &[
     (r"\bstands? (?:below|above|in there)\b", "is below"),
 ];
 
-/// Phrases that are ordinary English or another program's text.
+/// Phrases that the test permits although they contain a forbidden phrase.
 const ALLOWED: &[&str] = &["leaves it alone", "leave it alone", "leave them alone"];
 
-/// Folders and files that the test reads. The test skips decisions in these folders, because they record the reasoning of their time.
+/// Folders and files that the test reads. The test skips folders named `decisions`, because decision records keep the
+/// wording of their time.
 const READ: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
@@ -72,7 +73,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The files below a path, without tests and decisions.
+/// Collects the files with texts below a path, without tests and decision records.
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if path.is_dir() {
@@ -91,7 +92,7 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The phrases in a text, each with its line and its replacement.
+/// Returns the forbidden phrases in a text, each with its line number and its replacement.
 fn phrases(text: &str, rules: &[(Regex, &str)]) -> Vec<String> {
     let mut found = Vec::new();
     // A module of tests is no text for users.

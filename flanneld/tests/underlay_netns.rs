@@ -1,4 +1,5 @@
-//! The underlay on a real kernel, each test in its own network namespace. Without root, the tests end at once.
+//! Tests on a real kernel how flanneld chooses and follows the underlay interface. Each test runs in its own network
+//! namespace. Without root privileges, the tests end at once.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use types::Dual;
 
-/// Runs a future on a thread with its own network namespace.
+/// Runs an async test on a thread with its own network namespace.
 fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
@@ -33,7 +34,7 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
     }
 }
 
-/// Runs `ip` with the arguments of each line.
+/// Runs the program `ip` once per line, with the arguments on the line.
 fn ip(lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let output = Command::new("ip")
@@ -59,7 +60,7 @@ fn wish(selectors: Vec<Selector>, store: Option<&str>) -> Wish {
     }
 }
 
-/// Two interfaces, the default route on the first and the store behind the second.
+/// Arguments of `ip` that create two interfaces: the default route uses `nat`, and the store is behind `lan`.
 const VAGRANT: &str = "link set lo up
     link add nat type veth peer nat-end
     link add lan mtu 1400 type veth peer lan-end

@@ -1,4 +1,4 @@
-//! Fuzzes a datagram from any sender: the inner packet is accepted or dropped, and only its ECN field and TTL change.
+//! Fuzzes a datagram from any sender. The packet engine accepts or drops the inner packet, and changes only the packet's ECN field and TTL.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Fuzzes a packet that cannot be forwarded: there is no reply, or the reply is correct, small enough, and never itself replied to.
+//! Fuzzes a packet that the packet engine cannot forward. The engine sends no ICMP error, or a valid and short ICMP error that triggers no further ICMP error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

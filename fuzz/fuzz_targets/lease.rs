@@ -1,4 +1,5 @@
-//! Fuzzes a key and a value from the store: they are refused, or parsed and rendered again without a change. Admission does not panic.
+//! Fuzzes a lease's key and value from the store: the parser refuses the text, or parsing and rendering the text twice
+//! gives the same text. The admission of the lease does not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

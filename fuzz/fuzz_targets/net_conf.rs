@@ -1,4 +1,5 @@
-//! Fuzzes a network configuration: it is refused, or its pools and candidates are consistent. Creating a backend for it does not panic.
+//! Fuzzes a network configuration: the parser refuses the configuration, or the configuration's subnet pools and
+//! candidate subnets are consistent. Creating a backend for the configuration does not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Fuzzes a command line with one argument per line: it yields settings or error texts.
+//! Fuzzes flanneld's command line, with one argument per line: the parser returns settings or error texts, and does
+//! not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Fuzzes a packet from a TUN device with its virtio header: it is refused, or split into valid packets that carry no more payload.
+//! Fuzzes a packet from a TUN device with its virtio header. The engine refuses the packet, or splits the packet into valid packets without additional payload.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

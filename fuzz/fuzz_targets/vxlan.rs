@@ -1,5 +1,5 @@
-//! Fuzzes datagrams on the VXLAN port: an accepted packet is valid and lies inside its datagram. Other data is refused with a reason. Merging loses no
-//! packet.
+//! Fuzzes datagrams on the VXLAN port: an accepted inner packet is valid and lies inside its datagram. Merging the
+//! inner packets into GSO packets loses no packet.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

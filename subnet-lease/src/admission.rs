@@ -1,8 +1,10 @@
-//! Decides which leases of the store are in force. The decision is pure: every node reaches the same result.
+//! Decides which leases of the store a node uses. The decision depends only on the leases, the previous leases, and
+//! the other inputs in `Terms`.
 //!
-//! A node admits a lease if the lease lies inside the network and the node's backend can use the lease. The lease must not overlap this node's
-//! lease, the underlay or an older lease. The network may contain addresses of nodes, but a leased subnet must not contain them. If a subnet
-//! contains a node's address, the older lease wins. If a value becomes unusable, the last good value of its key stays in force.
+//! A node admits a lease if the lease lies inside the network and the node's backend can use the lease. The lease must
+//! not overlap this node's lease, the underlay or an older lease. The network may contain addresses of nodes, but a
+//! leased subnet must not contain addresses of nodes. If a leased subnet contains a node's address, the older lease
+//! takes precedence. If the value of a lease's key becomes unusable, the node keeps the key's last usable value.
 
 mod judge;
 mod refused;

@@ -1,17 +1,18 @@
-//! Orders the free subnets that a node tries. The order differs per node, so that nodes that start together do not collide.
+//! Computes the sequence in which a node tries the free subnets. The sequence differs per node, so nodes that start together rarely choose the same
+//! subnet.
 
 use crate::config::{NetworkConfig, Pool};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use types::{Dual, Subnets, nets_overlap};
 
-/// Maximum number of candidates that a node examines in one pool. If no candidate is free, the node treats the pool as exhausted.
+/// Maximum number of subnets that a node examines in one pool. If no examined subnet is free, the node treats the pool as exhausted.
 const LOOKED_AT: u128 = 1 << 22;
 
 /// Returns the free subnets in the order in which the node tries them.
 ///
-/// Every subnet of the IPv4 pool (of the IPv6 pool in an IPv6-only network) appears once, in a sequence that the node's id determines. The IPv6 half
-/// is the subnet with the same index if that subnet is free, otherwise the next free subnet.
+/// The node's id determines the sequence of the IPv4 subnets (of the IPv6 subnets in an IPv6-only network). In a
+/// dual-stack network, each IPv6 subnet has the same index as its IPv4 subnet, or otherwise the next free index.
 pub fn candidates<'a>(
     config: &'a NetworkConfig,
     taken: &'a [Subnets],
@@ -168,7 +169,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
-        /// Law *alloc*: allocated subnets lie inside the range, are aligned and overlap no taken subnet.
+        /// Checks that allocated subnets lie inside the range, are aligned and overlap no taken subnet.
         #[test]
         fn allocation_is_lawful(third in 0u8..=255, len in 18u8..=28, node in "[a-z]{1,8}", holes in proptest::collection::vec((0u8..=255, 16u8..=30), 0..12)) {
             let text = format!(r#"{{"Network":"10.5.0.0/16","SubnetLen":{len},"SubnetMin":"10.5.0.0"}}"#);

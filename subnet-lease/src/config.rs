@@ -20,15 +20,15 @@ pub struct NetworkConfig {
     pub pools: Dual<Pool, Pool>,
     /// Networks of the configuration, one per family.
     pub networks: Subnets,
-    /// Whether traffic rules go to nftables instead of iptables.
+    /// Whether flanneld writes traffic rules to nftables instead of iptables.
     pub nftables: bool,
-    /// Destinations towards which pods keep their address (`NonMasqueradeCIDRs`, which Go flannel ignores).
+    /// Destinations for which flanneld does not masquerade packets of pods (`NonMasqueradeCIDRs`, which Go flannel ignores).
     pub non_masquerade: Vec<IpNet>,
     /// Lower-case name of the backend; empty if `Backend` names no backend.
     pub backend: String,
     /// The `Backend` object as written; `{}` if the configuration lacks the object.
     pub backend_config: RawJson,
-    /// Whether the store assigns the subnets, of any size. If the store assigns the subnets, nodes choose no subnets from the pools.
+    /// Whether the store assigns the subnets, which may have any size. If the store assigns the subnets, nodes choose no subnets from the pools.
     pub assigned: bool,
 }
 
@@ -57,7 +57,7 @@ impl Pool {
         ((bits(self.max) - bits(self.min)) >> step_bits).saturating_add(1)
     }
 
-    /// Returns the subnet at an index, counted from the first subnet.
+    /// Returns the subnet at an index, counted from the pool's first subnet.
     pub fn subnet(&self, index: u128) -> Option<IpNet> {
         if index >= self.size() {
             return None;
@@ -82,7 +82,7 @@ impl Pool {
     }
 }
 
-/// Returns an address as a number, with an IPv4 address in the low 32 bits.
+/// Returns an address as an integer; an IPv4 address occupies the low 32 bits.
 pub(crate) fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
@@ -90,7 +90,7 @@ pub(crate) fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Returns the number as an address of the family of `like`.
+/// Converts an integer to an address of the same family as `like`.
 fn address(bits: u128, like: IpNet) -> IpAddr {
     match like {
         IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX))),
@@ -107,8 +107,8 @@ impl NetworkConfig {
         Self::read(text, pool, false)
     }
 
-    /// Parses a net-conf.json for a store that assigns the subnets. Like Go flannel, the function ignores the
-    /// members that choose subnets (`SubnetLen` etc.).
+    /// Parses a net-conf.json for a store that assigns the subnets. Like Go flannel, the function ignores the members
+    /// that delimit the pool (`SubnetLen` etc.).
     ///
     /// # Errors
     /// Returns an error that names the unusable member and the expected value.
@@ -125,7 +125,8 @@ impl NetworkConfig {
         Self::read(text, whole, true)
     }
 
-    /// Returns the names of the members that differ in another configuration. The comparison ignores differences in the formatting of `Backend`.
+    /// Returns the names of the members that differ between this configuration and another
+    /// configuration. The comparison ignores differences in the formatting of `Backend`.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let backend = |config: &Self| {
             serde_json::from_str::<Value>(config.backend_config.as_str()).unwrap_or_default()
@@ -195,7 +196,7 @@ impl NetworkConfig {
         Some(Value::Object(json).to_string())
     }
 
-    /// Returns the configuration reduced to the families of these subnets.
+    /// Returns the configuration without the families that the given subnets lack.
     #[must_use]
     pub fn only(&self, subnets: &Subnets) -> Self {
         let v4 = subnets.v4().is_some();
@@ -269,7 +270,8 @@ impl NetworkConfig {
         })
     }
 
-    /// Returns whether the subnets lie inside the configured networks and are smaller than them. An assigned subnet may fill its network.
+    /// Returns whether each subnet lies inside the configured network of its family and is smaller than this network.
+    /// A subnet that the store assigns may be as large as the network.
     pub fn contains(&self, subnets: &Subnets) -> bool {
         let smaller = |half: Option<u8>, network: Option<u8>| {
             half.zip(network)
@@ -286,7 +288,7 @@ impl NetworkConfig {
             )
     }
 
-    /// Returns whether a lease of these subnets fits this configuration: the families are the same, and each subnet belongs to its family's pool.
+    /// Returns whether a lease of the given subnets fits this configuration: the families are the same, and each subnet belongs to its family's pool.
     pub fn fits(&self, subnets: &Subnets) -> bool {
         let v4 = match (self.pools.v4(), subnets.v4()) {
             (Some(pool), Some(net)) => pool.index(&IpNet::V4(*net)).is_some(),
@@ -302,7 +304,7 @@ impl NetworkConfig {
     }
 }
 
-/// Reads a list of networks of either family.
+/// Reads a member that is a list of IPv4 and IPv6 networks.
 fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigError> {
     let texts: Vec<String> = object.read(name)?.unwrap_or_default();
     let network = |text: &String| {
@@ -335,7 +337,7 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
-/// Names and defaults of the members that exist once per family.
+/// Names and defaults of the configuration members of one address family.
 struct Family {
     network: &'static str,
     len: &'static str,
@@ -347,8 +349,8 @@ struct Family {
 }
 
 impl Family {
-    /// Returns the members of the family's pool, and whether each member differs. If only one configuration has the family, these members do not
-    /// differ.
+    /// Returns the members of the family's pool, and whether each member differs between the two pools. If only one configuration has the
+    /// family, the function reports no difference.
     fn differences(&self, ours: Option<&Pool>, theirs: Option<&Pool>) -> [(&'static str, bool); 4] {
         let differs =
             |differ: fn(&Pool, &Pool) -> bool| ours.zip(theirs).is_some_and(|(a, b)| differ(a, b));
@@ -494,7 +496,8 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
     }
 }
 
-/// Reads `SubnetMin` or `SubnetMax` as a number. If the configuration lacks the bound, the function returns `None` and the caller derives the bound.
+/// Reads `SubnetMin` or `SubnetMax` as an integer. If the configuration lacks the bound, the function returns `None`
+/// and the caller derives the bound.
 fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
     let Some(raw) = object.get(name) else {
         return Ok(None);
@@ -525,7 +528,7 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
     }
 }
 
-/// Returns the text of a JSON string, or the raw text of any other value, as Go's own types receive it.
+/// Returns the text of a JSON string, or the raw text of any other JSON value. Go flannel parses addresses and networks from the same text.
 fn unquoted(raw: &str) -> String {
     serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
 }

@@ -1,8 +1,9 @@
-//! Leases as files in a directory: the embedded default for a laptop, a lab or a static fleet.
+//! Keeps leases as files in a directory, without a server, for a laptop, a lab or a static set of nodes.
 //!
-//! `config` is the network configuration. `subnets/<key>` is a lease, with the same key and JSON as in etcd. A rename creates each file, and a lock
-//! protects every change. Files whose names begin with a dot are not leases. A lease never expires: its holder touches the file of the lease every
-//! minute to show that the holder is alive.
+//! The file `config` contains the network configuration. Each file `subnets/<key>` contains one lease, with the same
+//! key and JSON as in etcd. To write a lease, flanneld locks the directory and replaces the lease's file by a rename.
+//! Files whose names begin with a dot are not leases. Leases in a directory never expire. The holder of a lease
+//! touches the lease's file every minute to show that the holder is alive.
 
 mod changes;
 mod files;
@@ -32,9 +33,9 @@ use trouble::{LeaseFile, Trouble};
 use types::Subnets;
 use worker::{TIMEOUT, Worker};
 
-/// Interval at which flanneld reads the directory if inotify reports no change (network file systems).
+/// Interval at which flanneld reads the directory if inotify reports no change, e.g. on a network file system.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval at which flanneld checks the identity of the directory, because inotify does not report a replacement.
+/// Interval at which flanneld checks the identity of the directory, because inotify does not report the replacement of a directory.
 const PROBE: Duration = Duration::from_secs(2);
 /// Delay before flanneld checks a missing directory or file again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -43,7 +44,7 @@ const RETRY: Duration = Duration::from_millis(500);
 pub type DirManager = KeyManager<Directory>;
 
 impl DirManager {
-    /// Creates the manager without access to the directory, which may still be missing.
+    /// Creates the manager. The function does not access the directory, which may still be missing.
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
         Self::on(Directory {
@@ -64,7 +65,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Runs an operation on the files. The function records whether the directory is available.
+    /// Runs an operation on the files of the directory. The function records whether the directory is available.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static,
@@ -133,7 +134,8 @@ impl KeyStore for Directory {
             .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
-    /// Returns a stream that always begins with its own list, because the inotify watch has to exist before the stream reads the list.
+    /// Returns a stream that ignores the recent list and begins with a new list of the leases. The stream must set up the inotify watch before it
+    /// reads the list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         let next = |(mut peers, recent): (Peers<'a>, Option<&'a Recent>)| async move {
             if let Some(recent) = recent {
@@ -145,7 +147,7 @@ impl KeyStore for Directory {
         stream::unfold((Peers::of(self), Some(recent)), next).boxed()
     }
 
-    /// Sends a notice after each change of the file. The receiver reads the file after each notice.
+    /// Sends a notice after each change of the key's file. The receiver reads the file after each notice.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
         let mut changes = Changes::new();
         let mut known = Some(modified);
@@ -184,7 +186,7 @@ impl KeyStore for Directory {
     }
 }
 
-/// The changes of the directory as a stream.
+/// Stream of the changes in the directory.
 struct Peers<'a> {
     directory: &'a Directory,
     known: Option<BTreeMap<String, Entry>>,
@@ -298,7 +300,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// Returns the subnets of the keys with unreadable files, if the reason changed.
+/// Returns the subnets of the keys whose files are unreadable for a new reason.
 fn unreadable(
     counters: &Counters,
     flawed: &BTreeMap<String, LeaseFile>,

@@ -1,10 +1,10 @@
-//! Leases as the store keeps them: keys with values.
+//! Leases in the form of the store's entries: keys with values and revisions.
 
 use crate::wire;
 use std::sync::Arc;
 use types::Subnets;
 
-/// One key under `subnets/` as the store keeps it.
+/// Key under `subnets/`, with its value and revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The part of the key after `subnets/`.
@@ -19,12 +19,12 @@ pub struct Entry {
     pub lease: i64,
 }
 
-/// All keys at one revision.
+/// All lease keys at one revision of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Listing {
     /// The revision of the store at which the list was taken.
     pub revision: i64,
-    /// The keys in order.
+    /// The keys in ascending order.
     pub entries: Vec<Entry>,
 }
 

@@ -31,15 +31,15 @@ use trouble::EtcdTrouble;
 use types::backoff::Backoff;
 use watch::{Anchor, Broken, Change, Watch};
 
-/// Delay between two attempts to watch. The actual delay is up to twice as long, at random, so that nodes do not retry in unison.
+/// Minimum delay between two attempts to open a watch. The actual delay is random, up to twice as long, so that nodes do not retry at the same time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// The state of an etcd lease.
+/// Remaining time of an etcd lease, and time since the last renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LeaseTime {
     /// Time until the lease expires unless its holder renews it.
     left: Duration,
-    /// Time since the grant or the last renewal.
+    /// Time since the grant or the last renewal of the lease.
     last_seen: Duration,
 }
 
@@ -186,7 +186,8 @@ impl KeyStore for EtcdRegistry {
 }
 
 impl EtcdRegistry {
-    /// Returns the state of an etcd lease; `None` if the lease does not exist or its id is 0.
+    /// Returns the remaining time of an etcd lease and the time since its last renewal. If the lease does not exist or its id is 0, the function
+    /// returns `None`.
     ///
     /// # Errors
     /// Returns an error if this node cannot reach etcd, or if etcd refuses the request or does not reply within 5 s.
@@ -213,8 +214,8 @@ impl EtcdRegistry {
         }))
     }
 
-    /// Waits before the next attempt and returns the number of the attempt. If this host's addresses change, the function
-    /// returns at once, because the attempt may succeed now.
+    /// Waits before the next attempt to open a watch, and returns the attempt's number. If this host's addresses change, the function
+    /// returns at once, because the next attempt may succeed.
     async fn pause(&self, attempt: u32) -> u32 {
         tokio::select! {
             () = tokio::time::sleep(RETRY.after(attempt).mul_f64(1.0 + rand::random::<f64>())) => attempt + 1,
@@ -223,7 +224,7 @@ impl EtcdRegistry {
     }
 }
 
-/// The changes of all leases as a stream.
+/// Stream of the changes of all leases.
 struct Peers<'a> {
     registry: &'a EtcdRegistry,
     recent: &'a Recent,

@@ -1,5 +1,5 @@
-//! Converts the manager's events into the leases in force: folds the events, admits leases, holds down
-//! removals and publishes the result as one value.
+//! Computes the leases in force from the store's events. The module applies the events to a table, admits leases,
+//! delays removals and publishes the leases in force.
 
 use crate::admission::{LeasesInForce, Reason, Refused, Terms};
 use crate::hold_down::HoldDown;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use types::Subnets;
 
-/// Pause after each publication, as a multiple of the time that the publication took. The next two constants
-/// are the maximum pause and the minimum pause; flanneld skips shorter pauses.
+/// Pause after each publication, as a multiple of the time that the publication took. A pause lasts at most
+/// `LONGEST_REST`; flanneld skips pauses up to `SHORTEST_REST`.
 const REST: u32 = 64;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
@@ -35,7 +35,7 @@ pub struct Reading {
     pub cut_off: Option<usize>,
 }
 
-/// Folds the store's events into the table of leases in force.
+/// Computes the table of leases in force from the store's events.
 pub struct Feed<'a> {
     events: BoxStream<'a, LeaseEvent>,
     raw: LeaseTable,
@@ -49,7 +49,7 @@ pub struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Reads events up to the first complete list. Before this list, the other nodes are unknown.
+    /// Reads events up to the first complete list. Before the first complete list, the other nodes are unknown.
     pub async fn begin(
         mut events: BoxStream<'a, LeaseEvent>,
         terms: watch::Receiver<Arc<Terms>>,
@@ -76,8 +76,8 @@ impl<'a> Feed<'a> {
         (feed, table)
     }
 
-    /// Publishes the leases in force after every event and every change of the terms. The function returns
-    /// only when the source of events or of terms ends.
+    /// Publishes the leases in force after every event and every change of admission's other inputs. The function
+    /// returns only when the source of the events or of the inputs ends.
     pub async fn run(
         mut self,
         out: watch::Sender<Arc<LeaseTable>>,
@@ -125,7 +125,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Folds one event. The function returns true for a discontinuity.
+    /// Applies one event to the table of leases. The function returns true if the event replaces the whole table.
     fn take(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Interrupted => {
@@ -180,9 +180,9 @@ impl<'a> Feed<'a> {
         published
     }
 
-    /// Returns the number of other nodes if several other nodes exist and no lease is in force. A reservation is not a node.
+    /// Returns the number of other nodes if several other nodes exist and no lease is in force. The function does not count a reservation as a node.
     ///
-    /// The function does not count nodes with another backend, because operators restart nodes one after another after a configuration change.
+    /// The function does not count nodes with another backend, because operators restart nodes one by one after a configuration change.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
         let admitted = self.standing.admitted();
         if !admitted.is_empty() || !admitted.unreadable().is_empty() {
@@ -206,7 +206,7 @@ impl<'a> Feed<'a> {
         (nodes > 1).then_some(nodes)
     }
 
-    /// Logs the refusals that are new since the last call, at most 20 lines.
+    /// Logs the refusals of leases that are new since the last call, at most 20 per call.
     fn tell(&mut self) {
         let refused = self.standing.refused();
         const LINES: usize = 20;
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Returns the number of these leases that admission refuses, and the value of `cut_off`.
+    /// Returns the number of the given leases that admission refuses, and the value of `cut_off`.
     async fn read(leases: Vec<Lease>) -> (usize, Option<usize>) {
         let terms = Terms {
             config: NetworkConfig::parse(

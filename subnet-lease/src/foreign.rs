@@ -1,4 +1,4 @@
-//! Classifies errors of the system, the resolver and TLS on connections to a server. Uses errno and variants.
+//! Classifies errors of the system, the resolver and TLS on connections to a server. The classification uses errno and error variants.
 //! This module classifies errors of the resolver by their text, because these errors contain only text.
 
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
@@ -9,26 +9,26 @@ use types::problem::StoreCause;
 /// Reason why this node refuses the server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    /// The certificate has expired.
+    /// Expired certificate.
     Expired,
     /// Certificate that is not valid yet.
     NotYetValid,
     /// Issuing authority that is unknown to this node.
     Authority,
-    /// Certificate for another name.
+    /// Certificate for another server name.
     Name,
-    /// The certificate was revoked.
+    /// Revoked certificate.
     Revoked,
     /// Certificate that does not permit use by servers.
     Purpose,
-    /// The certificate is malformed.
+    /// Malformed certificate.
     Encoding,
     /// Another reason for which this node refuses the certificate.
     Other,
 }
 
 impl Certificate {
-    /// Returns the fault that rustls' verifier found.
+    /// Returns the fault that rustls' verifier found in the certificate.
     pub fn of(error: &CertificateError) -> Self {
         use CertificateError as Cause;
         match error {
@@ -55,7 +55,7 @@ impl Certificate {
     }
 }
 
-/// Meaning of an error on the connection to a server.
+/// Cause of a failed connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectFailure {
     /// Address that refuses connections, because no process listens on the port.

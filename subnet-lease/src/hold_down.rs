@@ -1,14 +1,14 @@
 //! Delays removals of leases, unless another node leases the subnet, because a vanished lease usually comes back.
 //!
 //! The published table contains the store's leases and the leases that vanished recently. The hold-down of a removal lasts 5 s. The
-//! hold-down lasts 60 s after a discontinuity, or if many leases vanish at once. A removal has no hold-down if another node leases the
-//! subnet. The hold-down runs only while the watch is up and this process runs. The hold-down restarts after a gap, because an outage may
-//! also have kept the other nodes from writing.
+//! hold-down lasts 60 s after a discontinuity of the watch, or if many leases vanish at once. A removal has no hold-down if another node leases the
+//! subnet. The hold-down runs only while the watch is up and this process runs. The hold-down restarts after a gap in
+//! the watch, because the cause of the gap may also have prevented writes of other nodes.
 //!
-//! An interruption is not a gap if it is shorter than 5 s and the watch then resumes at its version. The
-//! hold-down pauses during the interruption, and lasts at least 5 s after the interruption. A node returns
-//! within 2 s, so the event of its return arrives before the removal. Without the exception for short
-//! interruptions, a proxy that closes idle connections every 35 s would postpone a 60 s removal forever.
+//! An interruption of the watch is not a gap if it is shorter than 5 s and the watch resumes at its last version. The
+//! hold-down pauses during a short interruption of the watch, and lasts at least 5 s after the interruption. A node restores a lost
+//! lease within 2 s, so the event of the restored lease arrives before the removal. Without the exception for short
+//! interruptions, a proxy that closes idle connections every 35 s would prolong a hold-down of 60 s forever.
 
 use crate::admission::UsedSubnets;
 use crate::lease::Lease;
@@ -20,11 +20,11 @@ use types::Subnets;
 
 const HOLD_DOWN: Duration = Duration::from_secs(5);
 const LONG_HOLD_DOWN: Duration = Duration::from_secs(60);
-/// Maximum length of an interruption that is not a gap.
+/// Maximum length of a watch interruption that only pauses the hold-downs.
 const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
-/// Time within which removals belong to one burst.
+/// Time within which removals of leases belong to one burst.
 const BURST_WINDOW: Duration = Duration::from_secs(10);
-/// Maximum delay of a step. A longer delay shows that the process was stopped.
+/// Maximum time between two calls of `published` while the process runs. A longer time shows that the process did not run.
 const MAX_STALL: Duration = Duration::from_secs(3);
 
 /// Leases that the store no longer has but that stay in force during the hold-down.
@@ -35,7 +35,7 @@ pub struct HoldDown {
     removals: Vec<Duration>,
     last_step: Option<Duration>,
     interruption: Option<Interruption>,
-    /// Time until which hold-downs are longer because of a discontinuity.
+    /// Time until which new hold-downs last 60 s because of a discontinuity of the watch.
     wary_until: Duration,
 }
 
@@ -43,7 +43,7 @@ pub struct HoldDown {
 #[derive(Debug, Clone, Copy)]
 struct Interruption {
     since: Duration,
-    /// Whether the watch did not resume at its version.
+    /// Whether the watch did not resume at the last version seen.
     relisted: bool,
 }
 
@@ -55,7 +55,7 @@ struct Held {
 }
 
 impl Held {
-    /// Excludes the time since `from` from all hold-downs, and extends each of them to at least the short hold-down.
+    /// Excludes the time since `from` from the hold-down, and extends the remaining time to at least 5 s.
     fn resume(&mut self, from: Duration, now: Duration) {
         let counted = from
             .saturating_sub(self.since)
@@ -65,7 +65,7 @@ impl Held {
 }
 
 impl HoldDown {
-    /// Returns the leases in force at `now` (boot-time clock), given the admitted leases, and the time of the next call.
+    /// Returns the leases in force at `now` (boot-time clock), and the time at which the caller must call again.
     pub fn published(
         &mut self,
         admitted: &LeaseTable,
@@ -129,7 +129,7 @@ impl HoldDown {
         self.last_step = Some(now);
     }
 
-    /// Holds down the removal of the leases that are no longer admitted.
+    /// Delays the removal of leases that admission no longer admits.
     fn hold_vanished(&mut self, admitted: &LeaseTable, now: Duration) {
         let vanished: Vec<Arc<Lease>> = self
             .last
@@ -163,7 +163,7 @@ impl HoldDown {
         }
     }
 
-    /// Drops the removals that are due, and the removals whose subnet another node has leased.
+    /// Removes the leases whose hold-down has ended or whose subnet another node has leased.
     fn release(&mut self, admitted: &LeaseTable, now: Duration, interrupted: bool) {
         if self.held.is_empty() {
             return;
@@ -175,7 +175,7 @@ impl HoldDown {
             .retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
     }
 
-    /// Returns the number of removals that are held down.
+    /// Returns the number of leases whose removal the hold-down delays.
     pub fn waiting(&self) -> usize {
         self.held.len()
     }
@@ -206,7 +206,7 @@ mod tests {
         Duration::from_millis(tenths * 100)
     }
 
-    /// Steps once per second up to `to` (in tenths of a second) and returns the number of leases in force at the end.
+    /// Calls `published` once per second up to `to` (in tenths of a second), and returns the final number of leases in force.
     fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
         let mut count = 0;
         for at in (from..=to).step_by(10) {
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(*published, now);
     }
 
-    /// Steps like `run`, but with the watch interrupted for `cut` tenths of a second every 35 s. Returns the
+    /// Calls `published` like `run`, but interrupts the watch for `cut` tenths of a second every 35 s. Returns the
     /// time at which the hold-down removes the lease, in tenths of a second.
     fn removed_under_cuts(wait: u64, cut: u64, relists: bool) -> Option<u64> {
         let mut hold_down = HoldDown::default();
@@ -270,11 +270,15 @@ mod tests {
         // The lease vanishes at 1 s and waits 60 s. The interruption at 35 s does not count.
         assert_eq!(removed_under_cuts(60, 20, false), Some(10 + 600 + 20));
         assert_eq!(removed_under_cuts(60, 40, false), Some(10 + 600 + 40));
-        assert_eq!(removed_under_cuts(60, 50, false), None, "as long as a gap");
+        assert_eq!(
+            removed_under_cuts(60, 50, false),
+            None,
+            "an interruption as long as a gap"
+        );
         assert_eq!(
             removed_under_cuts(60, 20, true),
             None,
-            "it did not resume at its version"
+            "the watch did not resume at its version"
         );
     }
 

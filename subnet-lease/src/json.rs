@@ -1,6 +1,6 @@
-//! Reads JSON objects as Go's encoding/json does: keys match in any case, the last duplicate wins, and unknown keys have no effect.
+//! Reads JSON objects as Go's encoding/json does: keys match in any case, the last duplicate key applies, and unknown keys have no effect.
 //!
-//! Values stay raw text until the caller reads them, so a number that fits no type is harmless in an unread field.
+//! Values stay raw text until the caller reads them, so a number that is out of range in an unread member causes no error.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
@@ -41,7 +41,7 @@ impl<'a> Object<'a> {
         serde_json::from_str(text)
     }
 
-    /// Returns the value of the last member with a name, ignoring case.
+    /// Returns the value of the last member with the given name, ignoring case.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.0
             .iter()
@@ -50,7 +50,7 @@ impl<'a> Object<'a> {
             .map(|(_, value)| *value)
     }
 
-    /// Reads the value of the last member with a name. The function returns `None` if the member is absent or `null`.
+    /// Parses the value of the last member with the given name. The function returns `None` if the member is absent or `null`.
     ///
     /// # Errors
     /// Returns an error that names the member if its value does not have the type `T`.
@@ -68,7 +68,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Returns the items of the last member with a name, each as raw text. The list is empty if the member is absent or `null`.
+    /// Returns the items of the last member with the given name, each as raw text. The list is empty if the member is absent or `null`.
     ///
     /// # Errors
     /// Returns an error if the member is not a list.
@@ -114,7 +114,7 @@ impl fmt::Display for MemberError {
 
 impl std::error::Error for MemberError {}
 
-/// Returns whether Go treats two member names as the same name, because they are equal under simple case folding.
+/// Returns whether two member names are equal under simple case folding, as in Go's encoding/json.
 pub(crate) fn same_name(a: &str, b: &str) -> bool {
     let fold = |c: char| match c {
         '\u{212A}' => 'k',
@@ -134,7 +134,7 @@ pub enum JsonFault {
         /// Column number, from 1.
         column: usize,
     },
-    /// Text of serde_json's error, without the input.
+    /// Text of serde_json's error.
     Parser(String),
 }
 
@@ -144,7 +144,7 @@ impl JsonFault {
         Self::Parser(error.to_string())
     }
 
-    /// Converts an error without any text that quotes a value of the input, which may be a secret.
+    /// Converts an error, and drops text that quotes the input, which may contain a secret.
     pub fn unquoted(error: &serde_json::Error) -> Self {
         match error.classify() {
             // For this category, the parser quotes the value that it found.

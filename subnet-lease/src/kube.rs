@@ -1,7 +1,7 @@
 //! Leases in the Nodes of a Kubernetes cluster: the cluster assigns the subnets, and the daemons publish annotations.
 //!
-//! A Node is not a key: the API offers no compare-and-swap, no time to live and no allocation for Nodes. The API server decides who may act as a
-//! Node.
+//! A Node differs from a key of etcd: the API offers no compare-and-swap, no time to live and no allocation for Nodes. The API
+//! server decides which client may act as a Node.
 
 #[cfg(test)]
 mod agreement;
@@ -65,7 +65,7 @@ use trouble::{KubeTrouble, NetConfFault};
 use types::{DaemonPod, Dual, Problem, Subnets};
 use watching::Watching;
 
-/// Timeout of a request about this node.
+/// Timeout of a request about this node's Node.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Keeps leases in the Nodes of a Kubernetes cluster.
@@ -90,7 +90,7 @@ pub struct KubeManager {
 /// The task that follows all Nodes.
 #[derive(Default)]
 struct Following {
-    /// Whether the task lists the Nodes. The `alloc` backend does not need the Nodes.
+    /// Whether the task lists all Nodes. The `alloc` backend does not need the list.
     lists: AtomicBool,
     task: Mutex<Option<Task>>,
 }
@@ -98,13 +98,13 @@ struct Following {
 /// Faults that the daemon already logged or posted as Events.
 #[derive(Default)]
 struct Reported {
-    /// Events that the daemon already posted, so that it posts each Event once.
+    /// Events that the daemon already posted and does not post again.
     events: Arc<Mutex<PostedEvents>>,
     /// The mistyped annotations that the daemon logged last.
     ignored: Mutex<String>,
 }
 
-/// A task that ends when its owner is dropped.
+/// Task that ends when the program drops its handle.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -183,7 +183,8 @@ impl KubeManager {
         })
     }
 
-    /// Starts or stops following all Nodes as this configuration requires, and sets the networks that must contain the Nodes' leases.
+    /// Starts or stops the task that follows all Nodes, as the configuration requires. The function also sets the networks that must contain the
+    /// Nodes' leases.
     fn follow(&self, config: &NetworkConfig) {
         self.all.serve(config.networks);
         let lists = config.backend != "alloc";
@@ -226,7 +227,7 @@ impl KubeManager {
                 if all.stagger.pages() && !delay.is_zero() {
                     tracing::info!(
                         seconds = delay.as_secs_f64(),
-                        "this host has just booted, perhaps with all others: delaying the list of all Nodes"
+                        "this host has just booted, perhaps together with other hosts: delaying the list of all Nodes"
                     );
                     tokio::time::sleep(delay).await;
                 }
@@ -252,7 +253,7 @@ impl KubeManager {
         }
     }
 
-    /// Returns the error for a missing Node, with a similar name among the existing Nodes.
+    /// Returns the error for a missing Node, with the name of an existing Node that has a similar name.
     fn no_node(&self) -> KubeTrouble {
         let name = &self.name;
         let similar = self
@@ -465,7 +466,7 @@ impl SubnetManager for KubeManager {
         Some(self.infos.subscribe())
     }
 
-    /// Returns the last sign of life of a node from the followed Nodes, without a request.
+    /// Returns the time since a node's last heartbeat, from the Nodes already read, without a request.
     async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
         let report = self.all.with(|nodes| nodes.report(lease))?;
         let since = jiff::Timestamp::now()
@@ -650,7 +651,7 @@ fn has_family(subnets: &Subnets, net: &ipnet::IpNet) -> bool {
         .any(|other| other.max_prefix_len() == net.max_prefix_len())
 }
 
-/// Merges two sources of changes: a change of this node's Node or of another Node may change the information about this node.
+/// Merges the changes of this node's Node and of all Nodes, because a change of any Node may change the information about this node.
 async fn merge(
     mut own: watch::Receiver<OwnState>,
     mut all: watch::Receiver<u64>,

@@ -15,7 +15,7 @@ pub struct Lease {
     pub attrs: LeaseAttrs,
     /// Whether the lease expires.
     pub term: Term,
-    /// Creation order in the store. If two leases overlap, the older lease wins.
+    /// Position of the lease in the store's order of creation. If two leases overlap, the older lease takes precedence.
     pub since: i64,
 }
 
@@ -41,9 +41,9 @@ pub struct LeaseAttrs {
     pub data: Option<RawJson>,
     /// The backend's IPv6 data.
     pub v6_data: Option<RawJson>,
-    /// Fields that this version does not know, unchanged and in order.
+    /// Fields that this version of flannel-rs does not know, unchanged and in the original order.
     pub unknown: Vec<(String, RawJson)>,
-    /// The node that wrote the lease. Go flannel ignores this member and does not write it.
+    /// The node that wrote the lease. Go flannel ignores the node's identity in a lease, and writes no identity.
     pub node: Option<NodeId>,
 }
 
@@ -56,7 +56,7 @@ impl LeaseAttrs {
             .flatten()
     }
 
-    /// Returns the public address of a family.
+    /// Returns the node's public address of an address family.
     pub fn public_for(&self, family: Family) -> Option<IpAddr> {
         family.pick(
             self.public_ip.map(IpAddr::V4),
@@ -84,7 +84,7 @@ impl LeaseAttrs {
         (self.public_ip, self.public_ipv6) == (other.public_ip, other.public_ipv6)
     }
 
-    /// Returns both public addresses as text for messages.
+    /// Returns the node's public addresses as text for messages.
     pub fn public_text(&self) -> String {
         self.public().map_or_else(
             || "no public address".to_owned(),
@@ -93,7 +93,7 @@ impl LeaseAttrs {
     }
 }
 
-/// Rules of a backend: which leases the backend can use, and which data identifies a node. All methods are pure.
+/// Rules of a backend: which leases the backend can use, and which data identifies a node. The methods have no side effects.
 pub trait PeerRules: Send + Sync {
     /// Decides whether the backend can use a lease.
     ///
@@ -104,7 +104,7 @@ pub trait PeerRules: Send + Sync {
     }
 
     /// Reads the part of a lease's backend data that is unique to a node (a MAC, a key), in canonical form.
-    /// The function returns `None` if the backend has no such part for the family.
+    /// The function returns `None` if the backend data of the family contains no such part.
     fn identity(&self, _attrs: &LeaseAttrs, _family: Family) -> Option<String> {
         None
     }
@@ -129,15 +129,15 @@ pub struct NodeId {
     pub lease: Option<i64>,
     /// Whether the holder had to restore its key after another instance changed the key.
     pub contested: bool,
-    /// Whether Go flannel wrote the lease. Go flannel does not reply to probes. Only the Kubernetes store
-    /// sets this field, because every node has an identity (its name) there, with Go flannel and with
-    /// flannel-rs. In the other stores, Go flannel writes no identity.
+    /// Whether Go flannel wrote the lease. Go flannel does not reply to probes. Only the Kubernetes store sets this
+    /// field, because in Kubernetes every node has an identity (the Node's name), even with Go
+    /// flannel. In other stores than Kubernetes, Go flannel writes no identity.
     #[serde(skip)]
     pub by_go: bool,
 }
 
 impl NodeId {
-    /// Returns the sort key for two instances that claim one key: the instance with the lower sort key keeps the claimed key.
+    /// Returns the sort key for instances that claim the same key of the store: the instance with the lowest sort key keeps the claimed key.
     pub fn precedence(&self) -> (i64, &str, &str) {
         (self.rank, &self.id, &self.instance)
     }
@@ -148,7 +148,7 @@ impl NodeId {
 pub struct RawJson(Arc<str>);
 
 impl RawJson {
-    /// Parses a text that is one JSON value, and drops the white space around it.
+    /// Parses a text that is one JSON value, and drops the white space around the value.
     ///
     /// # Errors
     /// Returns the parser's error if the text is not one JSON value.

@@ -1,12 +1,12 @@
 //! Subnet leases of nodes: the model, the wire format, and the managers that keep leases in a store.
 //!
-//! This crate does not depend on the kernel's configuration interfaces. Its features are layers:
+//! This crate does not depend on the kernel's configuration interfaces. The features of the crate are layers:
 //!
 //! - no feature: only the model, on which backends depend;
 //! - `managers`: the [`SubnetManager`](manager::SubnetManager) trait, admission and the feed, on which every store builds;
 //! - `protocol`: acquires and keeps a lease in a key-value store by compare-and-swap;
 //! - `etcd`, `dir`: the stores that use that protocol;
-//! - `kube`: the Nodes of a Kubernetes cluster, which assigns the subnets.
+//! - `kube`: the store that reads the subnets from the Nodes of a Kubernetes cluster.
 
 pub mod alloc;
 pub mod config;

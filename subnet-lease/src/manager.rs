@@ -1,4 +1,4 @@
-//! The interfaces that every store implements in full.
+//! The traits that every store implements, and the types in the signatures of the traits.
 
 pub use crate::claim::{Choice, Claim, HostEvidence, HostQueries};
 use crate::config::NetworkConfig;
@@ -17,14 +17,14 @@ use tokio::sync::watch;
 use types::{Addresses, DaemonPod, Durations, Histogram, Subnets};
 use types::{Coded, Problem};
 
-/// The state of a held lease, published whenever it changes.
+/// State of this node's lease, which the manager publishes after each change.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Held {
     /// Time at which the lease expires without a renewal (boot-time clock); `None` for a reservation.
     pub until: Option<Duration>,
     /// Time of the last renewal of the lease (boot-time clock); `None` if the store's leases have no renewals.
     pub renewed: Option<Duration>,
-    /// The current problem, or `None`.
+    /// The current problem of the lease; `None` if the lease has no problem.
     pub trouble: Option<Reason>,
     /// Whether the problem makes the node unready at once, even if the problem is short.
     pub grave: bool,
@@ -37,13 +37,13 @@ pub struct Held {
 /// Changed attributes that are not in the store yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpublished {
-    /// Time of the change (boot-time clock).
+    /// Time at which the attributes changed (boot-time clock).
     pub since: Duration,
-    /// Message about the values that the peers do not know yet.
+    /// Message about the attributes that the peers do not know yet.
     pub what: Problem,
 }
 
-/// State that a node passes to the store while the node holds its lease.
+/// Published attributes and kernel state that a node passes to the store while the node holds its lease.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// Attributes that the node publishes.
@@ -78,10 +78,10 @@ impl fmt::Display for Lost {
     }
 }
 
-/// A task that has ended, although the hold of the lease depends on it.
+/// A task that has ended, without which the node cannot hold its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// No lease was acquired.
+    /// The node acquired no lease.
     NoLease,
     /// The watch of this node's lease.
     Watch,
@@ -109,11 +109,11 @@ impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| {
             f.write_str(match self {
-                Stopped::NoLease => "no lease was acquired",
+                Stopped::NoLease => "the node acquired no lease",
                 Stopped::Watch => "the watch of this node's lease ended",
                 Stopped::Publication => "publication ended",
                 Stopped::OwnNode => "the watch of this node's Node ended",
-                Stopped::Nodes => "following the Nodes ended",
+                Stopped::Nodes => "the task that follows the Nodes ended",
             })
         })
     }
@@ -141,7 +141,7 @@ impl Error {
         Error::Refused(why.into())
     }
 
-    /// Returns the problem without the decision to retry.
+    /// Returns the problem, without the information whether to retry.
     pub fn problem(&self) -> &Problem {
         match self {
             Error::Unavailable(reason) => &reason.problem,
@@ -172,16 +172,16 @@ impl From<Error> for Problem {
 pub struct NodeInfo {
     /// The node's name in the store, which identifies the node.
     pub id: String,
-    /// Subnets that the store assigned, of the network's families.
+    /// Subnets that the store assigned to the node, of the network's address families.
     pub subnets: Option<Subnets>,
-    /// Public addresses that an operator chose in the store. These addresses take precedence over the flags.
+    /// Public addresses that an operator chose in the store. The addresses in the store take precedence over the flags.
     pub public: Option<Addresses>,
     /// Addresses that this node published last.
     pub published: Vec<IpAddr>,
     /// Addresses that the store has for this node from other sources (a Node's InternalIPs), the preferred address first.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose the published address, which replaces the node's own address. If an operator
-    /// chose the published address, several nodes may have the same address of their own.
+    /// Whether an operator chose the published address, which replaces the node's own address. If an operator chose
+    /// the published address, the node's own address need not be unique.
     pub overwritten: bool,
     /// Addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
@@ -198,7 +198,7 @@ pub struct Claimant {
     pub publishes: bool,
 }
 
-/// Manages leases in etcd, in a directory or in the Kubernetes API. Tools use only [`LeaseStore`]. A daemon uses the manager for one node.
+/// Manages leases in etcd, in a directory or in the Kubernetes API. Tools use only [`LeaseStore`]. A daemon uses the manager only for its own node.
 #[async_trait]
 pub trait SubnetManager: LeaseStore {
     /// Returns the current network configuration.
@@ -207,7 +207,7 @@ pub trait SubnetManager: LeaseStore {
     /// Returns `Unavailable` while the configuration is missing, unreadable or invalid.
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
-    /// Returns the configuration that a start would read now, without any change of state.
+    /// Reads the configuration that a restarted daemon would use, without any change of the manager's state.
     ///
     /// # Errors
     /// See [`SubnetManager::network_config`].
@@ -236,7 +236,8 @@ pub trait SubnetManager: LeaseStore {
         None
     }
 
-    /// Returns the addresses of the store's servers, which help to find the interface. The list is empty if the addresses are unreadable.
+    /// Returns the addresses of the store's servers, which help flanneld to choose the underlay
+    /// interface. The list is empty if the addresses are unreadable.
     async fn servers(&self) -> Vec<IpAddr> {
         Vec::new()
     }
@@ -246,20 +247,20 @@ pub trait SubnetManager: LeaseStore {
     /// after a failure, peers still know the former address.
     async fn withdraw(&self, _local: &[IpAddr]) {}
 
-    /// Reports to the operators of the store what they must do about this node's interface.
+    /// Reports a problem of this node's interface, with the remedy, to the store's operators.
     async fn tell_operator(&self, _problem: &Problem) {}
 
     /// Returns the attributes that this node last published (MAC, keys), if one of the leases belongs to this node.
     ///
     /// # Errors
-    /// Returns `Refused` if another live node holds the lease of this node's address.
+    /// Returns `Refused` if the lease with this node's address belongs to another live node.
     async fn stored(
         &self,
         claim: &Claim,
         config: &NetworkConfig,
     ) -> Result<Option<LeaseAttrs>, Error>;
 
-    /// Waits for a lease of this node: its existing lease or a new lease.
+    /// Waits until this node has a lease: the node's existing lease or a new lease.
     ///
     /// # Errors
     /// Returns `Refused` if another live node uses this node's address or identity.
@@ -274,11 +275,11 @@ pub trait SubnetManager: LeaseStore {
     /// Returns the changes of all leases as a stream. The stream begins with `Reset`, reconnects and resumes on its own, and never ends.
     fn watch(&self) -> BoxStream<'_, LeaseEvent>;
 
-    /// Holds the lease as its only owner: renews it, publishes changed attributes and reports its state.
+    /// Holds the lease as the only owner: renews the lease, publishes changed attributes and reports the lease's state.
     /// Returns when the node has permanently lost the lease.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the lease as it is.
+    /// Dropping the future does not change the lease.
     async fn hold(
         &self,
         claim: &Claim,
@@ -287,15 +288,17 @@ pub trait SubnetManager: LeaseStore {
         state: watch::Sender<Held>,
     ) -> Lost;
 
-    /// Returns the time of the last sign of life from the holder of a lease; `None` if the time is unknown. The function sends one or two requests.
+    /// Returns the time since the last heartbeat of a lease's holder, e.g. a renewal; `None` if the time is
+    /// unknown. The function sends one or two requests to the store.
     async fn last_heard(&self, _lease: &Subnets) -> Option<LastHeard> {
         None
     }
 
-    /// Passes the current addresses of this host to the manager. The manager replaces a connection from any other local address.
+    /// Passes the current addresses of this host to the manager. The manager closes and reopens a connection whose
+    /// local address this host no longer has.
     fn readdressed(&self, _local: &[IpAddr]) {}
 
-    /// Returns the counters of calls to the store, with the unreadable leases.
+    /// Returns the counters of calls to the store, and the unreadable leases.
     fn counters(&self) -> Arc<Counters>;
 
     /// Reconnects to the store and reads its TLS files again. The function returns false for a store without a connection.
@@ -307,7 +310,7 @@ pub trait SubnetManager: LeaseStore {
 /// The store's information about the holder of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastHeard {
-    /// Time since the last sign of life from the holder.
+    /// Time since the holder's last heartbeat, e.g. a renewal of the lease.
     pub ago: Duration,
     /// State of the holder's Node in Kubernetes; `None` with other stores.
     pub node: Option<NodeHealth>,
@@ -322,16 +325,16 @@ pub struct NodeHealth {
     pub cordoned: bool,
 }
 
-/// Time of the last sign of life from a holder, and the time at which its lease expires without a renewal.
+/// Time since a holder's last heartbeat, and the time until the holder's lease expires without a renewal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Liveness {
-    /// Time since the last sign of life from the holder; `None` if unknown.
+    /// Time since the holder's last heartbeat, e.g. a renewal of the lease; `None` if unknown.
     pub heard: Option<Duration>,
     /// Time until the lease expires; `None` if the lease does not expire.
     pub left: Option<Duration>,
 }
 
-/// Properties in which stores differ for an operator.
+/// Differences between stores that affect an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nature {
     /// Whether a lease disappears with the Node that contains it. If leases disappear with their Nodes, operators cannot reserve subnets.
@@ -340,7 +343,7 @@ pub struct Nature {
     pub asks_a_server: bool,
 }
 
-/// A store for an operator's tools, which serve no node.
+/// Access to a store for an operator's tools, which hold no lease.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
     /// Returns the location of the leases for messages, e.g. `the Nodes of Kubernetes`.
@@ -363,7 +366,7 @@ pub trait LeaseStore: Send + Sync {
     /// Returns an error if the store does not respond.
     async fn list(&self) -> Result<Listing, Reason>;
 
-    /// Returns the last sign of life of a holder.
+    /// Returns the time since a holder's last heartbeat, and the time until its lease expires.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -375,8 +378,8 @@ pub trait LeaseStore: Send + Sync {
     /// Returns an error if the store does not respond.
     async fn release(&self, entry: &Entry) -> Result<bool, Reason>;
 
-    /// Writes a lease that never expires: a new lease, or a replacement of `present`, unless that lease has
-    /// changed since the listing. The function returns whether the store wrote the lease.
+    /// Writes a lease that never expires: a new lease, or a replacement of `present`, unless `present` has changed
+    /// since the listing. The function returns whether the store wrote the lease.
     ///
     /// # Errors
     /// Returns an error if the store does not respond, or does not support reservations.
@@ -388,21 +391,21 @@ pub trait LeaseStore: Send + Sync {
     ) -> Result<bool, Reason>;
 }
 
-/// Counters and states of a manager, for metrics and the status API.
+/// Counters of calls, and the problems of the store and its keys, for metrics and the status API.
 #[derive(Debug, Default)]
 pub struct Counters {
     calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
     unreadable: std::sync::Mutex<BTreeMap<String, Problem>>,
     unavailable: std::sync::Mutex<Option<Problem>>,
     unfollowed: std::sync::Mutex<Option<Problem>>,
-    /// Boot-time clock at the last response, in milliseconds; 0 before the first response.
+    /// Time of the last response on the boot-time clock, in milliseconds; 0 before the first response.
     heard: std::sync::atomic::AtomicU64,
     durations: Histogram,
     failures: std::sync::atomic::AtomicU64,
 }
 
 impl Counters {
-    /// Counts one call to the store.
+    /// Counts one call of the given kind to the store.
     pub fn call(&self, kind: &'static str) {
         if let Ok(mut calls) = self.calls.lock() {
             *calls.entry(kind).or_default() += 1;
@@ -454,7 +457,7 @@ impl Counters {
             .map(Duration::from_millis)
     }
 
-    /// Records that the store is unavailable, and the reason. Callers do not report a single lost response.
+    /// Records that the store is unavailable, and the reason. Callers do not call this function after a single lost response.
     pub fn set_unavailable(&self, why: Problem) {
         if let Ok(mut unavailable) = self.unavailable.lock() {
             *unavailable = Some(why);
@@ -483,7 +486,8 @@ impl Counters {
         }
     }
 
-    /// Returns the reason why the daemon cannot follow the leases, if known. The store itself may be available.
+    /// Returns the reason why the daemon cannot follow the leases, if known. The store itself may be available while
+    /// the daemon cannot follow the leases.
     pub fn why_not_followed(&self) -> Option<Problem> {
         self.unfollowed
             .lock()
@@ -491,7 +495,7 @@ impl Counters {
             .and_then(|unfollowed| unfollowed.clone())
     }
 
-    /// Records that a key is unreadable. The function returns true if the key or its reason is new.
+    /// Records an unreadable key of the store, with the reason. The function returns true if the key or its reason is new.
     pub fn unreadable(&self, key: &str, reason: Problem) -> bool {
         const KEPT: usize = 1000;
         let Ok(mut known) = self.unreadable.lock() else {
@@ -513,7 +517,7 @@ impl Counters {
         }
     }
 
-    /// Forgets all keys that are not in this set.
+    /// Forgets all unreadable keys that are not in the given set.
     pub fn only(&self, keys: &BTreeSet<String>) {
         if let Ok(mut known) = self.unreadable.lock() {
             known.retain(|key, _| keys.contains(key));
@@ -534,7 +538,7 @@ impl Counters {
     }
 }
 
-/// Returns the time of the boot-time clock, which also runs while the machine sleeps and does not follow the time of day.
+/// Returns the time of the boot-time clock, which also runs while the machine sleeps and ignores changes of the wall clock.
 pub fn boot_time() -> Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
         .map(Duration::from)

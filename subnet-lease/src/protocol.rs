@@ -1,10 +1,10 @@
 //! Rules for acquiring and holding a lease, without a store, a clock or a runtime.
 //!
-//! [`acquire`](acquire::acquire) and [`hold`](hold::hold) read as straight-line code. This code can only
-//! issue one request at a time, wait for a notice or a point in time, and publish the state of the lease. A
+//! [`acquire`](acquire::acquire) and [`hold`](hold::hold) read as straight-line code. Protocol code only issues one
+//! request at a time, waits for a notice or a point in time, and publishes the lease's state. A
 //! [`Coroutine`](coroutine::Coroutine) converts such code into a state machine: replies, notices and the time
 //! are inputs, and requests are outputs. [`KeyManager`](keys::KeyManager) runs the coroutine on a real store.
-//! `tests/simulation.rs` runs many coroutines on a model store, with faults injected by seed.
+//! `tests/simulation.rs` runs many coroutines on a model store, and injects faults that a random seed determines.
 
 pub mod acquire;
 mod ask;

@@ -1,14 +1,14 @@
-//! Problems that may last, each with a topic that identifies the lasting problem.
+//! Problems that may last for many attempts, each with a topic that identifies repetitions of the problem.
 //!
-//! The text of a problem may contain parts that change with each attempt, such as a time or a count. Topics omit these parts. The log compares
-//! topics, so it contains each problem only once.
+//! The text of a problem may contain parts that change with each attempt, such as a time or a count. A topic omits
+//! the changing parts of the problem's text.
 
 use std::fmt;
 use types::{Coded, Problem};
 
 /// A problem that may last for many attempts.
 pub trait Lasting: Coded {
-    /// Returns the part that stays the same while the problem lasts. By default, this part is the whole text.
+    /// Returns the part of the problem's text that stays the same while the problem lasts. By default, the topic is the whole text.
     fn topic(&self) -> String {
         self.to_string()
     }
@@ -19,7 +19,7 @@ pub trait Lasting: Coded {
 pub struct Reason {
     /// Problem to show.
     pub problem: Problem,
-    /// Text without changing parts, which identifies repetitions.
+    /// The problem's text without changing parts, which identifies repetitions of the problem.
     topic: String,
 }
 
@@ -46,7 +46,8 @@ impl fmt::Display for Reason {
 
 impl std::error::Error for Reason {}
 
-/// Returns the text of an external error followed by its causes. Without the causes, the texts of many errors contain only the failed operation.
+/// Returns the text of an external error, followed by the texts of the error's
+/// causes. Without the causes, the texts of many errors contain only the failed operation.
 #[cfg(any(feature = "etcd", feature = "kube"))]
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -61,18 +62,18 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Topics logged since the last success.
+/// Topics of the problems that the daemon has logged since the last success.
 #[derive(Clone, Debug, Default)]
 pub struct LogOnce(Vec<String>);
 
 impl LogOnce {
-    /// Returns whether the log has no problem since the last success.
+    /// Returns whether the daemon has logged no problem since the last success.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether the daemon must log this reason: the log has no entry with the reason's topic since the last success. `None` means
-    /// success, which the daemon logs only after a failure. The log contains each of two alternating causes
+    /// Returns whether the daemon must log the given reason: the log has no entry with the reason's topic since the last success. `None` means
+    /// success, which the daemon logs only after a failure. If two problems alternate, the daemon logs each problem
     /// only once.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
         /// Maximum number of remembered topics. With more topics, the log repeats some topics.
@@ -136,9 +137,12 @@ mod tests {
         assert!(log.news(Some(&expired(1))));
         assert!(!log.news(Some(&expired(2))));
         assert!(log.news(Some(&mistake("it expired 2 s ago"))));
-        assert!(!log.news(Some(&expired(3))), "two that take turns");
+        assert!(
+            !log.news(Some(&expired(3))),
+            "a repeated problem after another problem"
+        );
         assert!(log.news(None) && !log.news(None));
-        assert!(log.news(Some(&expired(4))), "after it was well");
+        assert!(log.news(Some(&expired(4))), "a problem after a success");
         assert!(log.news(None));
         assert!(
             log.news(Some(&mistake("one")))

@@ -1,4 +1,4 @@
-//! Table of leases (the only code that folds lease events into state), and the peers derived from the table.
+//! Table of leases, which only this module updates from lease events, and the peers derived from the table.
 
 use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;
@@ -11,7 +11,7 @@ use types::Subnets;
 /// A change in the set of leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseEvent {
-    /// A complete list, sent at the start and after a discontinuity.
+    /// Complete list of leases, which a watch delivers at the start and after a gap.
     Reset {
         /// Every readable lease.
         leases: Vec<Lease>,
@@ -30,9 +30,9 @@ pub enum LeaseEvent {
     Resumed,
 }
 
-/// All leases by subnet. A key that becomes unreadable keeps its last good value.
+/// All leases by subnet. If a key becomes unreadable, the table keeps the last readable lease of the key.
 ///
-/// Tables share their leases, because the tables of raw, admitted and published leases are mostly the same.
+/// Tables share their leases, because the tables of raw, admitted and published leases mostly contain the same leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTable {
     leases: BTreeMap<Subnets, Arc<Lease>>,
@@ -42,14 +42,14 @@ pub struct LeaseTable {
 /// Selects leases by backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinds {
-    /// Only the leases of one backend, by its wire name.
+    /// Only the leases of the backend with the given wire name.
     Only(&'static str),
     /// The leases of all backends.
     Any,
 }
 
 impl Kinds {
-    /// Returns whether the selection includes a lease of this backend.
+    /// Returns whether the selection includes the given lease.
     pub fn include(self, lease: &Lease) -> bool {
         match self {
             Kinds::Only(kind) => lease.attrs.backend == kind,
@@ -58,14 +58,14 @@ impl Kinds {
     }
 }
 
-/// One address family of one other node. A dual-stack lease yields two peers.
+/// Peer: one address family of another node. A dual-stack lease yields two peers.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
     /// The peer's subnet.
     pub subnet: IpNet,
     /// Public address of the peer, of the same family as the subnet.
     pub public_ip: IpAddr,
-    /// The backend's data for this family.
+    /// The backend's data for the peer's address family.
     pub data: Option<&'a RawJson>,
     /// The whole lease.
     pub lease: &'a Lease,
@@ -113,7 +113,7 @@ impl LeaseTable {
         }
     }
 
-    /// Returns the existing lease if it equals the new lease.
+    /// Returns the table's existing lease if the existing lease equals the new lease.
     fn shared(&self, lease: Lease) -> Arc<Lease> {
         match self.leases.get(&lease.subnets) {
             Some(present) if **present == lease => present.clone(),
@@ -121,7 +121,7 @@ impl LeaseTable {
         }
     }
 
-    /// Creates a table of these leases. If two leases have the same subnets, the later lease wins.
+    /// Creates a table of the given leases. If two leases have the same subnets, the table keeps the later lease.
     pub fn of<L: Into<Arc<Lease>>>(
         leases: impl IntoIterator<Item = L>,
         unreadable: BTreeSet<Subnets>,
@@ -138,7 +138,7 @@ impl LeaseTable {
         Self { leases, unreadable }
     }
 
-    /// Returns the differences between this table and a later table, in order of the subnets: the lease before and the lease after.
+    /// Returns the differences between this table and a later table, in order of the subnets, as pairs of the former and the new lease.
     pub fn changes<'a>(
         &'a self,
         later: &'a Self,
@@ -174,13 +174,13 @@ impl LeaseTable {
         self.leases.values()
     }
 
-    /// Returns the shared lease of these subnets.
+    /// Returns the shared lease with the given subnets.
     #[cfg(feature = "managers")]
     pub(crate) fn shared_lease(&self, subnets: &Subnets) -> Option<&Arc<Lease>> {
         self.leases.get(subnets)
     }
 
-    /// Replaces or removes the lease of these subnets.
+    /// Replaces or removes the lease with the given subnets.
     #[cfg(feature = "managers")]
     pub(crate) fn set(&mut self, subnets: &Subnets, lease: Option<&Arc<Lease>>) {
         match lease {
@@ -189,7 +189,7 @@ impl LeaseTable {
         };
     }
 
-    /// Returns the lease of these subnets.
+    /// Returns the lease with the given subnets.
     pub fn get(&self, subnets: &Subnets) -> Option<&Lease> {
         self.leases.get(subnets).map(Arc::as_ref)
     }
@@ -214,7 +214,7 @@ impl LeaseTable {
         &self.unreadable
     }
 
-    /// Returns the leases of the other nodes.
+    /// Returns the leases of the other nodes that the selection `kinds` includes.
     pub fn others(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = &Lease> {
         let own = *own;
         self.iter()
@@ -254,7 +254,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Returns whether the subnets lie in the given networks. The function ignores a half whose family the networks lack.
+/// Returns whether the subnets lie in the given networks. The function ignores a subnet whose address family the networks lack.
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
     let v4 = subnets
         .v4()

@@ -1,8 +1,9 @@
 //! Keys and values in the exact text that Go flannel reads and writes.
 //!
-//! This module contains all quirks of the wire format. An absent PublicIP is `0.0.0.0`, and an absent PublicIPv6 is `null`. `udp` and `alloc` have no
-//! BackendType. `&` separates the halves of a dual-stack key, and `0.0.0.0-0&` precedes an IPv6-only key. Go escapes `&`, `<` and `>`. NodeID is an
-//! additional member: Go flannel ignores members that it does not know.
+//! Only this module contains the special rules of the wire format. An absent PublicIP is `0.0.0.0`, and an absent
+//! PublicIPv6 is `null`. Leases of `udp` and `alloc` have no BackendType. `&` separates the IPv4 subnet and the IPv6
+//! subnet of a dual-stack key, and `0.0.0.0-0&` precedes an IPv6-only key. Go's JSON encoder escapes `&`, `<` and
+//! `>`. NodeID is an additional member: Go flannel ignores members that it does not know.
 
 use crate::json::{JsonFault, Object, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
@@ -12,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Coded;
 use types::{Dual, Subnets};
 
-/// Maximum length of a value in bytes. A longer value is unreadable.
+/// Maximum length of a lease's value in bytes. flanneld treats a longer value as unreadable.
 pub(crate) const VALUE_LIMIT: usize = 64 * 1024;
 
 /// Returns the subnet part of a lease's key, e.g. `10.5.34.0-24&fd00:12:13::-56`.
@@ -26,7 +27,8 @@ pub fn render_key(subnets: &Subnets) -> String {
     }
 }
 
-/// Returns the common beginning of all keys with the same IPv4 subnet and any IPv6 half. For an IPv6-only lease, the function returns the whole key.
+/// Returns the common beginning of all keys with the same IPv4 subnet and any IPv6
+/// subnet. For an IPv6-only lease, the function returns the whole key.
 #[cfg(feature = "protocol")]
 pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     match subnets {
@@ -35,7 +37,7 @@ pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     }
 }
 
-/// Parses the subnet part of a key. The function accepts only the canonical form, which re-encodes to the same text.
+/// Parses the subnet part of a key. The function accepts only the canonical form, i.e. the text that [`render_key`] returns for the parsed subnets.
 pub fn parse_key(key: &str) -> Option<Subnets> {
     let (v4_text, v6_text) = match key.split_once('&') {
         Some((v4, v6)) => (v4, Some(v6)),
@@ -104,7 +106,7 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
 /// Reason why a lease's value is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueError {
-    /// Value that is too long, with this number of bytes.
+    /// Value that is too long, with the length in bytes.
     TooLong(usize),
     /// Value that is not a JSON object.
     NoObject(JsonFault),
@@ -112,7 +114,7 @@ pub enum ValueError {
     PublicIp,
     /// PublicIPv6 that is not an IPv6 address.
     PublicIpv6,
-    /// Type of the backend that is not a string.
+    /// BackendType that is not a string.
     BackendType,
 }
 
@@ -146,7 +148,7 @@ impl fmt::Display for ValueError {
 ///
 /// # Errors
 /// Returns an error if the value is unreadable. The error does not quote the value, because every node logs
-/// the error's text. The caller knows the key.
+/// the error's text. The error does not contain the key, which the caller knows.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
         return Err(ValueError::TooLong(value.len()));

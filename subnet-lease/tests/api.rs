@@ -24,7 +24,7 @@ use types::Problem;
 /// Deadline: ten times the maximum time between two attempts of the client.
 const SOON: Duration = Duration::from_secs(100);
 
-/// A node with its directory.
+/// Options of a node, and the directory with the node's files.
 struct Bed {
     folder: tempfile::TempDir,
     options: KubeOptions,
@@ -52,7 +52,7 @@ impl Bed {
         Self { folder, options }
     }
 
-    /// Creates a node with a kubeconfig whose user and cluster have these fields, in JSON.
+    /// Creates a node with a kubeconfig whose user and cluster contain the given JSON fields.
     fn with_user(server: &Server, user: &str, cluster: &str) -> Self {
         let mut bed = Self::new(&[]);
         let path = bed.path("kubeconfig");
@@ -113,14 +113,14 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Time within which the client posts an Event and receives the response.
 const ANSWERED: Duration = Duration::from_millis(500);
 
-/// Advances the program's clock by this duration at once.
+/// Advances tokio's clock by the given duration without waiting.
 async fn later(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
     tokio::time::resume();
 }
 
-/// Log lines of this thread.
+/// Log lines that the test's thread writes.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,7 +1,7 @@
-//! One test suite for all stores: the Nodes of Kubernetes, a directory, etcd 3.4 and etcd 3.6. Each case runs
-//! on the stores that have the properties that the case needs.
+//! One test suite for all stores: the Nodes of Kubernetes, a directory, etcd 3.4 and etcd 3.6. Each case runs on
+//! every store with the properties that the case needs.
 //!
-//! `cargo test -p subnet-lease --test contract etcd_3_6::` runs the cases of one store. The name of a case as argument runs that case.
+//! `cargo test -p subnet-lease --test contract etcd_3_6::` runs the cases of one store. To run one case, pass the name of the case as an argument.
 
 #![allow(
     clippy::unwrap_used,
@@ -47,7 +47,7 @@ use libtest_mimic::{Arguments, Trial};
 /// Number of cases that run at the same time. Cases mostly wait.
 const AT_ONCE: usize = 16;
 
-/// Topics of the cases, ordered by duration, the longest first.
+/// Test cases by topic, in order of the topics' durations, the longest duration first.
 const TOPICS: [&[Case]; 8] = [
     etcd_access::CASES,
     etcd_cluster::CASES,

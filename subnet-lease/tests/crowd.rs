@@ -1,4 +1,4 @@
-//! Many nodes that follow one API server. The nodes spread their requests at the start and after a disturbance.
+//! Many nodes that follow one API server. The nodes spread their requests at the start and after an interruption of the watches.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,26 +29,27 @@ const A_SECOND: usize = 60;
 enum Lists {
     /// As a stream.
     Streams,
-    /// Pages only, as from servers before Kubernetes 1.32.
+    /// Only lists in pages, as from API servers before Kubernetes 1.32.
     Pages,
-    /// Pages only, with at most this many new lists per second. The server refuses further lists for a second, as overload protection does.
+    /// Only lists in pages, with at most the given number of new lists per
+    /// second. The server refuses further lists for a second, as overload protection does.
     Limited(usize),
 }
 
-/// An API server with a fixed set of Nodes and no changes, which records the requests for lists.
+/// An API server with a constant set of Nodes, which records the requests for lists.
 struct Server {
     mode: Lists,
     lists: Mutex<Vec<Instant>>,
     /// Times of the requests for the first page of all Nodes, including refused requests.
     begun: Mutex<Vec<Instant>>,
-    /// Times of the requests that the server did not refuse.
+    /// Times of the requests for the first page of all Nodes, without refused requests.
     served: Mutex<Vec<Instant>>,
     watches: Mutex<usize>,
     everybody: String,
     /// Periods in which the kernel did not schedule this process, as on a busy machine. Requests that are due in a period without scheduling arrive
     /// all at once.
     stalls: Mutex<Vec<(Instant, Instant)>>,
-    /// Channel for a signal to drop every connection.
+    /// Signals the server's tasks to drop every connection.
     dropped: watch::Sender<u64>,
 }
 
@@ -177,7 +178,7 @@ impl Server {
     }
 }
 
-/// Serves the pages of all Nodes. `page` returns whether the server replied.
+/// Serves the pages of all Nodes. The function `page` returns false if the caller must refuse the request.
 impl Server {
     async fn page(
         &self,
@@ -240,7 +241,7 @@ async fn refuse(
     stream.write_all(format!("{head}{body}").as_bytes()).await
 }
 
-/// Writes a kubeconfig. The file contains a CA, so that not every client loads all CAs of this machine.
+/// Writes a kubeconfig. The kubeconfig names a test CA, so that the clients do not load all CAs of this machine.
 fn kubeconfig(server: SocketAddr, sibling: &std::path::Path) -> std::path::PathBuf {
     let (path, authority) = (
         sibling.with_file_name("kubeconfig"),
@@ -278,7 +279,7 @@ fn options(server: SocketAddr, number: usize, net_conf: &std::path::Path) -> Kub
 /// Lock that serialises the tests of this file.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Starts a cluster of many clients at once, on hosts with this uptime. All clients know all Nodes when the function returns.
+/// Starts many clients at the same time, on hosts with the given uptime. All clients know all Nodes when the function returns.
 async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
     // Each client has two connections, and both ends are in this process. The usual limit is 1024 files.
     let _ = std::process::Command::new("prlimit")
@@ -339,7 +340,7 @@ async fn hosts_that_are_switched_on_together_list_one_after_the_other() {
     );
 }
 
-/// These nodes do not know the size of their cluster in advance. The nodes learn the size of the cluster from the server.
+/// At the start, the nodes do not know the number of Nodes in the cluster. The nodes learn the number of Nodes from the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_spread_after_a_server_asks_to_wait() {
     let _turn = TURN.lock().await;
@@ -375,8 +376,8 @@ async fn requests_are_spread_after_a_server_asks_to_wait() {
     );
 }
 
-/// Returns the highest rate of lists per second within any three seconds. The period is longer by the time in
-/// which the kernel did not schedule this process during the period or shortly before it.
+/// Returns the highest rate of lists per second within any three seconds. If the kernel did not schedule this process
+/// during a period or shortly before the period, the function extends the period by the unscheduled time.
 fn peak(server: &Server, lists: &[Instant]) -> usize {
     const SECOND: Duration = Duration::from_secs(1);
     // A busy machine executes in the next second what was due in this one.
@@ -399,7 +400,8 @@ fn peak(server: &Server, lists: &[Instant]) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_large_cluster_reconnect_one_after_the_other() {
     let _turn = TURN.lock().await;
-    /// Number of clients, equal to the number of nodes in the cluster. A tenth of the clients would not test the spreading of requests.
+    /// Number of clients, equal to the number of nodes in the cluster. With a tenth of the clients, the test would
+    /// not exercise the spreading of requests.
     const CLIENTS: usize = NODES;
     let (server, _managers, _folder) = stagger(Lists::Streams, Duration::from_secs(86_400)).await;
     // One request for the own Node and one for all Nodes, without a list in pages. On a busy machine, a few clients time out.

@@ -1,5 +1,5 @@
-//! Laws of the model, tested with random cases: the wire format, the table, admission and the hold-down. This
-//! file also tests the exact bytes of Go flannel.
+//! Tests the laws of the lease model with random inputs: the wire format, the table, admission and the hold-down. This file
+//! also checks that keys and values equal Go flannel's keys and values byte by byte.
 
 #![allow(
     clippy::unwrap_used,
@@ -171,7 +171,7 @@ fn terms() -> Terms {
     }
 }
 
-/// Refuses MACs that end in 05.
+/// Refuses leases whose MAC ends in 05.
 struct VtepMacs;
 
 impl PeerRules for VtepMacs {
@@ -201,7 +201,7 @@ impl PeerRules for VtepMacs {
 proptest! {
     #![proptest_config(cases())]
 
-    /// *wire*: decode ∘ encode = id.
+    /// *wire*: parsing a rendered value returns the same attributes.
     #[test]
     fn values_survive_the_wire(attrs in attrs()) {
         let mapped = attrs.public_ipv6.is_some_and(|v6| v6.to_ipv4_mapped().is_some());
@@ -225,7 +225,7 @@ proptest! {
         prop_assert_eq!(wire::parse_key(&wire::render_key(&subnets)), Some(subnets));
     }
 
-    /// *wire*: arbitrary bytes never cause a panic. A parsed value can be rendered and parsed again.
+    /// *wire*: arbitrary bytes never cause a panic. Every parsed value survives rendering and another parsing.
     #[test]
     fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -238,7 +238,7 @@ proptest! {
         let _ = NetworkConfig::parse(&text);
     }
 
-    /// *wire*: slightly damaged values never cause a panic. A parsed value can be rendered and parsed again.
+    /// *wire*: values with a changed byte or a missing end never cause a panic. Every parsed value survives rendering and another parsing.
     #[test]
     fn damaged_values_are_read_or_refused(attrs in attrs(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let mut bytes = wire::render_value(&attrs).into_bytes();
@@ -251,7 +251,8 @@ proptest! {
         let _ = wire::parse_value(&bytes);
     }
 
-    /// Slightly wrong configurations never cause a panic. The pool of an accepted configuration follows the configuration's own rules.
+    /// Random configurations, most of them invalid, never cause a panic. The first and the last subnet of an accepted
+    /// configuration's pool lie inside the network.
     #[test]
     fn configurations_are_accepted_or_refused(network in "[0-9]{1,3}\\.[0-9]{1,3}\\.0\\.0/[0-9]{1,2}", len in 0u16..40, min in "(10\\.[0-9]{1,3}\\.[0-9]{1,3}\\.0)?", v6 in "fd[0-9a-f]{0,2}:[0-9a-f]{0,4}::/[0-9]{1,3}", v6len in 0u16..140) {
         let minimum = if min.is_empty() { String::new() } else { format!(r#","SubnetMin":"{min}""#) };
@@ -267,7 +268,7 @@ proptest! {
         }
     }
 
-    /// *table*: applying an event twice has no further effect. A `Reset` has the same result as a new table,
+    /// *table*: a repeated event does not change the table. A `Reset` has the same result as a new table,
     /// except for the keys that the `Reset` lists as unreadable.
     #[test]
     fn the_table_folds(events in proptest::collection::vec(event(), 0..20), last in (proptest::collection::vec(lease(), 0..6), proptest::collection::btree_set(subnets(), 0..3))) {
@@ -292,7 +293,7 @@ proptest! {
         }
     }
 
-    /// *admission*: in any order, admitted leases overlap neither each other nor our lease, and newer leases change nothing for older ones.
+    /// *admission*: whatever the order of the leases, admitted leases overlap neither each other nor this node's lease, and newer leases do not affect older leases.
     #[test]
     fn admission_is_lawful(leases in proptest::collection::vec(lease(), 0..12), hostile in proptest::collection::vec(lease(), 0..6)) {
         let terms = terms();
@@ -322,7 +323,7 @@ proptest! {
         }
     }
 
-    /// If a value becomes unusable, the last good value of its key stays in force.
+    /// If the value of a key becomes unusable, the last usable value stays in force.
     #[test]
     fn an_unusable_value_keeps_the_last_good_one(good in lease()) {
         let terms = terms();
@@ -336,7 +337,7 @@ proptest! {
         }
     }
 
-    /// An incremental admission has the same result as a full admission, regardless of the changed and conflicting leases.
+    /// An incremental admission has the same result as a full admission, regardless of which leases change or conflict.
     #[test]
     fn a_change_is_admitted_as_the_whole_is(steps in proptest::collection::vec((proptest::collection::vec(event(), 0..4), prop::bool::weighted(0.1)), 1..20)) {
         let terms = Arc::new(terms());
@@ -363,7 +364,7 @@ proptest! {
         }
     }
 
-    /// *hold-down*: no admitted lease is missing, no two leases overlap, and in the end only admitted leases remain.
+    /// *hold-down*: the published table contains every admitted lease and no overlapping leases, and in the end only admitted leases.
     #[test]
     fn hold_down_only_delays(steps in proptest::collection::vec((proptest::collection::vec(lease(), 0..8), 0u64..4_000, any::<bool>(), prop::bool::weighted(0.1)), 1..20)) {
         let terms = terms();
@@ -393,7 +394,7 @@ proptest! {
 }
 
 proptest! {
-    /// However short the interruptions are, a node has 5 s of uninterrupted watching to return.
+    /// The hold-down removes a lease only after 5 s of uninterrupted watching, however short the interruptions are.
     #[test]
     fn removal_follows_five_seconds_of_watching(steps in proptest::collection::vec((1u64..2_900, prop::bool::weighted(0.2), prop::bool::weighted(0.05)), 1..200)) {
         let net = Dual::V4("10.5.1.0/24".parse().unwrap());
@@ -413,8 +414,8 @@ proptest! {
     }
 }
 
-/// Admission refuses addresses that no node can have, and addresses of this node. The network may contain
-/// nodes, but a leased subnet may not contain nodes.
+/// Admission refuses a lease whose public address no node can have, or is an address of this node. The network may contain the
+/// addresses of nodes, but a leased subnet must not contain a node's address.
 #[test]
 fn public_addresses_are_those_of_other_hosts() {
     let subnets: Subnets = Dual::V4("10.5.1.0/24".parse().unwrap());
@@ -452,7 +453,7 @@ fn public_addresses_are_those_of_other_hosts() {
     }
 }
 
-/// Admission refuses a lease of another backend, and the text of the refusal contains both types. Go
+/// Admission refuses a lease of another backend, and the text of the refusal contains the types of both backends. Go
 /// flannel's leases for udp and alloc are indistinguishable.
 #[test]
 fn each_backend_has_its_own_leases() {
@@ -514,7 +515,7 @@ fn each_backend_has_its_own_leases() {
     }
 }
 
-/// Admission does not report an untaken reservation as a lease of another backend.
+/// Admission does not confuse a reservation that no node has acquired with a lease of another backend.
 #[test]
 fn untaken_reservation_belongs_to_no_other_backend() {
     let lease = |term, node| Lease {
@@ -551,7 +552,7 @@ fn untaken_reservation_belongs_to_no_other_backend() {
     }
 }
 
-/// Admission reports a family that it leaves out, and uses the other family.
+/// If one family of a lease has no public address, admission reports this family and uses the other family.
 #[test]
 fn family_without_an_address_is_reported() {
     let lease = |v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>| Lease {
@@ -700,7 +701,7 @@ fn node_inside_a_leased_subnet_is_refused() {
     }
 }
 
-/// Returns a dual-stack lease of host-gw whose node has these addresses.
+/// Returns a dual-stack lease of host-gw with the given public addresses.
 fn host_gw_lease(third: u8, v4: [u8; 4], v6: &str) -> Lease {
     Lease {
         subnets: Dual::Both(
@@ -804,8 +805,8 @@ fn off_link_lease_is_refused_per_family() {
     assert!(judged(Some(&["0.0.0.0/0", "::/0"])).1.is_empty());
 }
 
-/// The creation times of Nodes have a resolution of one second. Among Nodes created in the same second,
-/// admission treats the first Node by name as older, as it does for equal subnets.
+/// The creation times of Nodes have a resolution of one second. Among Nodes created in the same second, admission
+/// treats the first Node by name as the oldest.
 #[test]
 fn nodes_of_one_second_are_ordered_by_name() {
     let lease = |name: &str, net: &str, host: u8| Lease {

@@ -1,4 +1,4 @@
-//! Tests that a store without keys needs no part of the key protocol: the manager trait, the feed and admission work without the protocol's features.
+//! Tests that the manager trait, the feed and admission work for a store without keys, without the features of the key protocol.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use subnet_lease::{Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, Nod
 use tokio::sync::watch;
 use types::{Dual, Subnets};
 
-/// A store in which the subnets are already assigned to nodes.
+/// A store that has already assigned the subnets to the nodes.
 struct Assigned;
 
 fn subnets(third: u8) -> Subnets {

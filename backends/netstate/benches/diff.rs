@@ -1,4 +1,4 @@
-//! Benchmarks of the difference between two kernel states of up to thousands of peers: no change, one additional peer, and no object present.
+//! Benchmarks of `diff`, which compares two kernel states with up to thousands of peers: no change, one additional peer, and an empty kernel.
 
 use divan::{Bencher, black_box};
 use ipnet::{IpNet, Ipv4Net};
@@ -14,7 +14,7 @@ fn main() {
     divan::main();
 }
 
-/// Returns the vxlan state of this many peers. Each peer has a route, a neighbour and an FDB entry.
+/// Returns the kernel state of a vxlan node with `peers` peers. Each peer has a route, a neighbour and an FDB entry.
 fn state(peers: u16) -> KernelState {
     let device = LinkName::parse("flannel.1").unwrap_or_default();
     let objects = (0..peers).flat_map(|peer| {

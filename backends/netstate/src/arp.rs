@@ -1,4 +1,4 @@
-//! ARP probe (RFC 5227, section 2.1.1) that detects whether another host has an IPv4 address.
+//! ARP probe (RFC 5227, section 2.1.1) that detects whether another host uses an IPv4 address.
 
 use crate::names::Mac;
 use crate::packet_socket::PacketSocket;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const FRAME: usize = 14 + 28;
 /// EtherType of ARP.
 const ETHERTYPE: [u8; 2] = [0x08, 0x06];
-/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses in bytes.
+/// ARP fields for Ethernet and IPv4: hardware type, protocol type, and the lengths in bytes of a MAC and an IPv4 address.
 const KINDS: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
@@ -18,7 +18,7 @@ const REPLY: [u8; 2] = [0, 2];
 /// Sends an ARP probe for an address on a link. Returns the MAC of another host that replies within the
 /// timeout. This function ignores replies from MACs in `own`.
 ///
-/// The probe carries no sender IP address, so it does not change the neighbour tables of other hosts. This
+/// The probe has the sender IP address 0.0.0.0, so other hosts do not change their neighbour tables. This
 /// function blocks the thread. The process needs `CAP_NET_RAW`.
 ///
 /// # Errors
@@ -47,7 +47,7 @@ pub fn other_holder(
     }
 }
 
-/// Builds the probe. The probe's sender IP address is zero.
+/// Builds an ARP probe, whose sender IP address is 0.0.0.0.
 fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
     let mut frame = [0_u8; FRAME];
     let parts: [&[u8]; 8] = [
@@ -68,7 +68,7 @@ fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
     frame
 }
 
-/// Returns the sender's MAC if the frame is an ARP reply for the address.
+/// Returns the sender's MAC if the frame is an ARP reply from `address`.
 fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
     let is_reply = frame.get(12..14)? == ETHERTYPE
         && frame.get(14..20)? == KINDS
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(frame[22..28], OWN.0);
         assert_eq!(frame[28..32], [0; 4], "a probe");
         assert_eq!(frame[38..], ADDRESS.octets());
-        assert_eq!(answer(&frame, ADDRESS), None, "it is no answer");
+        assert_eq!(answer(&frame, ADDRESS), None, "a probe is not a reply");
     }
 
     #[test]

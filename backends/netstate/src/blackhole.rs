@@ -1,4 +1,4 @@
-//! Blackhole routes for exactly this node's own subnets. The routes drop packets to non-existent pods of this node.
+//! Blackhole routes for exactly this node's own subnets. A blackhole route drops packets to non-existent pods of this node.
 //!
 //! Without blackhole routes and without a bridge, packets to non-existent pods leave over the default route and return to this node.
 
@@ -9,13 +9,13 @@ use crate::scope::Scope;
 use ipnet::IpNet;
 use types::Subnets;
 
-/// Metric of the blackhole route. The CNI bridge's connected route to the same destination has metric 0 (256 for IPv6) and takes precedence.
+/// Metric of the blackhole route for the node's own subnet. The CNI bridge's connected route to the same destination has metric 0 (256 for IPv6) and takes precedence.
 ///
-/// Go flannel's blackhole route has no metric, so it takes precedence over the route of a bridge that appears later. If the bridge exists first, the
-/// kernel refuses Go flannel's route.
+/// Go flannel's blackhole route has no metric, so it takes precedence over the route of a bridge that appears later.
+/// If the CNI bridge exists before Go flannel starts, the kernel refuses Go flannel's route.
 pub(crate) const METRIC: u32 = 65_535;
 
-/// Adds the blackhole routes to the desired state.
+/// Adds the blackhole routes for the node's own subnets to the desired state.
 pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     let dev = LinkName::default();
     let route = RouteSpec {
@@ -31,9 +31,9 @@ pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     }
 }
 
-/// Returns a blackhole route for a whole network. The route has the highest metric, so every other route to the network takes precedence.
+/// Returns a blackhole route for a whole network. The blackhole route has the highest metric, so every other route to the network takes precedence.
 ///
-/// The blackhole drops packets that would otherwise leave this host unencrypted.
+/// The blackhole route drops packets to pods that would otherwise leave this host unencrypted.
 pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
     let route = RouteSpec {
         via: None,

@@ -14,22 +14,22 @@ pub struct Bridge {
     pub addresses: Vec<IpNet>,
 }
 
-/// The gateway of a previous subnet, on a bridge.
+/// A gateway address of a previous subnet that is still on a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleGateway {
-    /// The bridge that has the address.
+    /// The bridge that has the gateway address.
     pub bridge: LinkName,
-    /// The address, with the prefix length of the subnet.
+    /// The gateway address, with the prefix length of the previous subnet.
     pub address: IpNet,
-    /// Another address of the bridge in the same subnet. Another program may own this address. The kernel may
-    /// remove the address together with the gateway.
+    /// A second address of the bridge in the previous subnet, perhaps set by another program. The kernel may
+    /// remove the second address together with the gateway address.
     pub other: Option<IpNet>,
 }
 
-/// Returns the gateway addresses that previous subnets left on bridges. The connected routes of stale gateways
-/// divert packets that belong to the subnet's current holder. The bridge plugin also refuses new pods.
+/// Returns the gateway addresses that previous subnets left on bridges. Because of the connected route of a stale
+/// gateway, packets of this node do not reach the node that now leases the subnet. The bridge plugin also refuses new pods while a stale gateway exists.
 ///
-/// A subnet is previous only if this node now has another subnet of the same family.
+/// A node's subnet is previous only if the node now has a different subnet of the same address family.
 pub fn stale_gateways(
     bridges: &[Bridge],
     previous: &[IpNet],
@@ -78,7 +78,7 @@ fn gateway(subnet: &IpNet) -> Option<IpNet> {
 mod tests {
     use super::*;
 
-    /// Returns the stale gateways of a bridge with these addresses, as `bridge address` or `bridge address beside other`.
+    /// Returns the stale gateways of a bridge with `addresses`, each as `bridge address` or `bridge address beside other`.
     fn stale(addresses: &[&str], previous: &[&str], present: &str) -> Vec<String> {
         let net = |text: &&str| text.parse::<IpNet>().unwrap();
         let bridge = |name: &str, addresses| Bridge {

@@ -1,4 +1,4 @@
-//! Finds the objects of flannel-rs and Go flannel in this network namespace so that cleanup can remove these objects. This
+//! Finds the objects of flannel-rs and Go flannel in this network namespace for cleanup. This
 //! module distinguishes flannel's objects from the objects of other programs.
 //!
 //! This module is pure: [`NetlinkKernel::inventory`] reads the kernel state and [`Kernel::apply`] changes the kernel state.
@@ -22,7 +22,7 @@ pub const BRIDGE: &str = "cni0";
 pub struct Inventory {
     /// All interfaces of the network namespace.
     pub links: Vec<(LinkName, LinkSpec)>,
-    /// All ordinary routes of the main table: destination, metric and content.
+    /// All routes of the main table except routes for a type of service: destination, metric and content.
     pub routes: Vec<(IpNet, u32, RouteSpec)>,
 }
 
@@ -33,7 +33,7 @@ pub struct FlannelNetwork {
     pub network: IpNet,
     /// This node's subnet, if known.
     pub own: Option<IpNet>,
-    /// The prefix length of node subnets.
+    /// The prefix length of the nodes' subnets.
     pub length: u8,
 }
 
@@ -42,11 +42,11 @@ pub struct FlannelNetwork {
 pub struct Evidence {
     /// The flannel networks whose routes cleanup may remove.
     pub networks: Vec<FlannelNetwork>,
-    /// The protocol number of our routes.
+    /// The protocol number of flanneld's routes.
     pub protocol: u8,
-    /// Whether to also remove the CNI plugin's bridge.
+    /// Whether cleanup also removes the CNI plugin's bridge.
     pub bridge: bool,
-    /// The objects of other networks' daemons.
+    /// The objects of running daemons that serve other networks.
     pub others: OtherDaemons,
 }
 
@@ -59,7 +59,7 @@ pub struct OtherDaemons {
     pub devices: BTreeSet<String>,
 }
 
-/// An object that stays: a description, the reason, and the command that removes it.
+/// An object that cleanup keeps: a description, the reason, and a command with which the operator can remove the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptObject {
     /// Kind and name of the object, for messages.
@@ -73,15 +73,15 @@ pub struct KeptObject {
 /// The objects to remove and the objects to keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
-    /// The operations in order, each with a description.
+    /// The deletions in order, each with a description of the object.
     pub remove: Vec<(Op, String)>,
-    /// Objects that cleanup keeps, because another program might own them.
+    /// Objects that cleanup keeps, because another program might own the objects.
     pub keep: Vec<KeptObject>,
 }
 
 enum LinkOwner {
     Flannel,
-    /// Link that has one of flannel's names but another kind.
+    /// Link that has the name of a flannel link but another kind.
     Unclear,
     Others,
 }
@@ -118,16 +118,16 @@ pub fn is_flannels(name: &str, kind: &str) -> bool {
     matches!(link_owner(name, kind), LinkOwner::Flannel)
 }
 
-/// The decision about an object.
+/// Cleanup's decision about an object.
 enum Fate {
     Remove,
-    /// Object that cleanup keeps for this reason, because another program might own the object.
+    /// Keeps the object for the given reason, because another program might own the object.
     Keep(&'static str),
-    /// Object that is not flannel's.
+    /// Omits the object, which is not flannel's, from the report.
     Ignore,
 }
 
-/// Decides for each object whether to remove or keep it.
+/// Decides which objects cleanup removes, which it keeps, and which it omits from the report.
 pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
     let mut decisions = Decisions::default();
     let mut links = Vec::new();
@@ -217,8 +217,8 @@ fn route_fate(net: &IpNet, route: &RouteSpec, evidence: &Evidence) -> Fate {
     }
 }
 
-/// Decides about a route of protocol `boot` inside a flannel network. Go flannel's routes lead over a gateway to exactly one node's subnet, or are blackhole
-/// routes for exactly our own subnet.
+/// Decides whether to remove a route of protocol `boot` inside a flannel network. Go flannel's routes lead through a gateway to exactly one node's subnet,
+/// or are blackhole routes for exactly this node's own subnet.
 fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Fate {
     let own = network.own.is_some_and(|own| own.trunc() == *net);
     let subnet = net.prefix_len() == network.length;

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 
-/// The state that a plan requires, and the parts of the state that depend on several peers.
+/// The kernel state that a plan requires, with the keys of the objects that several peers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The objects that the kernel should have.
     pub state: KernelState,
-    /// Objects that more than one peer needs, so that no single lease determines them.
+    /// Keys of the objects that more than one peer needs, and that therefore depend on several leases.
     shared: BTreeSet<Key>,
 }
 
@@ -28,7 +28,7 @@ pub struct Change {
 }
 
 impl Desired {
-    /// Computes the state from all leases. If peers need different content for the same object, the oldest
+    /// Computes the desired kernel state from all leases. If peers need different content for the same object, the oldest
     /// lease takes precedence. flanneld skips the other peers.
     pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
@@ -42,7 +42,7 @@ impl Desired {
         }
     }
 
-    /// Computes the state peer by peer. `all` begins with the oldest lease.
+    /// Computes the desired kernel state peer by peer. `all` begins with the peers of the oldest lease.
     fn by_age<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Self {
         let mut desired = Self {
             state: plan.base(facts),
@@ -62,7 +62,8 @@ impl Desired {
         desired
     }
 
-    /// Adds the objects of a peer, unless one of the objects conflicts. `own` contains the keys that the other family of the same lease needs.
+    /// Adds the objects of a peer, unless the desired state already has different content for the key of one object.
+    /// `own` contains the keys that the lease's other address family needs.
     fn add(&mut self, objects: Vec<(Key, Value)>, own: &[Key]) {
         let mut conflict = false;
         for (key, value) in &objects {
@@ -79,7 +80,7 @@ impl Desired {
         }
     }
 
-    /// Computes the change of the desired state that follows from the changed leases. Returns `None` if the change also depends on other leases.
+    /// Computes the change of the desired state that follows from the changed leases. Returns `None` if the change also depends on unchanged leases.
     pub fn change<P: Plan + ?Sized>(
         &self,
         plan: &P,
@@ -126,7 +127,7 @@ impl Desired {
         (alone && free).then_some(change)
     }
 
-    /// Applies a change that follows from this state.
+    /// Updates the state by a change that [`Desired::change`] computed from this state.
     pub fn take(&mut self, change: Change) {
         for key in change.before.0.keys() {
             self.state.0.remove(key);
@@ -135,7 +136,7 @@ impl Desired {
     }
 }
 
-/// Computes the state if no two leases need the same object, which is the usual case. Returns `None` otherwise.
+/// Computes the desired kernel state in the usual case, in which no two leases need the same object. Returns `None` otherwise.
 ///
 /// This function builds the map in a single insertion. Separate insertions leave half-empty B-tree nodes,
 /// which waste megabytes with thousands of peers.
@@ -170,7 +171,7 @@ fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Op
         .then(|| KernelState(objects.into_iter().collect()))
 }
 
-/// Returns the addresses for which the plan needs to know whether they are on-link.
+/// Returns the public addresses of peers if the plan needs to know which of the addresses are on-link.
 pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<IpAddr> {
     if !plan.needs_on_link() {
         return Vec::new();
@@ -182,7 +183,7 @@ pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<I
     queries.into_iter().collect()
 }
 
-/// Returns the addresses of changed leases for which the plan needs to know whether they are on-link.
+/// Returns the public addresses of changed leases if the plan needs to know which of the addresses are on-link.
 pub fn new_on_link_queries<P: Plan + ?Sized>(
     plan: &P,
     before: &LeaseTable,
@@ -213,7 +214,7 @@ mod tests {
     use subnet_lease::{Kinds, Lease, LeaseAttrs, Term};
     use types::{Addresses, Dual};
 
-    /// A plan in which each family of a lease needs its own neighbour, and both need the FDB entry of the
+    /// A plan in which each address family of a lease needs a separate neighbour, and both families need the FDB entry of the
     /// lease's MAC. The last byte of the MAC is the last byte of the public address.
     struct Halves(Scope);
 

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::Subnets;
 
-/// Returns the operations that convert `have` into `want` in one pass.
+/// Returns the operations that convert the kernel state `have` into `want` in one pass.
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);
@@ -68,7 +68,7 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
 
 /// Returns whether flanneld must delete a route before it adds the route again. When a program adds an IPv6 route, the kernel looks up the
 /// onlink gateway of the route. The kernel refuses a new IPv6 route while the old route leads to the same gateway through another
-/// interface (net/ipv6/route.c, ip6_route_check_nh_onlink). flanneld sends both messages in one datagram.
+/// interface (net/ipv6/route.c, ip6_route_check_nh_onlink). flanneld sends the deletion and the addition in one datagram.
 fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Route(old), Value::Route(new)) => {
@@ -90,16 +90,16 @@ fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &Kerne
     }
 }
 
-/// The operations on links, which also affect the objects on them.
+/// Links whose changes also affect the objects on the links.
 #[derive(Default)]
 struct Links {
-    /// Links that flanneld rebuilds first. A rebuild deletes all objects on the link.
+    /// Links that flanneld deletes and creates again before other changes. The deletion removes all objects on the link.
     rebuilt: BTreeSet<LinkName>,
-    /// Links that flanneld deletes last, so that it can first replace routes on these links in place.
+    /// Links that flanneld deletes last, after it has replaced the routes on the links in place.
     unwanted: BTreeSet<LinkName>,
     /// Links with a new MAC. The kernel flushes the neighbours of a link with a new MAC, even permanent neighbours (neigh_changeaddr).
     readdressed: BTreeSet<LinkName>,
-    /// Links that do not belong to flannel. flanneld places no objects on these links.
+    /// Links that do not belong to flannel and on which flanneld therefore adds no objects.
     refused: BTreeSet<LinkName>,
 }
 
@@ -118,7 +118,7 @@ impl Links {
     }
 }
 
-/// Returns the link that an object is on. The link of a route is the route's device.
+/// Returns the link to which an object belongs. The link of a route is the route's device.
 fn holder(key: &Key, value: &Value) -> Option<LinkName> {
     if let Value::Route(route) = value {
         Some(route.dev)
@@ -172,10 +172,10 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
     })
 }
 
-/// Adds to `want` the objects that the kernel has for exactly these subnets. The kept objects are a route with its neighbour and the
+/// Adds to `want` the objects that the kernel has for exactly the given subnets. The added objects are a route with its neighbour and the
 /// neighbour's FDB entry, or an allowed IP with its peer.
 ///
-/// flanneld never treats an existing but unreadable lease key as a removal. This function does not keep a route that bypasses an encrypting device.
+/// flanneld keeps the objects of a lease whose key exists but is unreadable. This function does not add a route that bypasses an encrypting device.
 pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;

@@ -5,7 +5,7 @@ use crate::object::{KernelState, Key, Value};
 use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 
-/// The networks that a desired state routes into encrypting devices. The struct is empty if the desired state has no encrypting devices.
+/// The networks that a desired state routes into encrypting devices. Empty if the desired state has no encrypting device.
 pub(crate) struct Encrypted {
     devices: Vec<LinkName>,
     nets: Vec<IpNet>,

@@ -8,14 +8,14 @@ use std::net::IpAddr;
 use types::problem::{PortPurpose, text};
 use types::{Coded, Detail, Errno, Problem};
 
-/// The kind of a failure, which determines how callers handle the failure.
+/// The class of a failure, which determines how the reconciler handles the failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Refusal of only this object. Either a foreign object conflicts with this object, or the kernel cannot use this object's address.
+    /// Refusal by the kernel that affects only one object. A foreign object conflicts with the object, or the kernel cannot use the object's address.
     Conflict,
     /// Operation that the kernel does not support.
     Unsupported,
-    /// Any other failure. The reconciler retries the operation.
+    /// Any failure other than a conflict or a missing feature. The reconciler retries the failed operation.
     Other,
 }
 
@@ -24,9 +24,9 @@ pub enum FailureKind {
 pub struct OpError {
     /// The attempted operation, as an infinitive for messages.
     pub verb: &'static str,
-    /// The object of the operation.
+    /// The key of the object that the operation changes.
     pub key: Key,
-    /// Determines whether the failure concerns one peer, and whether the reconciler retries the operation.
+    /// The class of the failure: whether the failure affects only one peer, and whether the reconciler retries the operation.
     pub kind: FailureKind,
     /// The reason, with the remedy.
     pub why: Failure,
@@ -48,7 +48,7 @@ pub enum Request {
     Open,
     /// Subscribes to notifications.
     Subscribe,
-    /// Dumps all objects of a kind.
+    /// Dumps all kernel objects of one kind.
     List(Listed),
     /// Checks whether the kernel supports vxlan.
     FindVxlan,
@@ -60,16 +60,16 @@ pub enum Request {
     Lookup(IpAddr),
     /// Creates flanneld's probe port in the pods' bridge.
     MakePort,
-    /// An operation on an object on which all other objects depend.
+    /// An operation on an object that all other objects need.
     Operation {
         /// The operation, as an infinitive for messages.
         verb: &'static str,
-        /// The object of the operation.
+        /// The key of the object that the operation changes.
         key: Box<Key>,
     },
     /// Reads the kernel state to compare it with the desired state.
     Compare,
-    /// Reads the kernel state for a kernel audit.
+    /// Reads the kernel state for a query by another task.
     Look,
 }
 
@@ -97,60 +97,60 @@ pub enum Listed {
 /// The reason why a kernel request failed or why flanneld did not send the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Kernel answer with an errno.
+    /// Refusal by the kernel with an errno.
     Refused {
         /// The errno of the kernel's answer.
         errno: Errno,
-        /// The kernel's message (extended acknowledgement). The text is empty if the kernel sent no message.
+        /// The kernel's message (extended acknowledgement), or an empty text if the kernel sent no message.
         words: String,
-        /// The likely cause, for the refused operation.
+        /// The likely cause of the refusal.
         cause: Cause,
     },
     /// Lack of an answer from the kernel before the timeout.
     Silent,
     /// Lack of an answer from the kernel to an operation. flanneld does not know whether the operation took effect.
     Unanswered,
-    /// Change of the kernel's objects during this number of consecutive dumps.
+    /// Change of the kernel's objects during each of several consecutive dumps, with the number of dumps.
     Interrupted(u32),
-    /// Kernel answer that contains no route.
+    /// Reply of the kernel that contains no route.
     NoRoute,
-    /// Kernel module that must answer but is not loaded.
+    /// Kernel module that is not loaded, so no module answers the request.
     NotLoaded {
         /// Name of the kernel module.
         module: &'static str,
     },
-    /// Absence of the interface of the object.
+    /// Absence of the interface to which the object belongs.
     NoInterface(LinkName),
     /// Disappearance of the interface during the operation.
     InterfaceGone,
-    /// Interface of another kind that has the name of flannel's interface.
+    /// Interface that has the name of flannel's interface but a different kind.
     NameTaken {
         /// Name of the interface.
         link: LinkName,
         /// The kind of the interface, as the kernel names it.
         kind: String,
     },
-    /// Interface kind that flanneld cannot request, because the program that opens the interface creates it.
+    /// Kind of interface that the kernel creates only for the program that opens the device, so netlink cannot create the interface.
     OpenedByProgram {
         /// The kind of the interface, as the kernel names it.
         kind: String,
     },
     /// Kernel state that flanneld has not read successfully yet.
     Unread,
-    /// Network that flanneld is stopping.
+    /// Operation that flanneld no longer performs, because flanneld is stopping the network.
     Stopping,
-    /// Failure of the device's packet engine because of this problem.
+    /// Failure of the device's packet engine, with the engine's problem.
     Userspace(Box<Problem>),
 }
 
-/// The likely cause of a refusal, for the refused operation.
+/// The likely cause of the kernel's refusal of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Cause that the kernel's answer does not show.
+    /// Cause that flanneld cannot derive from the kernel's reply.
     Unknown,
-    /// Missing privilege of this process.
+    /// Missing CAP_NET_ADMIN of the current process.
     Forbidden,
-    /// Interface on which IPv6 is disabled.
+    /// Disabled IPv6 on an interface.
     Ipv6Disabled(LinkName),
     /// Foreign route to the same destination.
     RouteExists(IpNet),
@@ -161,7 +161,7 @@ pub enum Cause {
         /// The underlay interface.
         dev: LinkName,
     },
-    /// Gateway that is not reachable over its interface.
+    /// Gateway that is not reachable over the route's interface.
     Unreachable {
         /// Address of the gateway.
         via: IpAddr,
@@ -183,7 +183,7 @@ pub enum Cause {
         link: LinkName,
         /// UDP port that is in use.
         port: u16,
-        /// Whether WireGuard needs the port; if not, vxlan needs it.
+        /// Whether a WireGuard interface needs the port; otherwise, a vxlan interface needs the port.
         wireguard: bool,
     },
     /// Another vxlan interface with the same VNI and UDP port, or another program that uses the port.
@@ -277,12 +277,12 @@ impl Cause {
             Cause::Ipv6Disabled(name) => {
                 write!(
                     f,
-                    "; IPv6 is disabled on this interface: run sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same command for default"
+                    "; IPv6 is disabled on {name}; run sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same command for default"
                 )
             }
             Cause::RouteExists(net) => write!(
                 f,
-                "; another route to {net} already exists: find the route with `ip route show {net}` and remove it (an address of cni0 causes a route through cni0: remove the address with `ip address del`, and restart the pods of its subnet)"
+                "; another route to {net} already exists; find the route with `ip route show {net}` and remove it (an address of cni0 causes a route through cni0: remove the address with `ip address del`, and restart the pods of its subnet)"
             ),
             Cause::NotOnLink { via, dev } => write!(
                 f,
@@ -290,15 +290,15 @@ impl Cause {
             ),
             Cause::Unreachable { via, dev } => write!(
                 f,
-                "; {via} must be reachable over {dev}: check that the interface is up and that no other route to {via} takes precedence (ip route get {via})"
+                "; {via} must be reachable over {dev}; check that the interface is up and that no other route to {via} takes precedence (ip route get {via})"
             ),
             Cause::ModuleMissing { link, module } => write!(
                 f,
-                "; {link} needs the kernel module {module}: run modprobe {module} (some distributions package the module separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
+                "; {link} needs the kernel module {module}; run modprobe {module} (some distributions package the module separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
             ),
             Cause::SameEnds(name) => write!(
                 f,
-                "; an interface {name}, or another IPIP interface with the same addresses, exists: find it with `ip -d link show type ipip`, and delete it"
+                "; an interface {name}, or another IPIP interface with the same addresses, exists; find the interface with `ip -d link show type ipip`, and delete it"
             ),
             Cause::PortTaken {
                 link,
@@ -343,7 +343,10 @@ impl fmt::Display for Failure {
                 f.write_str("the kernel did not respond; the next pass checks the result")
             }
             Failure::Interrupted(times) => {
-                write!(f, "changes interrupted {times} consecutive attempts")
+                write!(
+                    f,
+                    "changes of the kernel's objects interrupted {times} consecutive reads"
+                )
             }
             Failure::NoRoute => f.write_str("the kernel returned no route"),
             Failure::NotLoaded { module } => write!(
@@ -355,7 +358,7 @@ impl fmt::Display for Failure {
             Failure::NameTaken { link, kind } => {
                 write!(
                     f,
-                    "an interface of this name and of kind {kind} already exists: rename or delete it (ip link delete {link})"
+                    "an interface {link} of kind {kind} already exists; rename or delete the interface (ip link delete {link})"
                 )
             }
             Failure::OpenedByProgram { kind } => {

@@ -1,5 +1,5 @@
 //! A fake kernel for tests. The fake follows the kernel's rules about dependencies, exclusive additions and
-//! objects that vanish with a link. The fake also injects faults.
+//! objects that vanish with a link. The fake kernel also injects faults.
 
 use crate::failure::{Failure, Listed, Request};
 use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::Errno;
 
-/// The contents of the fake, which tests read and modify.
+/// The contents of the fake kernel, which tests read and modify.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     /// Our objects.
@@ -25,15 +25,15 @@ pub(crate) struct World {
     pub foreign: BTreeSet<Key>,
     /// Routes that Go flannel may have left.
     pub leftovers: BTreeMap<Key, RouteSpec>,
-    /// The sessions of WireGuard's peers.
+    /// The sessions of WireGuard peers.
     pub sessions: Sessions,
     /// Addresses that are on-link.
     pub on_link: BTreeSet<IpAddr>,
-    /// Faults to inject: whether each call fails.
+    /// Whether each of the next calls fails, in the order of the calls.
     pub faults: VecDeque<bool>,
     /// The number of changes through `apply`.
     pub writes: usize,
-    /// The number of full reads.
+    /// The number of reads of the complete kernel state.
     pub reads: usize,
     /// Notifications that no test has received yet.
     pub notices: Vec<Notice>,
@@ -43,11 +43,11 @@ pub(crate) struct World {
 pub(crate) enum Notice {
     /// New content of an object, or `None` for a deleted object.
     Object(Key, Option<Value>),
-    /// Anything else.
+    /// Any notification that is not about an object.
     Other,
 }
 
-/// A fake kernel. Clones share their contents.
+/// A fake kernel. Clones of a fake kernel share its contents.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeKernel {
     world: Arc<Mutex<World>>,
@@ -66,7 +66,7 @@ impl World {
     /// Applies one operation as a kernel would.
     ///
     /// # Errors
-    /// Returns the error that a kernel would return.
+    /// Returns the errno that a kernel would return.
     pub(crate) fn apply(&mut self, op: &Op) -> Result<(), Failure> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err(refused(libc::EPERM)),
@@ -143,7 +143,7 @@ impl FakeKernel {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the contents of the fake as another program would, with notifications.
+    /// Changes the contents of the fake kernel as another program would, and queues notifications.
     pub(crate) fn modify(&self, change: impl FnOnce(&mut World)) {
         let mut world = self.world();
         let before = world.state.clone();

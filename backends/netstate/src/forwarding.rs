@@ -4,7 +4,7 @@ use crate::names::{LinkName, Mac};
 use ipnet::IpNet;
 use std::net::SocketAddr;
 
-/// The forwarding of one device.
+/// The forwarding entries of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarding {
     /// The TUN device of the packet engine.
@@ -20,9 +20,9 @@ pub struct Forwarding {
 pub struct NextHop {
     /// The peer's address and port: the destination of this node's datagrams and the source of the peer's datagrams.
     pub address: SocketAddr,
-    /// The MAC of the peer's VTEP, if the encapsulation uses one.
+    /// The MAC of the peer's VTEP, if the encapsulation uses a MAC.
     pub mac: Option<Mac>,
-    /// Whether the peer accepts IPv6.
+    /// Whether the peer accepts encapsulated IPv6 packets.
     pub carries_v6: bool,
     /// Whether the peer honours the outer ECN field (RFC 6040 normal mode).
     pub outer_ecn: bool,

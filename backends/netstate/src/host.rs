@@ -29,7 +29,7 @@ pub struct Interface {
     pub master: Option<u32>,
     /// The MTU in bytes.
     pub mtu: u32,
-    /// The hardware address of the interface, if it is an Ethernet address.
+    /// The MAC of the interface, if the interface has an Ethernet address.
     pub mac: Option<Mac>,
     /// VNI and UDP port of a vxlan device.
     pub vxlan: Option<(u32, u16)>,
@@ -39,7 +39,7 @@ pub struct Interface {
     pub addresses: Vec<Address>,
 }
 
-/// The class of an interface, which shows whether other hosts may be behind the interface.
+/// The class of an interface, which determines whether other hosts may be reachable through the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkClass {
     /// A network card, or a VLAN, bond or macvlan device on a network card.
@@ -53,7 +53,7 @@ pub enum LinkClass {
 }
 
 impl Interface {
-    /// Returns the class of the interface, from its kind and type.
+    /// Returns the class of the interface according to `kind`.
     pub fn class(&self) -> LinkClass {
         match self.kind.as_str() {
             "" | "vlan" | "bond" | "team" | "macvlan" | "ipvlan" | "ipoib" | "macsec" => {
@@ -65,7 +65,7 @@ impl Interface {
         }
     }
 
-    /// Returns the usable addresses of a family, preferred addresses first.
+    /// Returns the usable addresses of an address family, preferred addresses first.
     pub fn usable(&self, family: Family) -> Vec<IpAddr> {
         let mut addresses: Vec<&Address> = self
             .addresses
@@ -76,12 +76,12 @@ impl Interface {
         addresses.into_iter().map(Address::ip).collect()
     }
 
-    /// Returns whether the interface has an address.
+    /// Returns whether `ip` is an address of the interface.
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip() == ip)
     }
 
-    /// Returns whether the interface is a port of this bridge other than flanneld's probe port.
+    /// Returns whether the interface is a port of the given bridge other than flanneld's probe port.
     pub fn is_pods_end_in(&self, bridge: u32) -> bool {
         self.master == Some(bridge) && !crate::probe_port::is_port(&self.name)
     }
@@ -125,7 +125,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Returns a permanent address without any other flag.
+    /// Returns an address with the permanent flag and no other flag.
     pub fn plain(net: IpNet) -> Self {
         Self {
             net,
@@ -163,7 +163,7 @@ impl Address {
         }
     }
 
-    /// Returns the address's rank in the order of preference. Lower ranks are preferred.
+    /// Returns the sort key of the address. The address with the lowest key takes precedence.
     fn rank(&self) -> (bool, bool, bool) {
         (!is_global(self.ip()), !self.permanent, self.temporary)
     }
@@ -188,9 +188,9 @@ fn is_global(ip: IpAddr) -> bool {
     }
 }
 
-/// NATs that hypervisors set up for each machine separately: the router's address, and the guest's address if the router's address is not sufficient
-/// evidence. The first entry is QEMU's user network and VirtualBox's first adapter. The next three entries are VirtualBox's other adapters, and the
-/// last entry is lima's network.
+/// NATs that hypervisors give each virtual machine: the router's address, and the guest's address if the router's address is not sufficient
+/// evidence. The first entry is for QEMU's user network and VirtualBox's first adapter. The next three entries are for VirtualBox's other adapters, and the
+/// last entry is for lima's network.
 const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     (Ipv4Addr::new(10, 0, 2, 2), None),
     (
@@ -211,8 +211,8 @@ const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     ),
 ];
 
-/// Returns the router of the NAT if a machine with this address is behind a NAT that serves only this
-/// machine. A hypervisor's *NAT network* does not match, because it has another router and connects several
+/// Returns the address of the NAT router if a machine with the address `net` is behind a NAT that serves only this
+/// machine. A hypervisor's *NAT network* does not match, because a NAT network has a different router address and connects several
 /// machines.
 pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     let found = MACHINE_NATS.iter().find(|(router, guest)| {
@@ -238,9 +238,9 @@ pub fn is_link_local(ip: IpAddr) -> bool {
 pub struct Route {
     /// The destination network.
     pub to: IpNet,
-    /// The gateway. The value is `None` if the destination is on-link or the route has several paths.
+    /// The gateway, or `None` if the destination is on-link or the route has several paths.
     pub via: Option<IpAddr>,
-    /// The interface index. The value is `None` for a route with several paths.
+    /// The index of the outgoing interface, or `None` for a route with several paths.
     pub index: Option<u32>,
     /// The paths of a route with several paths.
     pub paths: Vec<Path>,
@@ -252,10 +252,10 @@ pub struct Route {
     pub metric: u32,
 }
 
-/// One next hop of a route with several paths.
+/// One next hop of a multipath route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The gateway. The value is `None` if the destination is on-link.
+    /// The gateway, or `None` if the destination is on-link.
     pub via: Option<IpAddr>,
     /// The index of the interface.
     pub index: Option<u32>,
@@ -280,18 +280,18 @@ impl Route {
         self.to.prefix_len() == 0
     }
 
-    /// Returns whether the route forwards packets, unlike the types `unreachable`, `blackhole` and `prohibit`.
+    /// Returns whether the route forwards packets, unlike routes of the types `unreachable`, `blackhole` and `prohibit`.
     pub fn carries(&self) -> bool {
         self.kind == RouteKind::Unicast
     }
 
-    /// Returns the interface that reaches the destination without a gateway.
+    /// Returns the index of the interface if the destination is on-link.
     pub fn link(&self) -> Option<u32> {
         self.index
             .filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
     }
 
-    /// Returns one route for each path of this route.
+    /// Splits a multipath route into one route for each path.
     pub fn split(self) -> Vec<Route> {
         match self.paths.is_empty() {
             true => vec![self],
@@ -323,7 +323,7 @@ pub struct RouteAnswer {
     pub source: Option<IpAddr>,
 }
 
-/// A packet from another host or a pod, for a lookup of its route.
+/// A packet from another host or a pod whose route a caller looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
     /// The source address, which does not belong to this host.
@@ -334,7 +334,7 @@ pub struct Forwarded {
     pub incoming: u32,
 }
 
-/// Numbers of the kernel's own tables (linux/rtnetlink.h).
+/// Numbers of the kernel's predefined routing tables (linux/rtnetlink.h).
 const RT_TABLE_DEFAULT: u32 = 253;
 const RT_TABLE_MAIN: u32 = 254;
 const RT_TABLE_LOCAL: u32 = 255;
@@ -342,7 +342,7 @@ const RT_TABLE_LOCAL: u32 = 255;
 /// A rule of policy routing, as in ip-rule(8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
-    /// The family of the packets.
+    /// The address family of the packets.
     pub family: Family,
     /// The priority of the rule. Rules with lower priority numbers come first.
     pub priority: u32,
@@ -352,18 +352,18 @@ pub struct PolicyRule {
     pub to: Option<IpNet>,
     /// The incoming interface that the rule matches. `None` matches any interface.
     pub incoming: Option<String>,
-    /// Whether the rule has a condition that not every packet of a pod fulfils, such as a mark, a socket, a user or a protocol.
+    /// Whether the rule has a condition that some packets of a pod do not fulfil, such as a mark, socket, user or protocol.
     pub conditional: bool,
-    /// Whether the rule matches the packets that do not fulfil its conditions (`not`).
+    /// Whether the rule has `not`, so that it matches the packets that do not fulfil its conditions.
     pub inverted: bool,
-    /// The routing table that the rule selects. The value is `None` if the rule drops the packet.
+    /// The routing table that the rule selects, or `None` if the rule drops the packet.
     pub table: Option<u32>,
-    /// The destinations of the routes in the rule's table. The value is `None` if flanneld did not read the table.
+    /// The destinations of the routes in the rule's table, or `None` if flanneld did not read the table.
     pub destinations: Option<Vec<IpNet>>,
 }
 
 impl PolicyRule {
-    /// Returns a rule that sends all packets of a family to a table.
+    /// Returns a rule that looks up all packets of an address family in one routing table.
     pub fn of_all(family: Family, priority: u32, table: u32) -> Self {
         Self {
             family,
@@ -389,8 +389,8 @@ impl PolicyRule {
             && self.table.is_some_and(|table| STANDARD.contains(&table))
     }
 
-    /// Returns whether the rule matches packets between these addresses that arrive on this interface. A rule does
-    /// not match if some packets between these addresses might not fulfil the rule's conditions.
+    /// Returns whether the rule matches all packets from `from` to `to` that arrive on the interface `incoming`. A rule does
+    /// not match if a packet between the two addresses might not fulfil the rule's conditions.
     pub fn is_about(&self, from: IpAddr, to: IpAddr, incoming: Option<&str>) -> bool {
         let holds = |net: &Option<IpNet>, ip: IpAddr| net.is_none_or(|net| net.contains(&ip));
         let fits = !self.conditional
@@ -402,8 +402,8 @@ impl PolicyRule {
 }
 
 impl PolicyRule {
-    /// Returns whether the rule decides about a packet to another host, because the rule drops the packet or
-    /// the rule's table has a route. If the rule does not decide, the next rule applies.
+    /// Returns whether the rule decides the route of a packet to another host. A rule decides the route if the rule drops the
+    /// packet, or if the rule's table has a route to the destination. If the rule does not decide, the kernel continues with the next rule.
     ///
     /// This function assumes that the tables `main` and `default` have a route.
     pub fn decides(&self, to: IpAddr) -> bool {
@@ -440,16 +440,16 @@ impl fmt::Display for PolicyRule {
     }
 }
 
-/// A neighbour entry that the kernel itself created by address resolution.
+/// A neighbour entry that the kernel created by address resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The address.
     pub address: IpAddr,
-    /// The MAC of the host that answered for the address. The value is `None` if no host answered.
+    /// The MAC of the host that answered for the address, or `None` if no host answered.
     pub mac: Option<Mac>,
 }
 
-/// The reason why a route lookup has no result.
+/// The reason why a route lookup returned no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoRoute {
     /// Refusal of the lookup by the kernel.
@@ -459,9 +459,9 @@ pub enum NoRoute {
         /// The kernel's message, which is usually empty.
         words: String,
     },
-    /// Lack of an answer from the kernel.
+    /// Lack of a reply from the kernel.
     Unanswered,
-    /// Kernel answer that names no outgoing interface.
+    /// Reply of the kernel that contains no outgoing interface.
     WithoutInterface,
 }
 

@@ -1,4 +1,4 @@
-//! Evaluates a [`Sighting`]: which desired objects exist, and which objects of other programs replace or supplement them. Pure.
+//! Evaluates a [`Sighting`]: finds the desired objects that exist, and the objects of other programs in flannel's networks and on its devices. Pure.
 
 mod shadow;
 #[cfg(test)]
@@ -22,13 +22,13 @@ use types::kernel_object::{Foreign, Object, ObjectKind, ObjectState};
 /// The result of an inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
-    /// The desired objects, each with its actual state.
+    /// The desired objects, each with the result of its comparison with the kernel.
     pub objects: Vec<Object>,
     /// Objects of other programs in flannel's networks or on flannel's devices.
     pub foreign: Vec<Foreign>,
 }
 
-/// Compares the desired state with the actual state.
+/// Compares the desired kernel state with the actual kernel state, and finds objects of other programs.
 pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
     let names: BTreeMap<u32, LinkName> = sighting
         .survey
@@ -86,13 +86,13 @@ pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
 struct Judge<'a> {
     sighting: &'a Sighting,
     words: &'a Words<'a>,
-    /// The first object of each key in flannel's networks and on flannel's devices.
+    /// The first kernel object with each key, in flannel's networks and on flannel's devices.
     first: &'a BTreeMap<Key, &'a Seen>,
     errors: &'a BTreeMap<Key, &'a OpError>,
 }
 
 impl Judge<'_> {
-    /// Returns the existing object with this key, and its origin. Flannel's own objects take precedence.
+    /// Returns the existing object with the given key, and the object's origin. Flannel's own objects take precedence.
     fn found(&self, key: &Key) -> Option<(&Value, Origin)> {
         let ours = self
             .sighting
@@ -108,7 +108,7 @@ impl Judge<'_> {
             .is_some_and(|(found, _)| fits(wanted, found))
     }
 
-    /// Returns whether the report treats a link as flannel's.
+    /// Returns whether a link of the given name belongs to the desired state or to flannel's existing objects.
     fn is_named_ours(&self, name: LinkName) -> bool {
         [&self.sighting.want, &self.sighting.have]
             .iter()
@@ -156,7 +156,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Reports an object that is flannel's by location or mark but is not desired. flanneld removes these
+    /// Reports an object that is on flannel's device or has flanneld's protocol number but is not desired. flanneld removes such
     /// objects, usually before an operator sees them.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
         let is_others =
@@ -165,12 +165,12 @@ impl Judge<'_> {
             return None;
         }
         let by = match self.errors.get(key) {
-            Some(error) => format!("left over: flanneld cannot remove it: {}", error.why),
+            Some(error) => format!("left over: flanneld cannot remove the object: {}", error.why),
             None if self.sighting.held => {
-                "left over: flanneld keeps it for a minute, because the store may be incomplete"
+                "left over: flanneld keeps the object for a minute, because the store may be incomplete"
                     .to_owned()
             }
-            None => "left over: flanneld removes it".to_owned(),
+            None => "left over: flanneld removes the object".to_owned(),
         };
         Some(Foreign {
             kind: kind(key, value),
@@ -215,7 +215,7 @@ impl Judge<'_> {
         conflicting.collect()
     }
 
-    /// Returns whether a route is the route that the kernel itself adds for an IPv6 address of flannel.
+    /// Returns whether the kernel itself added the route for an IPv6 address of flannel's device.
     fn follows_from_ours(&self, seen: &Seen) -> bool {
         match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => {
@@ -231,7 +231,7 @@ impl Judge<'_> {
     }
 
     /// Reports a foreign object in flannel's networks or on flannel's devices. Returns `None` if the object is flannel's, matches a desired object,
-    /// or follows from an address of flannel.
+    /// or is the kernel's route for an address of flannel.
     fn foreign(
         &self,
         seen: &Seen,
@@ -289,10 +289,10 @@ fn kind(key: &Key, value: &Value) -> ObjectKind {
     }
 }
 
-/// A desired vxlan device: its name and properties.
+/// The name and properties of a desired vxlan device.
 type Tunnel<'a> = (LinkName, &'a VxlanSpec);
 
-/// Returns all desired vxlan devices, and separately the desired vxlan devices that do not exist.
+/// Returns two lists: all desired vxlan devices, and the desired vxlan devices that do not exist.
 fn tunnels(
     want: &KernelState,
     is_there: impl Fn(&Key, &Value) -> bool,
@@ -316,7 +316,7 @@ fn tunnels(
     )
 }
 
-/// Returns the state of an entry as `ip` and `bridge` print it. The text is empty if `ip` and `bridge` print no state.
+/// Returns the state of a neighbour or FDB entry as `ip` and `bridge` print the state. Empty if `ip` and `bridge` print no state.
 fn state(origin: Origin) -> &'static str {
     match origin {
         Origin::Set => "permanent",

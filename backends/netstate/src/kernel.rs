@@ -18,7 +18,7 @@ use std::net::IpAddr;
 pub struct Facts {
     /// The chosen underlay, with its current name and MTU.
     pub underlay: Underlay,
-    /// The queried addresses that the underlay reaches without a gateway.
+    /// The queried addresses to which the underlay needs no gateway.
     pub on_link: BTreeSet<IpAddr>,
     /// MACs that another program set and that the reconciler has accepted.
     pub accepted_macs: BTreeMap<LinkName, Mac>,
@@ -27,13 +27,13 @@ pub struct Facts {
 /// The objects found in the kernel: flannel's objects, and routes that Go flannel may have left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExistingState {
-    /// Objects in this network's scope: on its devices, or with its protocol number.
+    /// Objects that are on this network's devices or have this network's protocol number.
     pub ours: KernelState,
-    /// Routes of protocol `boot` inside our networks but not on our links: candidates for adoption.
+    /// Routes of protocol `boot` inside flannel's networks but not on flannel's links: candidates for adoption.
     pub leftovers: Vec<(Key, RouteSpec)>,
     /// The sessions of WireGuard's peers.
     pub sessions: Sessions,
-    /// Keys of our WireGuard peers that also have allowed IPs outside our networks.
+    /// Keys of flannel's WireGuard peers that also have allowed IPs outside flannel's networks.
     pub mixed: BTreeSet<Key>,
 }
 
@@ -43,17 +43,17 @@ pub type Sessions = BTreeMap<(LinkName, PublicKey), Session>;
 /// A kernel, real or fake.
 #[async_trait]
 pub trait Kernel: Send {
-    /// Reads all our objects from the kernel.
+    /// Reads all objects of flannel from the kernel.
     ///
     /// # Errors
-    /// Returns an error if any part of the state is incomplete, because the reconciler would mistake missing objects for removals.
+    /// Returns an error if a dump of the kernel's objects is incomplete, because the reconciler would mistake missing objects for removed objects.
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
 
-    /// Reads only our WireGuard peers, with their allowed IPs and sessions, as in [`Kernel::read`]. The
+    /// Reads only flannel's WireGuard peers, with their allowed IPs and sessions, as in [`Kernel::read`]. The
     /// kernel sends no notifications about WireGuard peers.
     ///
     /// # Errors
-    /// Returns an error if any part of the state is incomplete.
+    /// Returns an error if a dump of the kernel's objects is incomplete.
     async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
         Ok(ExistingState::default())
     }
@@ -61,11 +61,11 @@ pub trait Kernel: Send {
     /// Reads all objects of any program in flannel's networks and on the devices that were flannel's at the last [`Kernel::read`].
     ///
     /// # Errors
-    /// Returns an error if any part of the state is incomplete.
+    /// Returns an error if a dump of the kernel's objects is incomplete.
     async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError>;
 
     /// Reads the state of the underlay, and looks up which of the queried addresses are on-link. If a lookup
-    /// fails, this function returns the last result again.
+    /// fails, this function uses the result of the last successful lookup.
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer.
@@ -75,7 +75,7 @@ pub trait Kernel: Send {
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError>;
 
-    /// Returns the addresses that the current underlay reaches without a gateway. This function keeps earlier results for other addresses.
+    /// Returns the queried addresses that the underlay reaches without a gateway. Earlier results for addresses outside the query stay valid.
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr>;
 
     /// Sets the forwarding entries of the packet engine, if a packet engine exists.
@@ -84,11 +84,11 @@ pub trait Kernel: Send {
     /// Applies all operations in order and collects the failures.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
-    /// Starts sessions with newly added WireGuard peers, without waiting for a packet to these peers.
+    /// Starts sessions with newly added WireGuard peers, without waiting for a packet to the peers.
     /// Packets that a peer sends in an earlier session are lost until the peer notices the new session.
     async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
 
-    /// Returns when one of our objects, the underlay or (if there are on-link queries) the main table has changed. A notification that
+    /// Returns when an object of flannel, the underlay or (if the plan needs on-link queries) the main routing table has changed. A notification that
     /// matches `known` is not a change: the kernel also reports flanneld's own writes.
     ///
     /// # Cancel safety

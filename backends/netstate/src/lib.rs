@@ -1,8 +1,8 @@
-//! Kernel state: computed from leases, compared with the kernel, and applied.
+//! Computes kernel state from leases, compares the state with the kernel, and applies the difference.
 //!
 //! A [`plan`] computes the desired state, and [`diff`] computes the operations. [`netlink`] applies the
-//! operations, and [`reconcile`] repeats these steps. Plans and differences consist of [`object`]s. Their
-//! computation is pure. Each kind of object has a separate file.
+//! operations, and [`reconcile`] repeats the computation. Plans and differences consist of [`object`]s. The
+//! computation of plans and differences is pure. A separate file defines each kind of kernel object.
 
 pub mod arp;
 pub mod blackhole;

@@ -1,4 +1,4 @@
-//! The common properties of interfaces, and the kinds of interfaces in separate files.
+//! Properties that all interfaces have. Submodules define the properties of each kind of interface.
 
 pub mod ipip;
 pub mod tun;
@@ -12,12 +12,12 @@ use tun::TunSpec;
 use vxlan::VxlanSpec;
 use wireguard::WireguardSpec;
 
-/// An interface, desired or found. `None` means "leave unchanged" in a desired interface and "unknown" in a found interface.
+/// A desired or existing interface. `None` means "leave unchanged" in a desired interface and "unknown" in an existing interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSpec {
-    /// The kind of the interface, and the properties of that kind.
+    /// The kind of the interface, with the properties that only the kind has.
     pub kind: LinkKind,
-    /// The MAC address. The value is `None` if the interface has no MAC, or if flanneld leaves the MAC unchanged.
+    /// The MAC address, or `None` if the interface has no MAC or flanneld leaves the MAC unchanged.
     pub mac: Option<Mac>,
     /// The MTU in bytes.
     pub mtu: u32,
@@ -40,7 +40,7 @@ pub enum LinkKind {
     Tun(TunSpec),
     /// A WireGuard interface.
     Wireguard(WireguardSpec),
-    /// Any other kind, by the kernel's name for it. Never desired, only found.
+    /// A kind of interface that flannel does not create, as the kernel names the kind. No desired interface has such a kind.
     Other(String),
 }
 
@@ -67,13 +67,13 @@ impl LinkKind {
         matches!(self, LinkKind::Wireguard(_))
     }
 
-    /// Returns whether flannel creates links of this kind. If this function returns true, a link with flannel's name
-    /// belongs to flannel. flanneld may rebuild the link as another kind.
+    /// Returns whether flannel creates links of this kind. A link with such a kind and flannel's name
+    /// belongs to flannel, so flanneld may rebuild the link as another kind.
     fn is_flannels(&self) -> bool {
         !matches!(self, LinkKind::Other(_))
     }
 
-    /// Compares `found` with this desired kind.
+    /// Compares `found` with the desired kind `self`.
     fn fit(&self, found: &LinkKind) -> Fit {
         match (self, found) {
             (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
@@ -88,7 +88,7 @@ impl LinkKind {
 }
 
 impl LinkSpec {
-    /// Compares `found` with this desired link.
+    /// Compares `found` with the desired link `self`.
     pub fn fit(&self, found: &LinkSpec) -> Fit {
         let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);
         let kind = self.kind.fit(&found.kind);

@@ -1,8 +1,8 @@
-//! Interface names and MACs, as small values, because the kernel state repeats them for every peer.
+//! Interface names and MACs in few bytes, because the kernel state repeats names and MACs for every peer.
 
 use std::fmt;
 
-/// An interface name, stored inline: the state of ten thousand peers repeats it thirty thousand times.
+/// An interface name, stored inline because the kernel state of ten thousand peers contains the name thirty thousand times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LinkName([u8; Self::LONGEST]);
 
@@ -26,7 +26,7 @@ impl LinkName {
         })
     }
 
-    /// Returns the name as text, which is empty for the default value.
+    /// Returns the interface name, or an empty text for the default value.
     pub fn as_str(&self) -> &str {
         let bytes = self.0.split(|b| *b == 0).next().unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or("?")
@@ -69,7 +69,7 @@ impl Mac {
         Some(Self(bytes.try_into().ok()?))
     }
 
-    /// Returns whether a device can have this address, which must be neither multicast nor zero.
+    /// Returns whether the MAC is neither multicast nor zero, so that a device can have the MAC.
     pub fn is_station(&self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }

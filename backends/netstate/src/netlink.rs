@@ -1,4 +1,4 @@
-//! The real kernel, over netlink. All knowledge of netlink messages is in this module.
+//! Implementation of [`Kernel`] with netlink. Only this module builds and parses netlink messages.
 
 mod decode;
 pub mod device_counters;
@@ -55,16 +55,16 @@ pub struct NetlinkKernel {
     wireguards: Vec<(LinkName, u32)>,
     /// The last known interface indices of flannel's links. A renamed link keeps its index.
     last_index: BTreeMap<LinkName, u32>,
-    /// The underlay at the last read of the facts.
+    /// The underlay interface (index and name) at the last call of [`Kernel::facts`].
     underlay: (u32, LinkName),
-    /// Whether there are on-link queries. With on-link queries, a change of any route in the main table is relevant.
+    /// Whether the plan needs on-link queries. If the plan needs on-link queries, any changed route of the main table can change the desired state.
     asking: bool,
-    /// The last on-link results, which flanneld reuses if a lookup fails.
+    /// The result of the last successful on-link lookup, which flanneld reuses if a lookup fails.
     on_link: BTreeSet<IpAddr>,
-    /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare accept_ra of these
+    /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare accept_ra of such
     /// links again, because otherwise the kernel would never be in sync.
     fixed_ra: BTreeSet<LinkName>,
-    /// Links on which the kernel refuses changes of the checksum offload. flanneld does not compare the checksum offload of these links again.
+    /// Links on which the kernel refuses changes of the checksum offload. flanneld does not compare the checksum offload of such links again.
     fixed_checksum: BTreeSet<LinkName>,
 }
 
@@ -112,16 +112,16 @@ impl NetlinkKernel {
         }
     }
 
-    /// Returns whether the kernel supports WireGuard. The check loads the module of WireGuard.
+    /// Returns whether the kernel supports WireGuard. The request makes the kernel load the WireGuard module.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not answer or refuses the request, because support for WireGuard is then unknown.
+    /// Returns an error if the kernel does not answer or refuses the request, because the reply then does not show whether the kernel supports WireGuard.
     pub async fn supports_wireguard(&mut self) -> Result<bool, KernelError> {
         self.generic = generic::Generic::find().await?;
         Ok(self.generic.is_some())
     }
 
-    /// Lists all interfaces and all ordinary routes of the main table.
+    /// Lists all interfaces, and all routes of the main table except cached routes and routes for a type of service.
     ///
     /// # Errors
     /// Returns an error if either list is incomplete.
@@ -129,7 +129,7 @@ impl NetlinkKernel {
         self.list_all().await
     }
 
-    /// Lists the devices of flannel-rs and Go flannel, of any backend, that have an address inside these networks.
+    /// Lists the devices of flannel-rs and Go flannel, of any backend, that have an address of full prefix length inside the given networks.
     ///
     /// # Errors
     /// Returns an error if a list is incomplete.
@@ -177,7 +177,7 @@ impl NetlinkKernel {
         Ok(bridges)
     }
 
-    /// Returns the MAC of an existing vxlan or TUN interface with this name.
+    /// Returns the MAC of the vxlan or TUN interface `name`, if the interface exists.
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer.

@@ -10,31 +10,32 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The identity of a kernel object. INVARIANT: the order is the order of dependency. flanneld sets lower objects first and deletes them last.
+/// The identity of a kernel object. INVARIANT: the order of keys is the order of dependency. flanneld adds objects in
+/// the order of their keys and deletes objects in reverse order.
 ///
 /// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would interrupt traffic to a live peer. A
 /// WireGuard peer comes before its allowed IPs: the kernel moves each allowed IP atomically from its previous peer. flanneld deletes
-/// the previous peer only after that move.
+/// the previous peer only after the kernel has moved the allowed IPs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// An interface.
     Link(LinkName),
     /// An address on an interface.
     Address(LinkName, IpNet),
-    /// The destination of frames to a MAC.
+    /// An FDB entry: the underlay address of the VTEP with a MAC.
     Fdb(LinkName, Mac),
-    /// The MAC of an address on an interface.
+    /// A neighbour: the MAC of an address that is reachable through an interface.
     Neighbor(LinkName, IpAddr),
     /// A peer of a WireGuard interface.
     WireguardPeer(LinkName, PublicKey),
-    /// A network from which a WireGuard peer may send packets and for which the peer receives packets. An allowed IP belongs to only one peer.
+    /// A network from which a WireGuard peer may send packets and for which the peer receives packets. Only one peer of an interface can have an allowed IP.
     AllowedIp(LinkName, IpNet),
     /// A route of the main table: destination and metric.
     Route(IpNet, u32),
 }
 
 impl Key {
-    /// Returns the interface of the object, if the key contains the interface.
+    /// Returns the name of the interface to which the object belongs, if the key contains the name.
     pub fn link(&self) -> Option<LinkName> {
         match self {
             Key::Link(name)
@@ -47,7 +48,7 @@ impl Key {
         }
     }
 
-    /// Returns the kind of object, for log lines.
+    /// Returns the name of the object's kind for log lines, such as `FDB entry`.
     pub fn kind(&self) -> &'static str {
         match self {
             Key::Link(_) => "link",
@@ -60,7 +61,7 @@ impl Key {
         }
     }
 
-    /// Returns the kind of object as a label of metrics.
+    /// Returns the name of the object's kind as the value of a metric's label.
     pub fn label(&self) -> &'static str {
         match self {
             Key::Fdb(..) => "fdb",
@@ -90,13 +91,13 @@ impl fmt::Display for Key {
 pub enum Value {
     /// An interface.
     Link(Box<LinkSpec>),
-    /// Empty content: the key identifies an address completely.
+    /// An address, whose key contains all properties.
     Address,
-    /// The destination of frames, on the underlay.
+    /// The underlay address to which the kernel sends the frames.
     Fdb(IpAddr),
     /// The MAC address of the neighbour.
     Neighbor(Mac),
-    /// A WireGuard peer. The variant is boxed because it is the largest variant, and ten thousand vxlan peers have thirty thousand values.
+    /// A WireGuard peer. The variant is boxed because `WireguardPeer` is large, and ten thousand vxlan peers have thirty thousand values.
     WireguardPeer(Box<WireguardPeer>),
     /// The peer to which an allowed IP belongs.
     AllowedIp(PublicKey),
@@ -109,7 +110,7 @@ pub enum Value {
 pub struct KernelState(pub BTreeMap<Key, Value>);
 
 impl KernelState {
-    /// Returns the interface with this name.
+    /// Returns the properties of the interface `name`.
     pub fn link(&self, name: LinkName) -> Option<&LinkSpec> {
         match self.0.get(&Key::Link(name)) {
             Some(Value::Link(spec)) => Some(spec),
@@ -117,13 +118,13 @@ impl KernelState {
         }
     }
 
-    /// Sets an object, and replaces an object with the same key.
+    /// Adds an object, or replaces the object with the same key.
     pub fn set(&mut self, key: Key, value: Value) {
         self.0.insert(key, value);
     }
 
     /// Adds objects in a single insertion. If several objects have the same key, the last object takes
-    /// precedence. A map that grows by single insertions has half-empty B-tree nodes.
+    /// precedence. Many separate insertions would leave half-empty B-tree nodes.
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
         self.0.append(&mut objects.into_iter().collect());
     }
@@ -133,7 +134,7 @@ impl KernelState {
         self.0.len()
     }
 
-    /// Returns whether the state contains no objects.
+    /// Returns whether the kernel state contains no objects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -144,16 +145,16 @@ impl KernelState {
 pub enum Op {
     /// Adds an object that must not exist yet.
     Add(Key, Value),
-    /// Changes one of flannel's objects.
+    /// Changes the content of one of flannel's objects.
     Replace(Key, Value),
-    /// Deletes an object. The value is the existing content, so that the kernel deletes no other object.
+    /// Deletes an object. The second field is the object's existing content, so that the kernel deletes no other object.
     Delete(Key, Value),
-    /// Changes nothing, because a link of another kind has flannel's name. The reconciler reports this conflict.
+    /// Changes nothing, because a link of another kind has flannel's name. The reconciler reports the conflict.
     Refuse(Key, Value),
 }
 
 impl Op {
-    /// Returns the object of the operation.
+    /// Returns the key of the object that the operation changes.
     pub fn key(&self) -> &Key {
         match self {
             Op::Add(key, _) | Op::Replace(key, _) | Op::Delete(key, _) | Op::Refuse(key, _) => key,

@@ -12,16 +12,16 @@ use tokio::io::unix::AsyncFd;
 /// All protocols (linux/if_ether.h, ETH_P_ALL).
 pub const EVERY_PROTOCOL: u16 = 3;
 
-/// A non-blocking socket for the frames of one link that carry one protocol, or any protocol.
+/// A non-blocking socket for the frames of one link with one EtherType, or with any EtherType.
 pub struct PacketSocket {
     fd: OwnedFd,
 }
 
 impl PacketSocket {
-    /// Opens a socket for frames of this EtherType on the link with this index.
+    /// Opens a socket for frames of the EtherType `ethertype` on the link with the index `link`.
     ///
     /// # Errors
-    /// Returns an error if the kernel provides no packet socket, or if no link has this index.
+    /// Returns an error if the kernel provides no packet socket, or if no link has the index.
     pub fn open(link: u32, ethertype: u16) -> io::Result<Self> {
         let protocol = ethertype.to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -46,7 +46,7 @@ impl PacketSocket {
         Ok(Self { fd })
     }
 
-    /// Registers the socket with the runtime.
+    /// Registers the socket with the Tokio runtime.
     ///
     /// # Errors
     /// Returns an error if the runtime accepts no more descriptors.
@@ -68,7 +68,7 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Receives a frame, truncates it to the buffer, and returns its length in the buffer in bytes. Returns `None` if no frame is waiting.
+    /// Receives a frame, truncates the frame to the buffer's length, and returns the number of bytes in the buffer. Returns `None` if no frame is waiting.
     ///
     /// # Errors
     /// Returns an error if the link is down or no longer exists.
@@ -84,7 +84,7 @@ impl PacketSocket {
         }
     }
 
-    /// Waits until a frame arrives, and blocks the thread for at most this time. Returns whether a frame is waiting.
+    /// Blocks the thread until a frame arrives, or at most for `time`. Returns whether a frame is waiting.
     ///
     /// # Errors
     /// Returns an error if poll(2) fails.

@@ -1,4 +1,4 @@
-//! Selects the leases that become kernel state: leases of other nodes, inside the network, at an address that does not belong to this node.
+//! Selects the leases of other nodes that become kernel objects: the subnet is inside the network, and the public address is not this node's.
 
 use crate::plan::Plan;
 use crate::scope::Scope;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 use types::nets_overlap;
 
-/// Filter that decides whether a peer can become kernel state.
+/// Filter for the peers that get kernel objects.
 pub(crate) struct Eligible<'a> {
     scope: &'a Scope,
     underlay: &'a Underlay,
@@ -15,7 +15,7 @@ pub(crate) struct Eligible<'a> {
 }
 
 impl<'a> Eligible<'a> {
-    /// Creates the filter for the node of a plan.
+    /// Creates the filter for the node to which a plan belongs.
     pub(crate) fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
         Self {
             scope: plan.scope(),
@@ -24,7 +24,7 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Returns whether a peer can become kernel state. The peer's subnet must be inside the network and must not
+    /// Returns whether a peer gets kernel objects. The peer's subnet must be inside the network and must not
     /// overlap this node's subnets. The peer's public address must not belong to this node.
     pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
@@ -55,7 +55,7 @@ impl<'a> Eligible<'a> {
     }
 }
 
-/// Returns the peers of a plan's backend that can become kernel state.
+/// Returns the peers of a plan's backend that get kernel objects.
 pub fn peers<'a, P: Plan + ?Sized>(
     plan: &'a P,
     leases: &'a LeaseTable,

@@ -1,4 +1,4 @@
-//! The plan of a kernel backend: which objects belong to flannel, which objects the node needs, and which objects each peer needs.
+//! A backend's plan, which determines flannel's kernel objects, the objects that the node needs, and the objects that each peer needs.
 
 use crate::forwarding::Forwarding;
 use crate::kernel::Facts;
@@ -22,7 +22,7 @@ pub struct Announced {
 
 /// The plan of a kernel backend. Pure.
 pub trait Plan: Send + Sync {
-    /// Returns the criteria for flannel's links and objects, and this node's subnets.
+    /// Returns the criteria by which flanneld recognises flannel's links and objects, and this node's subnets.
     fn scope(&self) -> &Scope;
 
     /// Returns the kinds of leases that the backend uses.
@@ -33,16 +33,16 @@ pub trait Plan: Send + Sync {
         false
     }
 
-    /// Returns whether nodes may share one public address, because another property distinguishes them.
+    /// Returns whether nodes may share one public address, because another property distinguishes the nodes.
     fn shares_address(&self) -> bool {
         false
     }
 
-    /// Returns the desired state without any peers.
+    /// Returns the desired kernel state of a node without peers.
     fn base(&self, facts: &Facts) -> KernelState;
 
-    /// Returns the objects for one family of a peer. INVARIANT: these objects depend on no other peer, so a changed lease changes only its own
-    /// objects.
+    /// Returns the kernel objects for one address family of a peer. INVARIANT: a peer's objects depend on no other peer, so a changed lease changes only its
+    /// own objects.
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 
     /// Returns the forwarding entries of each device of the packet engine. The list is empty if the kernel does all forwarding.
@@ -50,11 +50,11 @@ pub trait Plan: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the announcement for these facts. A changed MTU or MAC changes the lease.
+    /// Returns the announcement that follows from `facts`. A changed MTU or MAC changes the lease.
     fn announced(&self, facts: &Facts) -> Announced;
 }
 
-/// A plan that is shared with other tasks.
+/// A plan that several tasks share.
 impl<P: Plan + ?Sized> Plan for Arc<P> {
     fn scope(&self) -> &Scope {
         (**self).scope()

@@ -1,16 +1,16 @@
-//! Names of flanneld's probe port in the pods' bridge. The port is a veth pair. The names of its ends contain the index of the bridge.
+//! Interface names of flanneld's probe port in the pods' bridge. The probe port is a veth pair. The names of both veth ends contain the index of the bridge.
 
-/// Name prefix of the veth's end in the bridge. The bridge's index follows the prefix.
+/// Name prefix of the veth end in the bridge. The bridge's index follows the prefix.
 const OUTER: &str = "flprobe";
-/// Name prefix of the veth's other end. The bridge's index follows the prefix.
+/// Name prefix of the veth end outside the bridge. The bridge's index follows the prefix.
 const INNER: &str = "flpod";
 
-/// Returns the names of both ends of the probe port. The first name belongs to the end in the bridge.
+/// Returns the names of both veth ends of the probe port: first the end in the bridge.
 pub(crate) fn names(bridge: u32) -> (String, String) {
     (format!("{OUTER}{bridge}"), format!("{INNER}{bridge}"))
 }
 
-/// Parses the index of the bridge from the name of one end of the probe port.
+/// Parses the index of the bridge from the name of a veth end of the probe port.
 pub(crate) fn bridge_of(name: &str) -> Option<u32> {
     let index = [OUTER, INNER]
         .iter()
@@ -22,7 +22,7 @@ pub(crate) fn bridge_of(name: &str) -> Option<u32> {
         .then(|| index.parse().ok())?
 }
 
-/// Returns whether a veth device of this name is an end of a probe port.
+/// Returns whether a veth device with the given name is an end of a probe port.
 pub fn is_port(name: &str) -> bool {
     bridge_of(name).is_some()
 }

@@ -1,15 +1,15 @@
-//! Route protocols: the numbers with which programs mark their routes, and this host's names for them.
+//! Route protocols: the numbers with which programs mark their routes, and the host's names of the numbers.
 
 use crate::names::LinkName;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The protocol number that flannel-rs uses by default.
+/// The protocol number of flannel-rs' routes by default.
 pub const FLANNEL: u8 = 241;
-/// The protocol number of routes that follow from addresses (RTPROT_KERNEL).
+/// The protocol number of routes that the kernel adds for addresses (RTPROT_KERNEL).
 pub(crate) const KERNEL: u8 = 2;
 
-/// Numbers with the same name on every host (from linux/rtnetlink.h, and compiled into iproute2).
+/// Protocol numbers with the same name on every host (from linux/rtnetlink.h, and compiled into iproute2).
 const WELL_KNOWN: &[(u8, &str)] = &[
     (0, "unspec"),
     (1, "redirect"),
@@ -37,17 +37,17 @@ const WELL_KNOWN: &[(u8, &str)] = &[
     (192, "eigrp"),
 ];
 
-/// Files that define names. The distribution's file comes first, so that the administrator's file takes precedence.
+/// Files that define names of route protocols. The administrator's file comes last and takes precedence.
 const FILES: [&str; 2] = ["/usr/share/iproute2/rt_protos", "/etc/iproute2/rt_protos"];
 /// Folders in which packages define names of route protocols.
 const FOLDERS: [&str; 2] = [
     "/usr/share/iproute2/rt_protos.d",
     "/etc/iproute2/rt_protos.d",
 ];
-/// Maximum size of a file in bytes. Files of iproute2 are smaller.
+/// Maximum size in bytes of a file with protocol names. The files of iproute2 are smaller.
 const LIMIT: usize = 64 * 1024;
 
-/// The names of protocol numbers.
+/// The names of route protocols by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protocols(BTreeMap<u8, String>);
 
@@ -63,7 +63,7 @@ impl Default for Protocols {
 }
 
 impl Protocols {
-    /// Returns the names that this host defines.
+    /// Returns the names that this host's files define, and the names on every host.
     pub fn of_this_host() -> Self {
         let mut files: Vec<_> = FILES
             .iter()
@@ -91,7 +91,7 @@ impl Protocols {
         names
     }
 
-    /// Adds the names of a file with a number and a name on each line.
+    /// Adds the names in a text that has a protocol number and a name on each line.
     pub fn read(&mut self, text: &str) {
         for line in text.lines() {
             let mut words = line
@@ -109,7 +109,7 @@ impl Protocols {
         }
     }
 
-    /// Returns the name of a number as `ip route` prints it.
+    /// Returns the name of a protocol number as `ip route` prints the name.
     pub fn name(&self, number: u8) -> String {
         self.0
             .get(&number)
@@ -117,7 +117,7 @@ impl Protocols {
             .unwrap_or_else(|| number.to_string())
     }
 
-    /// Describes the program that creates routes with this number. `dev` is the device of a route with this number.
+    /// Describes the program that creates routes with the protocol number `number`. `dev` is the device of such a route.
     pub fn maker(&self, number: u8, dev: LinkName) -> String {
         match (number, self.0.get(&number)) {
             (KERNEL, _) if dev == LinkName::default() => "the kernel".to_owned(),

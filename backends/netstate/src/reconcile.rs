@@ -1,9 +1,9 @@
-//! The loop that keeps the kernel in sync with the leases: facts, desired state, actual state, difference.
-//! The loop is one task with one select and no lock.
+//! The reconciler, whose loop keeps the kernel's objects in sync with the leases.
+//! The loop is one task with one `select!` and no lock.
 //!
-//! A full pass reads the whole kernel state. After a pass that leaves the kernel in sync, the reconciler
-//! knows the state and applies changes of leases incrementally. An unexpected notification, a failure, the
-//! audit or a new underlay causes a full pass.
+//! A full pass reads all of flannel's objects from the kernel. After a pass that leaves the kernel in sync, the reconciler
+//! knows the kernel state and applies changes of leases incrementally. An unexpected notification, a failure, the
+//! audit timer or a new underlay causes a full pass.
 
 mod adopt;
 mod deletion_guard;
@@ -45,10 +45,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tunnels::Tunnels;
 
-/// The maximum number of attempts at the first pass.
+/// The maximum number of attempts at the reconciler's first pass.
 const FIRST_TRIES: u32 = 6;
 
-/// The inputs that change while a network runs.
+/// Inputs of the reconciler that change while a network runs.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     /// The leases in force.
@@ -59,7 +59,7 @@ pub struct Inputs {
     pub stop: CancellationToken,
 }
 
-/// Keeps a kernel in the state that a plan demands.
+/// Keeps the kernel's objects in sync with a plan.
 pub struct Reconciler<P, K> {
     goal: Goal<P>,
     kernel: K,
@@ -75,11 +75,11 @@ pub struct Reconciler<P, K> {
 /// The reconciler's knowledge of the kernel after the last pass.
 #[derive(Default)]
 struct Observed {
-    /// The facts of the last pass. Changes that follow from new facts are not repairs.
+    /// The facts of the last pass. A change that follows from new facts is not a repair.
     facts: Option<Facts>,
     /// Whether the last pass left the kernel in sync.
     settled: bool,
-    /// Flannel's objects in the kernel. The value is `None` if the reconciler must read the kernel state first.
+    /// Flannel's objects in the kernel, or `None` if the reconciler must read the objects first.
     known: Option<Known>,
     /// The errors of the last pass.
     errors: Vec<OpError>,
@@ -89,13 +89,13 @@ struct Observed {
     announced: Option<Announced>,
 }
 
-/// Flannel's objects in the kernel, and the leases from which they follow.
+/// Flannel's objects in the kernel, and the leases from which the objects follow.
 struct Known {
     desired: Desired,
     leases: Arc<LeaseTable>,
 }
 
-/// The result of reading the kernel and comparing it with the desired state.
+/// The result of a comparison of the kernel state with the desired state.
 struct Comparison {
     facts: Facts,
     announced: Announced,
@@ -115,7 +115,7 @@ struct Pass {
     desired: Desired,
 }
 
-/// The consequences of a pass for the loop.
+/// The work that remains after a pass: retries and delayed deletions.
 struct Outcome {
     /// Whether an operation failed and the loop retries the operation.
     retry: bool,
@@ -123,10 +123,10 @@ struct Outcome {
     held: Option<Instant>,
 }
 
-/// The event that ended a wait.
+/// The event that ended a wait of the reconciler's loop.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// New inputs arrived.
+    /// Whether new inputs arrived.
     fresh: bool,
     /// Whether the reconciler must make a full pass.
     full_pass: bool,
@@ -136,7 +136,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// Creates a reconciler and makes its first pass.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses links or their addresses, or if the read of the kernel's state fails.
+    /// Returns an error if the kernel refuses links or their addresses, or if the reconciler cannot read the kernel state.
     pub async fn join(
         plan: P,
         kernel: K,
@@ -184,7 +184,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Makes a full pass. `fresh` is set if new inputs caused the pass.
+    /// Makes a full pass. `fresh` is true if new inputs caused the pass.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
         self.observed.known = None;
@@ -234,7 +234,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         })
     }
 
-    /// Reads the whole kernel state and compares it with the desired state.
+    /// Reads all of flannel's objects from the kernel and compares the objects with the desired state.
     async fn compare(&mut self, leases: &LeaseTable) -> Result<Comparison, KernelError> {
         let _comparing = self.report.compares();
         let mut facts = self
@@ -300,7 +300,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         (ops, errors)
     }
 
-    /// Applies only the changed leases. Returns `None` if the reconciler must make a full pass instead.
+    /// Applies only the changes of leases. Returns `None` if the reconciler must make a full pass instead.
     async fn change(&mut self, leases: &Arc<LeaseTable>) -> Option<Pass> {
         let began = Instant::now();
         let known = self.observed.known.as_ref()?;
@@ -348,7 +348,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         })
     }
 
-    /// Waits until no more notifications arrive. New leases wait only for the pause after the last pass or change.
+    /// Waits until the kernel sends no more notifications. If only leases changed, waits only for the pause after the last pass or change.
     async fn settle(&mut self, inputs: &mut Inputs, woken: &mut Woken) {
         let now = Instant::now();
         let stop = inputs.stop.clone();
@@ -390,7 +390,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Keeps the kernel in sync with the inputs until `stop`. Sends new announcements to `out`.
+    /// Keeps the kernel's objects in sync with the inputs until another task cancels `inputs.stop`. Sends new announcements to `out`.
     pub async fn run(mut self, mut inputs: Inputs, out: watch::Sender<Announced>) {
         let stop = inputs.stop.clone();
         let (_kernel_audit, mut questions) =
@@ -454,7 +454,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Takes the current inputs. Inputs that arrived since the last read are fresh, regardless of the event that ended the wait.
+    /// Reads the current inputs. If an input changed since the last call, this function sets `woken.fresh`, regardless of the event that ended the wait.
     fn take_inputs(&mut self, inputs: &mut Inputs, woken: &mut Woken) -> Arc<LeaseTable> {
         woken.fresh |= inputs.leases.has_changed().unwrap_or(false)
             || inputs.underlay.has_changed().unwrap_or(false);
@@ -464,7 +464,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         inputs.leases.borrow_and_update().clone()
     }
 
-    /// Records the result of a pass, and sends its announcement.
+    /// Records the result of a pass, and sends the announcement of the pass to `out`.
     fn conclude(
         &mut self,
         pass: Result<Pass, KernelError>,
@@ -499,7 +499,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Starts sessions with the peers that a full pass added. Peers of new leases start their sessions themselves.
+    /// Starts sessions with the WireGuard peers that a full pass added. Peers with new leases start their sessions themselves.
     async fn greet(&mut self, ops: &[Op]) {
         let added = ops.iter().filter_map(|op| match op {
             Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer))
@@ -544,14 +544,14 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             .eq(found.ours.0.iter().filter(of_peers))
     }
 
-    /// Answers a kernel audit, without any change to the kernel state.
+    /// Answers a query of the kernel state, without any change to the kernel state.
     async fn answer(&mut self, question: Question, leases: &LeaseTable) {
         if !question.is_closed() {
             let _ = question.send(self.sighting(leases).await);
         }
     }
 
-    /// Compares the desired state, from the leases and the facts of the last pass, with the kernel's state.
+    /// Reads the kernel state, and computes the desired state from the leases and the facts of the last pass.
     async fn sighting(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
         let Some(facts) = &self.observed.facts else {
             return Err(KernelError {
@@ -579,23 +579,23 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         })
     }
 
-    /// Returns the notification to send after the plan has changed.
+    /// Returns the [`Notify`] with which a task reports a changed plan to the reconciler.
     pub fn replanned(&self) -> Arc<Notify> {
         self.goal.replanned.clone()
     }
 
-    /// Returns a handle that queries the kernel's state from the loop while the loop runs.
+    /// Returns a handle with which other tasks query the kernel state from the running reconciler.
     pub fn kernel_audit(&self) -> KernelAudit {
         self.questions.0.clone()
     }
 
-    /// Returns the progress of the loop, which other tasks can read while the loop runs.
+    /// Returns the reconciler's progress, which other tasks can read while the reconciler runs.
     pub fn progress(&self) -> Arc<Progress> {
         self.report.progress()
     }
 }
 
-/// Sends an announcement if it is new.
+/// Sends an announcement if the announcement differs from the last one.
 fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     out.send_if_modified(|last| {
         let new = *last != announced;
@@ -606,14 +606,14 @@ fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     });
 }
 
-/// Waits for a new value. This function never returns if no sender exists any more.
+/// Waits until the sender changes the content of the channel. This function never returns after the last sender is gone.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Removes from flannel's objects the peers to which an operator gave allowed IPs of other networks, unless the plan contains these peers.
+/// Removes from `have` the peers to which an operator added allowed IPs of other networks, unless `want` contains the peer.
 fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
     let theirs: BTreeSet<Key> = mixed
         .iter()
@@ -631,7 +631,7 @@ fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeS
     });
 }
 
-/// Removes from the operations the endpoints of peers that moved, so that the peers keep their current endpoints.
+/// Removes the endpoints from operations on peers with a new endpoint, so that the kernel keeps each peer's current endpoint.
 fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
     for op in ops.iter_mut() {
         if let Op::Replace(key, Value::WireguardPeer(peer)) = op
@@ -642,7 +642,7 @@ fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
     }
 }
 
-/// Waits until this time. Never returns without one.
+/// Waits until the time `then`. If `then` is `None`, this function never returns.
 async fn at(then: Option<Instant>) {
     match then {
         Some(then) => sleep_until(then).await,
@@ -650,12 +650,12 @@ async fn at(then: Option<Instant>) {
     }
 }
 
-/// Returns the lowest network, at which the range of routes begins.
+/// Returns the first network in the order of keys, so that a range of keys from this network contains all routes.
 fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }
 
-/// Removes the deletions of undesired devices, which come last, from the operations and returns these deletions.
+/// Splits the deletions of undesired devices, which come last, from the operations and returns the deletions.
 fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     let unwanted =
         |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));

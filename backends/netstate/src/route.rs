@@ -18,10 +18,10 @@ pub fn metric(net: &IpNet) -> u32 {
     }
 }
 
-/// The content of a route.
+/// The properties of a route, apart from its destination and metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteSpec {
-    /// The gateway. The value is `None` if the destination is on-link.
+    /// The gateway, or `None` if the destination is on-link.
     pub via: Option<IpAddr>,
     /// The outgoing interface. The name is empty if the kernel's route has no interface or several interfaces.
     pub dev: LinkName,
@@ -36,7 +36,7 @@ pub struct RouteSpec {
 }
 
 /// Returns whether a route of protocol `boot` is like Go flannel's routes to other nodes. Go flannel's routes lead
-/// over a gateway to another node's subnet with this prefix `length`.
+/// over a gateway to another node's subnet, whose prefix length is `length`.
 pub(crate) fn is_go_flannels(
     net: &IpNet,
     route: &RouteSpec,
@@ -56,6 +56,6 @@ pub enum RouteKind {
     Unicast,
     /// Drops packets silently (RTN_BLACKHOLE).
     Blackhole,
-    /// Any other type (RTN_*). Never desired, only found.
+    /// Any other type (RTN_*). Only the actual state contains this type, never the desired state.
     Other(u8),
 }

@@ -10,12 +10,12 @@ use types::Subnets;
 pub struct Scope {
     /// Names of flannel's interfaces.
     pub links: Vec<LinkName>,
-    /// The networks of flannel. Only objects inside these networks are flannel's.
+    /// The networks of flannel. Only objects inside `networks` and `former` belong to flannel.
     pub networks: Subnets,
     /// This node's own subnets.
     pub own: Subnets,
-    /// The networks of the previous run, from subnet.env. Remaining objects of the former networks are also
-    /// flannel's, and flanneld removes these objects.
+    /// The networks of the previous run, from subnet.env. The reconciler removes the remaining objects of the
+    /// previous run's networks.
     pub former: Option<Subnets>,
     /// The protocol number of flannel's routes.
     pub protocol: u8,

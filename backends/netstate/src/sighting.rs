@@ -1,4 +1,4 @@
-//! A snapshot of a node's desired and actual kernel state, with the holder of each object. [`inspect`](crate::inspect) evaluates it.
+//! A snapshot of a node's desired and actual kernel state, with the peer to which each object belongs. [`inspect`](crate::inspect) evaluates it.
 
 use crate::kernel::{Facts, OpError};
 use crate::object::{KernelState, Key};
@@ -10,7 +10,7 @@ use subnet_lease::{LeaseTable, Peer};
 use types::Subnets;
 use types::kernel_object::Holder;
 
-/// The desired and the actual state at one moment.
+/// The desired and the actual kernel state at one moment.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     /// The desired state.
@@ -19,19 +19,19 @@ pub struct Sighting {
     pub have: KernelState,
     /// The errors of the last pass.
     pub errors: Vec<OpError>,
-    /// Whether flanneld delays the deletion of undesired objects, because many leases vanished at once.
+    /// Whether flanneld delays the deletion of undesired objects, because many routes and peers in the kernel have no lease.
     pub held: bool,
     /// The objects of any program in flannel's networks and on flannel's devices.
     pub survey: Survey,
     /// This node's own subnets.
     pub own: Subnets,
-    /// The nodes whose leases lead to desired objects.
+    /// The peers whose leases require objects in the kernel.
     pub holders: Vec<Holder>,
-    /// The holder of each object, as an index into `holders`. Objects without an entry belong to this node.
+    /// The peer to which each object belongs, as an index into `holders`. Objects without an entry belong to this node.
     pub owners: BTreeMap<Key, usize>,
 }
 
-/// Returns the other nodes, and for each object the node that needs it. As in
+/// Returns the peers, and for each object the index of the peer to which the object belongs. As in
 /// [`Desired`](crate::desired::Desired), the oldest lease takes precedence.
 pub fn holders<P: Plan + ?Sized>(
     plan: &P,

@@ -19,7 +19,7 @@ pub struct Survey {
 pub struct Seen {
     /// The key of the object.
     pub key: Key,
-    /// The content of the object.
+    /// The properties of the object, apart from the key.
     pub value: Value,
     /// The origin, as far as the kernel records it.
     pub origin: Origin,
@@ -32,7 +32,7 @@ pub enum Origin {
     Set,
     /// An entry that the kernel learned, or that another program added with an expiry.
     Learned,
-    /// An entry of a program that learns addresses instead of the kernel (NTF_EXT_LEARNED).
+    /// An entry of a program that learns addresses in place of the kernel (NTF_EXT_LEARNED).
     ExternLearn,
     /// An object that the program with this protocol number added (NDA_PROTOCOL, or the protocol of a route).
     Protocol(u8),

@@ -1,4 +1,4 @@
-//! Objects as `ip` and `bridge` print them.
+//! Formats kernel objects as `ip` and `bridge` print these objects.
 
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::{LinkName, Mac};
@@ -24,16 +24,16 @@ const TYPES: [(u8, &str); 9] = [
     (10, "nat"),
 ];
 
-/// Names that the text of an object needs in addition to the object.
+/// Names of protocols and interfaces, because an object contains only the numbers of protocols and interfaces.
 pub struct Words<'a> {
-    /// The names of routes' protocol numbers.
+    /// Returns the name of a route's protocol number.
     pub protocol: &'a dyn Fn(u8) -> String,
-    /// The names of interfaces by their index.
+    /// Returns the name of the interface with an index.
     pub interface: &'a dyn Fn(u32) -> Option<String>,
 }
 
 impl Words<'_> {
-    /// Formats an object as the tool for its kind prints it.
+    /// Formats an object as `ip`, `bridge` or `wg` prints the object.
     pub fn object(&self, key: &Key, value: &Value) -> String {
         match (key, value) {
             (Key::Link(name), Value::Link(spec)) => self.link(*name, spec),
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Objects on a device, with their texts.
+    /// Returns objects on a device, with the expected text of each object.
     fn device_objects() -> Vec<(Key, Value, &'static str)> {
         let via: IpAddr = "10.244.3.0".parse().unwrap();
         let tun = LinkSpec {
@@ -298,7 +298,7 @@ mod tests {
         ]
     }
 
-    /// Returns routes, with their texts.
+    /// Returns routes, with the expected text of each route.
     fn routes() -> Vec<(Key, Value, &'static str)> {
         let local = RouteSpec {
             via: None,

@@ -13,8 +13,8 @@ pub struct Underlay {
     pub name: String,
     /// The interface's MTU in bytes.
     pub mtu: u32,
-    /// The interface's own addresses, at most one for each family. Sockets bind to these addresses, and
-    /// devices use these addresses as local addresses.
+    /// The interface's own addresses, at most one for each family. Sockets bind to the interface's own addresses,
+    /// and tunnel devices use these addresses as local addresses.
     pub addresses: Addresses,
     /// The addresses that the node announces to peers: from `--public-ip` and `--public-ipv6`, or otherwise the interface's own addresses.
     pub public: Addresses,

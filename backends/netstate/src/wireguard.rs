@@ -7,7 +7,7 @@ pub use types::wireguard::{KEY, PublicKey, Secret};
 /// A peer of a WireGuard device. The peer's allowed IPs are separate objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WireguardPeer {
-    /// The address and port of the peer. The value is `None` if the endpoint is unknown until the peer sends a packet.
+    /// The address and port of the peer, or `None` if the endpoint is unknown until the peer sends a packet.
     pub endpoint: Option<SocketAddr>,
     /// The preshared key of the peer, if it has one.
     pub preshared: Option<Secret>,
@@ -18,7 +18,7 @@ pub struct WireguardPeer {
 /// The state of a peer's session, as the kernel reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
-    /// Time since the last completed handshake, by the wall clock. The value is `None` without a completed handshake.
+    /// Time since the last completed handshake, by the wall clock, or `None` if no handshake has completed.
     pub handshake: Option<Duration>,
     /// Time from 1970 to the last handshake, which distinguishes handshakes even after a change of the clock.
     pub handshake_at: Option<Duration>,

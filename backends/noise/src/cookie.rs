@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Time for which cookies of one secret prove an address (COOKIE_SECRET_MAX_AGE of the kernel).
+/// Time for which cookies that a node creates with one secret prove an address (COOKIE_SECRET_MAX_AGE of the kernel).
 const LASTS: Duration = Duration::from_secs(120);
 /// Time before the end of [`LASTS`] at which the receiver of a cookie stops using the cookie.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ pub struct Baker {
 }
 
 impl Baker {
-    /// Creates a baker with a secret of 32 random bytes.
+    /// Creates a cookie generator with a secret of 32 random bytes.
     pub fn new(secret: [u8; KEY], now: Instant) -> Self {
         Self {
             secret: Zeroizing::new(secret),
@@ -43,7 +43,7 @@ impl Baker {
         mac(&self.secret, &place)
     }
 
-    /// Returns whether a message proves the address of its sender: the second code of the message matches the cookie for this address and port.
+    /// Returns whether a message proves the address of its sender: `mac2` of the message matches the cookie for this address and port.
     pub fn is_proven(&self, from: SocketAddr, message: &[u8], now: Instant) -> bool {
         !self.is_stale(now)
             && Codes::of(message).is_some_and(|(_, covered, codes)| {
@@ -84,12 +84,12 @@ impl Baker {
 #[derive(Default)]
 pub struct Jar {
     cookie: Option<([u8; TAG], Instant)>,
-    /// The first code of the last sent message, while a cookie may reply to that message.
+    /// `mac1` of the last sent message, while a cookie may reply to that message.
     asked: Option<[u8; TAG]>,
 }
 
 impl Jar {
-    /// Adds the second code to an initiation for the peer, if a cookie exists, and stores the first code.
+    /// Adds `mac2` to an initiation for the peer if a cookie exists, and stores `mac1`.
     pub fn prove(&mut self, message: &mut Initiation, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
         message.codes.second = second.unwrap_or_default();
@@ -108,10 +108,10 @@ impl Jar {
         (now.saturating_duration_since(*since) < LASTS - MARGIN).then(|| mac(cookie, covered))
     }
 
-    /// Stores a cookie that replies to this node's last message, for the next messages.
+    /// Stores a cookie that replies to this node's last message, for use in the next messages to the peer.
     ///
     /// # Errors
-    /// Returns an error if the cookie replies to none of our messages, or is not from the peer.
+    /// Returns an error if the cookie replies to no message of this node, or is not from the peer.
     pub fn keep(
         &mut self,
         remote: &Remote,

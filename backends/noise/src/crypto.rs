@@ -83,7 +83,7 @@ pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secre
     }
 }
 
-/// Creates a key of ChaCha20-Poly1305 (RFC 8439).
+/// Creates a cipher of ChaCha20-Poly1305 (RFC 8439) from a key.
 #[allow(
     clippy::expect_used,
     reason = "a key of this algorithm has 32 bytes, as the type ensures"
@@ -103,7 +103,7 @@ pub(crate) fn nonce(counter: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Seals data in place, under a key that is used only once. Returns the tag.
+/// Seals data in place, under a single-use key. Returns the tag.
 ///
 /// # Errors
 /// Returns an error if the data is longer than the cipher allows (256 GiB).
@@ -118,7 +118,7 @@ pub(crate) fn seal_once(
     tag.as_ref().try_into().map_err(|_| Refused::Malformed)
 }
 
-/// Opens in place the data that [`seal_once`] sealed, with the tag after the data.
+/// Decrypts in place the data that [`seal_once`] sealed; the tag follows the data.
 ///
 /// # Errors
 /// Returns an error if the tag is invalid.

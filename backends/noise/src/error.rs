@@ -5,15 +5,15 @@ use std::fmt;
 /// Reason why the receiver rejects a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// Message that is too short, or message of another kind.
+    /// Message that is too short, or message of an unexpected type.
     Malformed,
     /// Invalid tag of the message: another key sealed the message, or the message changed in transit.
     Tag,
     /// Message whose static or ephemeral public key is a point of small order, so that the shared secret would be publicly known.
     WeakKey,
-    /// Initiator that is not a peer.
+    /// Initiator whose public key belongs to no peer.
     Stranger,
-    /// Message that this node received before, or message that is too old to be distinguished from a copy.
+    /// Message that this node received before, or message so old that this node cannot distinguish the message from a copy.
     Replayed,
     /// Session that has sealed or opened its maximum number of packets.
     Exhausted,

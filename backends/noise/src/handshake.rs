@@ -10,10 +10,10 @@ use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
 const CONSTRUCTION: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
-/// The prologue of Noise.
+/// The prologue of the Noise handshake.
 const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 
-/// The state that both sides have agreed on so far (Noise's symmetric state).
+/// The handshake's state, which both nodes compute from the same messages (Noise's symmetric state).
 #[derive(Clone)]
 pub(crate) struct Transcript {
     chain: Secret,
@@ -41,7 +41,7 @@ impl Transcript {
         self.chain = chain;
     }
 
-    /// Mixes in a secret, and derives a key for the next value.
+    /// Mixes a secret into the chaining key, and derives a key for the next sealed value.
     pub(crate) fn agree_key(&mut self, secret: &[u8]) -> Secret {
         let [chain, key] = derive(&self.chain, secret);
         self.chain = chain;
@@ -60,7 +60,7 @@ impl Transcript {
         self.agree(public);
     }
 
-    /// Seals a value under a key that is used only once.
+    /// Seals a value under a single-use key.
     pub(crate) fn seal<const N: usize>(
         &mut self,
         key: &[u8; KEY],
@@ -98,7 +98,7 @@ pub struct Initiated {
 }
 
 /// Starts a handshake with a peer. `index` identifies the resulting session. `ephemeral` is 32 random bytes.
-/// This function omits the second code of the message; [`Jar`](crate::Jar) adds it.
+/// This function omits `mac2` of the message; [`Jar`](crate::Jar) adds `mac2`.
 ///
 /// # Errors
 /// Returns an error if the peer's key has small order.
@@ -134,7 +134,7 @@ pub fn initiate(
     Ok((initiated, message))
 }
 
-/// Returns the first code of a message to a peer. The codes in the message are still empty.
+/// Returns `mac1` of a message to a peer. Both authentication codes in the message are still empty.
 fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], Refused> {
     let (covered, ..) = Codes::of(message).ok_or(Refused::Malformed)?;
     Ok(mac(&remote.labels.code, covered))
@@ -149,7 +149,7 @@ pub struct Half {
 }
 
 impl Half {
-    /// Reads the initiator of a session. This function computes one curve operation.
+    /// Decrypts the public key of the initiator in an initiation. This function computes one curve operation.
     ///
     /// # Errors
     /// Returns an error if the message is not for this node, or if its ephemeral key has small order.

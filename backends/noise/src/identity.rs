@@ -6,8 +6,8 @@ use crate::message::Codes;
 use subtle::ConstantTimeEq;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Keys derived from a public key. One key is for the first authentication code in messages to the owner of
-/// the public key. The other key is for the cookies that the owner creates.
+/// Keys derived from a public key. Senders use `code` for `mac1` in messages to the owner of the public key. The
+/// owner encrypts its cookies with `cookie`.
 pub(crate) struct Labels {
     pub(crate) code: [u8; KEY],
     pub(crate) cookie: [u8; KEY],
@@ -22,7 +22,7 @@ impl Labels {
     }
 }
 
-/// The private key of this node, and the values derived from it.
+/// The private key of this node, and the keys that this module derives from the private key.
 pub struct Identity {
     pub(crate) private: StaticSecret,
     public: [u8; KEY],
@@ -46,8 +46,8 @@ impl Identity {
         &self.public
     }
 
-    /// Returns whether a handshake message is for this node, that is, whether its first code is correct. The check takes two hashes and no curve
-    /// operation.
+    /// Returns whether a handshake message is for this node, that is, whether `mac1` of the message is correct. The
+    /// check of `mac1` takes two hashes and no curve operation.
     pub fn is_addressed(&self, message: &[u8]) -> bool {
         Codes::of(message).is_some_and(|(covered, _, codes)| {
             let right: [u8; TAG] = mac(&self.labels.code, covered);

@@ -33,15 +33,15 @@ impl Kind {
     reason = "derived impls of public messages name this type"
 )]
 pub struct Codes {
-    /// `mac1`, an authentication code with a key that the sender derives from the receiver's public key. The code proves that the sender knows the receiver's key.
+    /// `mac1`, an authentication code with a key that the sender derives from the receiver's public key. `mac1` proves that the sender knows the receiver's public key.
     pub(crate) first: [u8; TAG],
-    /// `mac2`, an authentication code with a cookie as its key. The code proves that the sender receives packets at its address. The
-    /// code is zero if the sender has no cookie.
+    /// `mac2`, an authentication code with a cookie as its key. `mac2` proves that the sender receives packets at its address.
+    /// `mac2` is zero if the sender has no cookie.
     pub(crate) second: [u8; TAG],
 }
 
 impl Codes {
-    /// Returns the bytes that the first code covers, the bytes that the second code covers, and the codes at the end of a message.
+    /// Returns the bytes that `mac1` covers, the bytes that `mac2` covers, and the authentication codes at the end of a message.
     pub(crate) fn of(message: &[u8]) -> Option<(&[u8], &[u8], &Self)> {
         let (covered, codes) = Self::ref_from_suffix(message).ok()?;
         let by_second = message.get(..message.len() - TAG)?;
@@ -111,7 +111,7 @@ macro_rules! read {
             /// Length of the message in bytes.
             pub const LENGTH: usize = size_of::<Self>();
 
-            /// Returns the message in a datagram, or `None` if the datagram has another kind or length.
+            /// Returns the message in a datagram, or `None` if the datagram's message type or length does not match.
             pub fn read(datagram: &[u8]) -> Option<&Self> {
                 Self::ref_from_bytes(datagram)
                     .ok()
@@ -145,7 +145,7 @@ impl Response {
 }
 
 impl CookieReply {
-    /// Returns the index in the message to which the cookie replies.
+    /// Returns the sender's index from the message to which the cookie replies.
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }

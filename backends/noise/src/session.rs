@@ -13,10 +13,11 @@ use zerocopy::{FromBytes, IntoBytes};
 const HEAD: usize = size_of::<DataHead>();
 /// Number of bytes that sealing adds to a packet.
 pub const OVERHEAD: usize = HEAD + TAG;
-/// Number of packets in one direction after which the session is over (REJECT_AFTER_MESSAGES). The window must not pass the last counter.
+/// Number of packets in one direction after which the session is over (REJECT_AFTER_MESSAGES). The limit leaves room
+/// for the replay window below the largest 64-bit counter.
 const REJECT_AFTER: u64 = u64::MAX - REACH - 65;
 
-/// A session with a peer. The owner of a session keeps track of the session's age, and of whether the peer has confirmed the session.
+/// A session with a peer. The owner of a session records the session's age, and whether the peer has confirmed the session.
 pub struct Session {
     sending: LessSafeKey,
     receiving: LessSafeKey,
@@ -45,7 +46,7 @@ impl Session {
         self.local
     }
 
-    /// Returns the number of packets sealed so far.
+    /// Returns the number of packets that this node has sealed in the session.
     pub fn sealed(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
@@ -86,7 +87,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the index in a datagram that carries a packet, or `None` if the datagram is too short or of another kind.
+    /// Returns the session index in a data message, or `None` if the datagram is too short or of another message type.
     #[inline]
     pub fn index_in(datagram: &[u8]) -> Option<u32> {
         let (head, _) = DataHead::ref_from_prefix(datagram).ok()?;

@@ -14,8 +14,8 @@ const STEP: u32 = 1 << 24;
 pub struct Stamp(pub(crate) [u8; STAMP]);
 
 impl Stamp {
-    /// Returns the stamp of a time. If this stamp is not later than `last`, this function returns a later
-    /// stamp instead. Without a later stamp, peers would reject this node's initiations after a backward step of the clock.
+    /// Returns the TAI64N stamp of the clock's time. If the clock's time is not later than `last`, this function
+    /// returns the next stamp after `last`. If stamps could repeat, peers would reject this node's initiations after a backward step of the clock.
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
         let since = clock
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -77,7 +77,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the clock is set, each stamp is later than the previous one.
+        /// Each stamp is later than the previous stamp, regardless of changes of the clock.
         #[test]
         fn stamps_rise(clocks in prop::collection::vec(0_u64..u64::from(u32::MAX) * 2_000_000_000, 1..50)) {
             let mut last = None;

@@ -20,7 +20,7 @@ pub(crate) fn from(first: u8) -> [u8; KEY] {
     std::array::from_fn(|at| first.wrapping_add(at as u8))
 }
 
-/// Two nodes that know each other.
+/// Two nodes that are each other's peers.
 pub(crate) struct Pair {
     pub(crate) a: Identity,
     pub(crate) b: Identity,
@@ -81,7 +81,7 @@ pub(crate) fn opened(session: &Session, mut datagram: Vec<u8>) -> Result<Vec<u8>
     Ok(datagram)
 }
 
-/// Returns a jar without a cookie, and the present time.
+/// Returns an empty store for a peer's cookie, and the current time.
 pub(crate) fn jar() -> (Jar, Instant) {
     (Jar::default(), Instant::now())
 }

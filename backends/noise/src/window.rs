@@ -72,7 +72,7 @@ mod tests {
     }
 
     proptest! {
-        /// Up to its reach, a window returns the same results as a set of all counters.
+        /// Within [`REACH`], a window returns the same results as a set of all counters.
         #[test]
         fn window_is_a_set_with_a_reach(jumps in prop::collection::vec((0_u64..20_000, any::<bool>()), 1..300)) {
             let (mut window, mut taken, mut at) = (Window::new(), BTreeSet::new(), 0_u64);

@@ -97,7 +97,7 @@ fn super_packet() -> (VnetHeader, Vec<u8>) {
     (VnetHeader::parse(&header).unwrap_or_default(), packet)
 }
 
-/// Returns the segments one after another in a buffer, as they arrive, and their ranges.
+/// Returns a buffer with consecutive segments, as the engine receives segments, and the range of each segment.
 fn segments() -> (Vec<u8>, Vec<Range<usize>>) {
     let (vnet, mut packet) = super_packet();
     let (mut buffer, mut places) = (Vec::new(), Vec::new());

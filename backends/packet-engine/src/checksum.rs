@@ -44,7 +44,7 @@ pub fn fold(sum: u64) -> u16 {
     u16::from_be(sum as u16)
 }
 
-/// Returns the checksum of a sum, which the caller stores with `to_be_bytes`. The caller has to send 0 as 0xffff in UDP.
+/// Returns the Internet checksum for a sum. The caller stores the checksum with `to_be_bytes`. The caller has to send 0 as 0xffff in UDP.
 #[inline]
 pub fn checksum(sum: u64) -> u16 {
     !fold(sum)

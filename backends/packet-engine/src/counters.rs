@@ -1,4 +1,4 @@
-//! Counters of the engine. The threads of the engine write the counters, and the metrics read the counters, without waiting for each other.
+//! Counters of the engine. The engine's threads write the counters, and other threads read the counters without locks.
 
 use crate::reason::Reason;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Direction {
     /// Inner packets that the engine forwarded.
     pub packets: AtomicU64,
-    /// Number of bytes of the packets, including their IP headers.
+    /// Number of bytes of the forwarded inner packets, including IP headers.
     pub bytes: AtomicU64,
-    /// Batches of packets: one per receive call, or per round of the sending thread.
+    /// Batches of packets: one per receive call, or per iteration of the sending thread's loop.
     pub batches: AtomicU64,
     /// Units that carried `packets`: GSO packets and single packets that the engine wrote or sent.
     pub units: AtomicU64,
@@ -85,7 +85,7 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// Returns all counts by name, or `None` if the engine does not encrypt.
+    /// Returns the handshake counts with their names, or `None` if the engine does not encrypt.
     pub fn counts(&self) -> Option<[(&'static str, u64); 5]> {
         let counters = [
             ("initiated", &self.initiated),
@@ -103,9 +103,9 @@ impl Handshakes {
 /// The counters of an engine, and its mode.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// From pods to peers.
+    /// Counters of packets from pods to peers.
     pub sent: Direction,
-    /// From peers to pods.
+    /// Counters of packets from peers to pods.
     pub received: Direction,
     /// Handshake counters; zero unless the engine encrypts.
     pub handshakes: Handshakes,
@@ -113,7 +113,7 @@ pub struct Counters {
     pub icmp: AtomicU64,
     /// Number of segmented sends that the engine had to repeat one datagram at a time.
     pub unsegmented: AtomicU64,
-    /// Number of times that a thread lost its raised priority because a time budget was spent.
+    /// Number of times that a thread lost its raised priority because a time budget ran out.
     pub budgets_spent: AtomicU64,
     /// The active mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: std::sync::Mutex<String>,

@@ -6,19 +6,20 @@ use crate::reason::Reason;
 pub(crate) const NOT_ECT: u8 = 0;
 /// ECT(1): the sender reacts to congestion marks, or uses L4S.
 pub(crate) const ECT_1: u8 = 1;
-/// ECT(0): the sender reacts.
+/// ECT(0): the sender reacts to congestion marks.
 #[cfg(test)]
 pub(crate) const ECT_0: u8 = 2;
 /// CE: congestion experienced.
 pub(crate) const CE: u8 = 3;
 
-/// Returns the ECN field of the outer header. Normal mode copies the inner field. Compatibility mode uses zero, for peers that ignore the outer field.
+/// Returns the ECN field of the outer header. In normal mode, the outer ECN field equals the inner ECN field. In
+/// compatibility mode, the outer ECN field is zero, for peers that ignore the field.
 #[inline]
 pub(crate) fn encapsulate(inner_ecn: u8, normal: bool) -> u8 {
     if normal { inner_ecn & 3 } else { NOT_ECT }
 }
 
-/// Returns the ECN field of the inner header after the tunnel. The result is the same in normal mode and in compatibility mode.
+/// Returns the ECN field of the inner header after decapsulation. Decapsulation is the same in normal mode and in compatibility mode.
 ///
 /// # Errors
 /// Returns [`Reason::Ecn`] if the packet experienced congestion and the inner sender does not support ECN. A

@@ -1,18 +1,18 @@
-//! Endpoint of a peer, as this host reaches it.
+//! Endpoint of a peer, with the local address for datagrams to the peer.
 
 use std::net::{IpAddr, SocketAddr};
 
 /// Destination of datagrams, and the address of this host from which they leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Address and port of the other end.
+    /// Address and port of the peer.
     pub to: SocketAddr,
-    /// The address of this host to which the other end sends. `None` lets the route select the source address.
+    /// The address of this host to which the peer sends. `None` lets the route select the source address.
     pub source: Option<IpAddr>,
 }
 
 impl Endpoint {
-    /// Returns the IP address of the other end.
+    /// Returns the IP address of the peer.
     pub fn ip(&self) -> IpAddr {
         self.to.ip()
     }

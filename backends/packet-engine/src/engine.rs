@@ -81,7 +81,7 @@ impl Sockets {
 }
 
 impl Engine {
-    /// Creates an engine without WireGuard, before it opens its device and sockets.
+    /// Creates an engine without WireGuard. The engine has not yet opened its device and sockets.
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
         Self {
             wireguard: None,
@@ -129,7 +129,7 @@ impl Engine {
         self.queues.first().and_then(|queue| queue.index())
     }
 
-    /// Returns the files that a successor needs to continue without a gap: the TUN queues and the receiving sockets.
+    /// Returns the open files that the next process can adopt: the TUN queues and the receiving sockets.
     pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
         (
             self.queues.clone(),
@@ -209,10 +209,10 @@ impl Engine {
     }
 
     /// Opens the device and the sockets, unless they are open, and starts the threads. If a device of this
-    /// name exists that the engine does not hold, the caller must first delete the device.
+    /// name exists that the engine has not opened, the caller must first delete the device.
     ///
     /// # Errors
-    /// Returns an error if a step fails. The error's text includes the remedy.
+    /// Returns an error if the engine cannot open the device or the sockets, or cannot start the threads. The error's text includes the remedy.
     pub fn open(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         self.stop();
         self.bind(listen.into())?;
@@ -493,7 +493,7 @@ impl Engine {
         }
     }
 
-    /// Closes the device, which deletes it.
+    /// Closes the device, so that the kernel deletes the device.
     pub fn close(&mut self) {
         self.stop();
         self.queues.clear();

@@ -9,11 +9,11 @@ use types::{Coded, Detail, Errno};
 /// Error of opening an engine or of adopting the files of a previous process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
-    /// Another process or interface that has the tunnel's port.
+    /// Another process or interface that uses the tunnel's port.
     PortTaken {
         /// The address and the port.
         address: SocketAddr,
-        /// The kind of interface that may hold the port, and the configuration key that sets another port.
+        /// The kind of interface that may use the port, and the configuration key that sets another port.
         rival: Rival,
     },
     /// Refusal by the kernel to bind the tunnel's port.

@@ -22,7 +22,7 @@ pub struct Features {
     pub batch: usize,
     /// The number of queues of the TUN device. Each queue has one sending thread, and one receiving thread per listen address.
     pub queues: usize,
-    /// Whether the packet threads run ahead of ordinary programs, for a limited part of the time.
+    /// Whether the packet threads have priority over ordinary programs, for a limited part of the time.
     pub real_time: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The flow of a packet, and access to words in packets.
+//! Functions that determine the flow of a packet, and that read and write 16-bit words.
 
 use super::packet::{Fragment, Header, Version};
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
     hash ^ hash >> 13
 }
 
-/// The maximum length in bytes of a packet that can be a message.
+/// The maximum length in bytes of a message, that is, of a packet for which a program most likely waits.
 pub(crate) const MESSAGE: usize = 512;
 
 /// Returns whether a program most likely waits for a packet. A packet for which a program waits is short and is not a
@@ -56,7 +56,7 @@ pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     header.total_len <= MESSAGE && !(header.protocol == TCP && is_bare())
 }
 
-/// The number of slots in tables of the flows of one batch. Two flows may share a slot.
+/// The number of slots in a table of the flows of one batch. Two flows may share a slot.
 pub(crate) const SLOTS: usize = 64;
 
 /// Returns the slot of a flow.
@@ -71,7 +71,7 @@ pub(crate) fn queue(packet: &[u8], header: &Header, queues: usize) -> usize {
     (hash(packet, header) >> 24) as usize % queues.max(1)
 }
 
-/// Returns the destination of a UDP packet. Returns `None` for another protocol, or for a later fragment, which has no ports.
+/// Returns the destination address and port of a UDP packet. Returns `None` for another protocol, or for a later fragment, which has no ports.
 #[inline]
 pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
     if header.protocol != UDP || header.fragment == Fragment::Later {
@@ -80,7 +80,7 @@ pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAd
     word(packet, header.transport + 2).map(|port| SocketAddr::new(header.destination, port))
 }
 
-/// Returns the 16-bit word at an offset, or `None` if the offset is beyond the end.
+/// Returns the 16-bit word at an offset, or `None` if the word reaches beyond the end of `bytes`.
 #[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
@@ -89,7 +89,7 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
         .map(|two| u16::from_be_bytes(*two))
 }
 
-/// Writes the 16-bit word at an offset. Returns `None` if the offset is beyond the end.
+/// Writes the 16-bit word at an offset. Returns `None` if the word reaches beyond the end of `bytes`.
 #[inline]
 pub fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
@@ -130,7 +130,7 @@ mod tests {
     /// Queue, slot and hash of a flow.
     type Place = (usize, usize, u32);
 
-    /// Returns the place of the flow between two pods, given by their numbers and ports. All packets of the flow must have this place.
+    /// Returns the queue, slot and hash of the flow between two pods, from the pods' numbers and ports. All packets of the flow must have the same queue, slot and hash.
     fn place(protocol: u8, from: u32, source: u32, to: u32, destination: u32) -> Place {
         let mut packet = vec![0; 28];
         packet[0] = 0x45;
@@ -149,7 +149,7 @@ mod tests {
         place(0)
     }
 
-    /// Returns kinds of flows between pods, with addresses and ports that increase. The kinds include many flows to one Service.
+    /// Returns four sets of flows between pods, with increasing addresses and ports. One set contains many flows to one Service.
     fn kinds() -> [(&'static str, Vec<Place>); 4] {
         let pairs = || (0..40).flat_map(|from| (0..40).map(move |to| (from, to)));
         let each = |from: u32, to| place(TCP, from, 40_000 + from, to, 8080);
@@ -165,7 +165,7 @@ mod tests {
                 (0..1600).map(client).collect(),
             ),
             (
-                "as Linux counts up the ports of clients, by twos",
+                "client ports in steps of two, as Linux assigns client ports",
                 (0..1600).map(|n| client(2 * n)).collect(),
             ),
             (

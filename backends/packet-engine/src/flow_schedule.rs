@@ -5,17 +5,17 @@
 
 use super::flow::SLOTS;
 
-/// Minimum size in bytes of a batch that is worth scheduling.
+/// Minimum size in bytes at which the engine schedules a batch.
 pub(crate) const MIN_BYTES: usize = 64 << 10;
 
 /// Schedule of one batch. A unit is the data that one system call writes.
 pub(crate) struct FlowSchedule {
-    /// Bytes of each flow.
+    /// Number of bytes of each flow in the batch.
     bytes: [usize; SLOTS],
     all: usize,
     /// The flow of each unit.
     flows: Vec<usize>,
-    /// Whether the batch keeps its order.
+    /// Whether the engine writes the batch in order of arrival.
     keep_order: bool,
     order: Vec<usize>,
 }
@@ -63,7 +63,7 @@ impl FlowSchedule {
         self.keep_order = true;
     }
 
-    /// Determines the order, after the caller has added all units.
+    /// Determines the order of the units, after the caller has added all units.
     pub(crate) fn arrange(&mut self) {
         if self.keep_order || self.all < MIN_BYTES || self.flows.len() < 2 {
             return;

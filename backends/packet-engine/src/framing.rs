@@ -24,17 +24,17 @@ pub enum Framing {
     WireGuard,
 }
 
-/// Kind of kernel interface that may hold the tunnel's port.
+/// Kind of kernel interface that may use the tunnel's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rival {
-    /// The kind of interface, with the command that lists it. `ss` shows no program for a port that an interface of this kind holds.
+    /// The kind of interface, with the command that lists it. `ss` shows no program for a port that an interface of this kind uses.
     pub interface: &'static str,
     /// The key of the network configuration that sets another port.
     pub key: &'static str,
 }
 
 impl Framing {
-    /// Returns the kind of kernel interface that may hold the tunnel's port.
+    /// Returns the kind of kernel interface that may use the tunnel's port.
     pub fn rival(&self) -> Rival {
         match self {
             Framing::Udp | Framing::Vxlan { .. } => Rival {
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(
             framed(|d| d[1..4].fill(0xff)),
             Ok(22..42),
-            "reserved bits are ignored"
+            "the engine ignores reserved bits"
         );
         assert_eq!(framed(|d| d[0] = 0xf7), Err(Reason::BadHeader));
         assert_eq!(framed(|d| d[6] = 0), Err(Reason::BadVni));

@@ -133,7 +133,7 @@ fn reply_v6(
     Some(total)
 }
 
-/// Writes the ICMP message with the quoted packet. In both families, the MTU is at the end of the second word.
+/// Writes the ICMP message with the quoted packet. In ICMP and ICMPv6, the last two bytes of the second 32-bit word contain the MTU.
 fn write_message(
     message: &mut [u8],
     kind: u8,

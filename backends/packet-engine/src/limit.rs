@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// The limit for all destinations together: errors per second, and the burst.
 const ALL: Rate = Rate::new(100, 50);
-/// The limit for one destination.
+/// The limit for one destination: errors per second, and the burst.
 const EACH: Rate = Rate::new(10, 10);
 /// Number of buckets. Destinations share buckets by hash, so that the table does not grow in a flood, and a flood affects few other destinations.
 const SLOTS: usize = 1024;

@@ -26,7 +26,7 @@ const NO_GROUP: u16 = u16::MAX;
 pub struct Group {
     /// The first packet with its headers.
     pub first: Range<usize>,
-    /// The payload of the other packets.
+    /// The payload of the packets after the first packet.
     pub rest: Vec<Range<usize>>,
     kind: Gso,
     /// Whether the group accepts more packets.
@@ -38,7 +38,7 @@ pub struct Group {
     size: usize,
     /// The length of the merged packet in bytes, including headers.
     total: usize,
-    /// The next sequence number.
+    /// The TCP sequence number of the packet that would continue the group.
     next: u32,
     push: bool,
     /// Whether the first packet's checksum is partial.
@@ -73,7 +73,7 @@ impl Group {
         }
     }
 
-    /// Returns all ranges of the group, in order.
+    /// Returns the ranges of the first packet and of the other payloads, in order.
     pub fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
         std::iter::once(&self.first).chain(&self.rest)
     }
@@ -111,8 +111,8 @@ impl Merger {
         (self.merge_tcp, self.merge_udp) = (tcp, udp);
     }
 
-    /// Disables the verification of checksums. The packets are authentic, so no link damaged the packets
-    /// after they left their sender's node. WireGuard in the kernel does not verify these checksums either.
+    /// Disables the verification of checksums. WireGuard authenticates packets, so no link between the nodes has
+    /// damaged the packets. WireGuard in the kernel also does not verify the checksums of inner packets.
     pub(crate) fn trust_checksums(&mut self) {
         self.checksums_trusted = true;
     }

@@ -12,7 +12,7 @@ pub(crate) const V6_HEADER: usize = 40;
 pub const ICMP: u8 = 1;
 /// ICMPv6's protocol number.
 pub(crate) const ICMP_V6: u8 = 58;
-/// The protocol of a packet with too many or too long extension headers.
+/// The protocol number that the parser returns for a packet with too many or too long extension headers.
 pub(crate) const OPAQUE: u8 = 255;
 
 /// Maximum number of extension headers that the parser accepts, and their maximum length in bytes.
@@ -33,9 +33,9 @@ pub enum Version {
 pub enum Fragment {
     /// Packet that is not fragmented.
     No,
-    /// The first part, with the transport header.
+    /// First fragment, with the transport header.
     First,
-    /// A later part, without the transport header.
+    /// Later fragment, without the transport header.
     Later,
 }
 
@@ -54,7 +54,7 @@ pub struct Header {
     pub total_len: usize,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Type of service or traffic class. The low two bits are the ECN field.
+    /// Type of service or traffic class. The low two bits of this octet are the ECN field.
     pub tos: u8,
     /// The source address of the IP header.
     pub source: IpAddr,
@@ -134,7 +134,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Skips extension headers up to the transport header. Beyond the limits, this function sets the protocol to [`OPAQUE`].
+    /// Skips extension headers up to the transport header. If the headers exceed the limits, this function sets the protocol to [`OPAQUE`].
     fn skip_extensions(&mut self, packet: &[u8]) -> Result<(), Reason> {
         let mut followed = 0;
         while is_extension(self.protocol) && self.fragment != Fragment::Later {

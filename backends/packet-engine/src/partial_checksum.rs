@@ -1,9 +1,10 @@
-//! Partial checksums, which the sender's kernel leaves to the network card. A virtual link such as veth has no card that completes partial checksums.
-//! A field with a partial checksum holds only the pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP
-//! and UDP packets with partial checksums, including GSO packets.
+//! Partial checksums, which the sender's kernel leaves to the network card to complete. A virtual link such as veth
+//! has no card that completes partial checksums. A field with a partial checksum holds only the pseudo header's sum,
+//! as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets with partial
+//! checksums, including GSO packets.
 //!
-//! One in 65536 complete checksums appears to be partial. The engine may treat such a checksum as partial,
-//! because completion of this checksum yields the same value.
+//! One in 65536 complete checksums appears to be partial. The engine may treat a complete checksum as partial,
+//! because completion does not change the checksum in this case.
 
 use super::checksum;
 use super::flow::{TCP, UDP, word};
@@ -15,8 +16,8 @@ pub(crate) const TCP_FIELD: usize = 16;
 pub(crate) const UDP_FIELD: usize = 6;
 
 /// Returns the offset of the checksum in the transport header, or `None` for protocols without an Internet
-/// checksum in that header. SCTP has no entry: a vxlan device has no offload for its CRC, so the sending
-/// kernel completes the CRC.
+/// checksum in that header. For SCTP, a vxlan device has no offload of the CRC, so the sending kernel completes the
+/// CRC.
 #[inline]
 pub fn field(protocol: u8) -> Option<usize> {
     match protocol {

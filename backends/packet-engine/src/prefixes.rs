@@ -45,10 +45,10 @@ bits!(u32, u128);
 /// Peers by prefix length and network, short prefixes first.
 pub(crate) type ByLength<B> = BTreeMap<(u8, B), u32>;
 
-/// Longest prefix match for one family.
+/// Longest prefix match for one address family.
 #[derive(Clone, Debug)]
 pub(crate) enum Prefixes<B> {
-    /// An array from the first to the last subnet, in steps of the smallest subnet. Subnets of a cluster are usually
+    /// An array from the first to the last subnet, with one entry for each subnet of the smallest size. Subnets of a cluster are usually
     /// of one size and close together, so the flat array is the normal case.
     Flat {
         first: B,

@@ -40,7 +40,7 @@ reasons! {
     NotOurs = "not_ours",
     /// Destination that is in no peer's subnet.
     NoRoute = "no_route",
-    /// The TTL has expired.
+    /// Packet whose TTL has expired.
     TtlExceeded = "ttl_exceeded",
     /// Packet that is larger than the tunnel's MTU.
     TooBig = "too_big",
@@ -66,7 +66,7 @@ reasons! {
     BadTag = "bad_tag",
     /// Datagram that this node received before, or datagram that is too old.
     Replayed = "replayed",
-    /// Handshake message for another key than this node's key, or handshake message that failed authentication.
+    /// Handshake message for a key other than this node's key, or handshake message that failed authentication.
     BadHandshake = "bad_handshake",
     /// Handshake messages that exceed the capacity of this node.
     HandshakeFlood = "handshake_flood",
@@ -87,7 +87,7 @@ impl Reason {
         self as usize
     }
 
-    /// Returns the likely cause and the remedy for a received packet, for the log.
+    /// Returns the likely cause of a drop and the remedy, for the log line about received packets.
     pub fn hint(self) -> &'static str {
         match self {
             Reason::Short | Reason::Truncated | Reason::Malformed | Reason::BadHeader => {

@@ -114,7 +114,7 @@ impl Socket {
         let _ = self.set(level, freebind, libc::c_int::from(free));
     }
 
-    /// Sets buffer sizes and kernel features. `any` is set if the socket is bound to all addresses of this host.
+    /// Sets buffer sizes and kernel features. `any` is true if the socket is bound to all addresses of this host.
     fn prepare(&self, features: &Features, receives: bool, any: bool) {
         // With CAP_NET_ADMIN the limit net.core.*mem_max does not apply.
         let sizes = [
@@ -193,11 +193,11 @@ impl AsFd for Socket {
 /// The location of a piece of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Whether the piece is in the buffer of generated headers. Other pieces are in the read buffer.
+    /// Whether the piece is in the buffer of generated headers. Pieces of packets are in the read buffer.
     pub made: bool,
     /// The offset in the buffer, in bytes.
     pub at: u32,
-    /// The length in bytes.
+    /// The length of the piece in bytes.
     pub len: u32,
 }
 
@@ -445,13 +445,13 @@ fn push(
 pub struct RecvMeta {
     /// The range of the payload in the receiver's buffer.
     pub at: Range<usize>,
-    /// The sender. If the socket is bound to several addresses, the endpoint also contains the address of this host that the sender used.
+    /// The sender. If the socket is bound to several addresses, the endpoint also contains the address of this host to which the sender sent.
     pub from: Endpoint,
     /// The size in bytes of each datagram except the last datagram.
     pub segment: usize,
     /// The outer ECN field.
     pub ecn: u8,
-    /// Whether the kernel truncated the data.
+    /// Whether the kernel truncated the datagram, because the buffer was too small.
     pub truncated: bool,
 }
 
@@ -489,7 +489,7 @@ impl Receiver {
         &mut self.buffer
     }
 
-    /// Fills at most `most` buffers and returns their number.
+    /// Fills at most `most` buffers and returns the number of filled buffers.
     ///
     /// # Errors
     /// Returns `WouldBlock` if no datagram is waiting.

@@ -36,9 +36,9 @@ pub struct Segments {
     payload: usize,
     /// The offset of the end of the payload in bytes.
     end: usize,
-    /// The payload length of each segment in bytes. The last segment may be shorter.
+    /// The payload length of each segment in bytes. The last segment may be shorter than the other segments.
     size: usize,
-    /// The sum of the pseudo header without the length.
+    /// The checksum's sum over the pseudo header, without the transport length.
     pseudo: u64,
 }
 
@@ -134,7 +134,7 @@ impl Segments {
     }
 
     /// Writes the headers of segment `index` to `out`. Returns the length of the headers and the range of the
-    /// segment's payload in `packet`. Returns `None` if a buffer is too short.
+    /// segment's payload in `packet`. Returns `None` if `packet` or `out` is too short.
     #[inline]
     pub fn header(
         &self,
@@ -194,7 +194,7 @@ impl Segments {
     }
 }
 
-/// Returns the part of the pseudo header's sum that the transport length contributes.
+/// Returns the transport length's contribution to the checksum of the pseudo header.
 #[inline]
 fn length_sum(length: usize) -> u64 {
     // The sum is over words in memory order, so this is right on machines of either byte order.

@@ -7,18 +7,18 @@ use std::net::{IpAddr, SocketAddr};
 /// Checks of a received packet, in addition to the checks of lengths, version and TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// Checks that the datagram comes from a peer, and that the packet is for this node's subnets. A source inside the
-    /// network must be in the peer's subnets, or be the peer itself. The engine accepts a source outside the network,
-    /// because nodes may forward packets of other hosts.
+    /// Checks that the datagram comes from a peer, and that the packet is for this node's subnets. A source address
+    /// inside the pod network must be in the sending peer's subnets, or be that peer's own address. The engine accepts a source address outside the
+    /// pod network, because nodes may forward packets of other hosts.
     #[default]
     Cluster,
-    /// The checks of `Cluster`, without sources outside the network.
+    /// Does the checks of `Cluster`, and also rejects source addresses outside the pod network.
     Strict,
-    /// No checks of the sender or of inner addresses, not even for martians.
+    /// Disables all checks of the sender and of inner addresses, including the check for martian addresses.
     Off,
 }
 
-/// At most one network of each family.
+/// An IPv4 network, an IPv6 network, both or neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     /// The IPv4 network, if any.
@@ -32,7 +32,7 @@ pub struct Networks {
 pub struct Peer {
     /// The peer's address and port: the destination of this node's datagrams, and the source of the peer's datagrams.
     pub address: SocketAddr,
-    /// The MAC of the peer's VTEP; zero for udp.
+    /// The MAC of the peer's VTEP; zero with the udp backend.
     pub mac: [u8; 6],
     /// Whether the peer accepts IPv6.
     pub carries_v6: bool,
@@ -40,14 +40,14 @@ pub struct Peer {
     pub outer_ecn: bool,
 }
 
-/// The settings of a table that do not depend on peers.
+/// The settings of a forwarding table, without its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSettings {
     /// The networks of the cluster, one for each family.
     pub networks: Networks,
     /// This node's subnets, one for each family.
     pub own: Networks,
-    /// The checks of received packets.
+    /// The checks that the engine does on received packets.
     pub checks: Checks,
     /// The tunnel's MTU in bytes: the maximum length of an inner packet.
     pub mtu: u16,
@@ -62,7 +62,7 @@ pub struct TableSettings {
 /// An immutable forwarding table, which maps destinations to peers and lists the sources that a peer may use.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// The checks of received packets.
+    /// The checks that the engine does on received packets.
     pub checks: Checks,
     /// The MTU of the tunnel device in bytes.
     pub mtu: u16,
@@ -86,7 +86,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Builds the table. If a subnet occurs twice, the last entry applies.
+    /// Builds the table. If two entries have the same subnet, the last entry applies.
     pub fn build(settings: TableSettings, peers: impl IntoIterator<Item = (IpNet, Peer)>) -> Self {
         let canonical = |(subnet, mut peer): (IpNet, Peer)| {
             peer.address.set_ip(peer.address.ip().to_canonical());
@@ -164,7 +164,7 @@ impl Table {
         }
     }
 
-    /// Returns whether a socket address is an end of the tunnel: the tunnel's port at a peer or at this node.
+    /// Returns whether a socket address is a tunnel endpoint: the tunnel's port at an address of a peer or of this node.
     #[inline]
     pub(crate) fn is_tunnel_end(&self, to: SocketAddr) -> bool {
         to.port() == self.encap_port && (self.knows(to.ip()) || self.address == Some(to.ip()))
@@ -188,13 +188,13 @@ impl Table {
         self.networks.hold(ip)
     }
 
-    /// Returns the peers. A peer occurs once for each of its subnets.
+    /// Returns the peers. The list contains a peer once for each of the peer's subnets.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
 }
 
-/// Networks in a form for fast comparison.
+/// Networks as integers, for fast comparison.
 #[derive(Clone, Copy, Debug)]
 struct Nets {
     v4: Option<(u32, u32)>,

@@ -1,4 +1,4 @@
-//! TUN device. The device is not persistent: the kernel deletes the device when the last file of the device is closed (linux/if_tun.h).
+//! TUN device. The TUN device is not persistent: the kernel deletes the device as soon as no process has the device open (linux/if_tun.h).
 
 #![allow(unsafe_code)]
 
@@ -24,7 +24,7 @@ const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
 const SIOCSIFTXQLEN: u32 = libc::SIOCSIFTXQLEN as u32;
 
 /// Queue length of the device in packets. At 50 000 packets per second, a queue with the kernel's default of 500 packets is full after ten
-/// milliseconds. The reader may wait ten milliseconds for a processor that other programs use.
+/// milliseconds. The reading thread may wait ten milliseconds for a processor that other programs use.
 const QUEUE: libc::c_int = 2000;
 
 const TUN_F_CSUM: libc::c_ulong = 0x01;
@@ -55,7 +55,7 @@ impl Tun {
     /// Creates the device, or attaches to an existing device that no other process has open. Returns the device's queues.
     ///
     /// # Errors
-    /// Returns an error if this function cannot open /dev/net/tun or cannot set up the device. The error's text includes the remedy.
+    /// Returns an error if this function cannot open /dev/net/tun or cannot set up the device. The error message includes the remedy.
     pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
         if features.tun_tap {
             return Self::by_tun_tap(name).map(|tun| vec![tun]);
@@ -172,7 +172,7 @@ impl Tun {
         Ok(tun)
     }
 
-    /// Makes the file non-blocking, close-on-exec and not persistent, and sets the queue length.
+    /// Makes the open file non-blocking and close-on-exec, makes the device not persistent, and sets the device's queue length.
     fn prepare(&self) -> io::Result<()> {
         use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
         fcntl(&self.file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -183,7 +183,7 @@ impl Tun {
         Ok(())
     }
 
-    /// Sets the device's queue length to [`QUEUE`] packets (netdevice(7)). The kernel accepts this request on any socket of the network namespace.
+    /// Sets the device's queue length to [`QUEUE`] packets (netdevice(7)). The kernel accepts SIOCSIFTXQLEN on any socket of the network namespace.
     fn lengthen(&self) -> io::Result<()> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
         let socket = socket(
@@ -227,7 +227,7 @@ impl Tun {
         (&self.file).read(buffer)
     }
 
-    /// Writes a packet from its parts.
+    /// Concatenates the buffers to one packet, writes the packet, and returns the number of written bytes.
     ///
     /// # Errors
     /// Returns an error if write(2) fails, for example because the device is down.

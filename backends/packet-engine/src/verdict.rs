@@ -1,5 +1,5 @@
-//! Decides whether the engine sends a packet, delivers it, rejects it with an ICMP error, or drops it. The decision needs only the packet and the
-//! table.
+//! Decides whether the engine sends a packet, delivers it, rejects it with an ICMP error, or drops it. The decision
+//! needs only the packet and the forwarding table.
 
 use crate::flow::udp_destination;
 use crate::martian::martian;
@@ -22,7 +22,7 @@ pub enum Icmp {
 /// The verdict on a packet from the TUN device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound<'t> {
-    /// Sends the packet to this peer. In a routed tunnel, the engine first decrements the TTL.
+    /// Sends the packet to the selected peer. In a routed tunnel, the engine first decrements the TTL.
     Send(&'t Peer),
     /// Drops the packet and sends an ICMP error.
     Reply(Icmp, Reason),
@@ -30,7 +30,7 @@ pub enum Outbound<'t> {
     Drop(Reason),
 }
 
-/// Decides about a packet from the TUN device. For a GSO packet, `segment_len` is the length of its largest segment in bytes.
+/// Decides whether to send, reject or drop a packet from the TUN device. For a GSO packet, `segment_len` is the length of its largest segment in bytes.
 #[inline]
 pub fn outbound<'t>(
     header: &Header,
@@ -59,7 +59,7 @@ pub fn outbound<'t>(
     Outbound::Send(peer)
 }
 
-/// Decides about a packet that arrived in a datagram from the address `from`.
+/// Decides whether to deliver a packet that arrived in a datagram from the address `from`.
 ///
 /// # Errors
 /// Returns the first reason to drop the packet.
@@ -78,8 +78,8 @@ pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> R
     }
 }
 
-/// Returns whether a packet is itself a datagram of the tunnel. Either a pod builds datagrams of the tunnel, or the route to a node leads
-/// into the tunnel.
+/// Returns whether a packet is itself a datagram of the tunnel. A tunnel datagram inside the tunnel comes from a pod
+/// that builds tunnel datagrams, or from a route to a node through the tunnel.
 #[inline]
 fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
     udp_destination(packet, header).is_some_and(|to| table.is_tunnel_end(to))

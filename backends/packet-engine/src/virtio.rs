@@ -1,6 +1,6 @@
 //! The virtio-net header before each packet of a TUN device opened with `IFF_VNET_HDR` (virtio 1.2, 5.1.6; linux/virtio_net.h).
 
-/// Length of the header in bytes, without the buffer count of mergeable buffers.
+/// Length of the virtio header in bytes, without the count of merged buffers (`num_buffers`).
 pub const LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
@@ -31,13 +31,13 @@ pub struct VnetHeader {
     pub(crate) needs_csum: bool,
     /// The segmentation type of the packet.
     pub gso: Gso,
-    /// The length of the headers in bytes, as stated by the sender.
+    /// The length in bytes of the packet's headers, according to the sender.
     pub header_len: u16,
     /// The payload length of each segment in bytes.
     pub gso_size: u16,
-    /// The start of the data that the checksum covers.
+    /// The offset in bytes of the data that the checksum covers.
     pub(crate) csum_start: u16,
-    /// The offset of the checksum from `csum_start`.
+    /// The offset in bytes of the checksum from `csum_start`.
     pub(crate) csum_offset: u16,
 }
 
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(
             VnetHeader::parse(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0]),
             None,
-            "UFO was not asked for"
+            "the engine did not request UFO"
         );
     }
 }

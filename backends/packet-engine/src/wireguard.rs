@@ -1,10 +1,11 @@
 //! WireGuard: peers with keys and allowed IPs, sessions, sealing and opening of packets. The crate `noise` implements the messages of the protocol
-//! (handshakes, cookies, data). This module decides to which peer a packet belongs, and when a peer's timers are due. The module keeps the cost of
-//! peer selection and of timers off the packet path.
+//! (handshakes, cookies, data). This module decides to which peer a packet belongs, and when a peer's timers are due. This
+//! module keeps peer selection and timers cheap on the packet path.
 //!
-//! The configuration of a [`Device`] is the same as in the kernel: private key, peers and allowed IPs. The configuration can change while packets
-//! flow. Packet threads use the last published snapshot and need no lock. Neither direction of a peer waits for the other direction or for a
-//! handshake. [`Device::work`] does all slow work, mainly handshakes. Only the handshake thread calls [`Device::work`].
+//! A [`Device`] has the same configuration as a WireGuard interface of the kernel: private key, peers and allowed
+//! IPs. The configuration can change while packets flow. Packet threads use the last published snapshot and need no
+//! lock. Packet threads do not wait for handshakes, and threads that encrypt packets do not wait for threads that decrypt packets.
+//! [`Device::work`] does all slow work, mainly handshakes. Only the handshake thread calls [`Device::work`].
 
 mod admission;
 mod allowance;

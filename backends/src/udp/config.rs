@@ -5,7 +5,7 @@ use crate::config_keys::checks;
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
 
-/// Go flannel's default port.
+/// The UDP port by default, as in Go flannel.
 pub(super) const PORT: u16 = 8285;
 
 /// The configuration of udp.
@@ -21,7 +21,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Returns an error if a key is invalid. The error has Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. The error starts with the text of Go flannel, and contains the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let bad = |fault| ConfigError::Key {
             backend: "UDP",

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::slice::from_ref;
 use std::sync::Mutex;
 
-/// A store that records its calls.
+/// A file store that records each call.
 #[derive(Default)]
 struct Book(Mutex<Vec<String>>);
 

@@ -1,4 +1,4 @@
-//! A kernel in which some WireGuard interfaces are TUN devices of the packet engine. The plan and the
+//! A [`Kernel`] in which some WireGuard interfaces are TUN devices of the packet engine. The plan and the
 //! reconciler treat the engine's devices as kernel interfaces: links with a key and a port, peers, allowed
 //! IPs and sessions. The kernel itself handles addresses and routes, as for other links.
 
@@ -33,20 +33,20 @@ use std::time::SystemTime;
 use types::Problem;
 use types::{Addresses, Coded};
 
-/// An engine and its state.
+/// A packet engine and its device.
 struct Tunnel {
     name: LinkName,
     engine: Engine,
     /// The engine's peers, keys and allowed IPs.
     device: Arc<engine::Device>,
     listen: Addresses,
-    /// The current key and port.
+    /// The current private key and UDP port.
     spec: WireguardSpec,
-    /// Whether the adopted device still waits for its peers.
+    /// Whether the adopted device still waits for peers from the reconciler.
     waits: bool,
-    /// Reason why the engine could not start or bind its sockets. The field is `None` while the engine works.
+    /// Error that prevented the engine from starting or from binding its sockets. The field is `None` while the engine works.
     problem: Option<EngineError>,
-    /// The tunnel's files in the store.
+    /// The tunnel's queues and sockets that are in the file store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
 }
@@ -57,7 +57,7 @@ impl Tunnel {
         self.engine.index().is_some()
     }
 
-    /// Stores the engine's files for the next process.
+    /// Stores the queues and sockets of the engine for the next process.
     fn store(&mut self, files: &Files) {
         let (queues, sockets) = self.engine.files();
         self.queues.update(files, &queue_name(self.name), &queues);
@@ -65,7 +65,7 @@ impl Tunnel {
             .update(files, &socket_name(self.name), &sockets);
     }
 
-    /// Opens the device, or its missing parts, and starts to move packets.
+    /// Opens the TUN device and the sockets if necessary, and starts to forward packets.
     fn open(&mut self, files: &Files) -> Result<(), EngineError> {
         self.waits = false;
         let result = self.engine.open(self.listen);
@@ -74,7 +74,7 @@ impl Tunnel {
         result
     }
 
-    /// Sets key, port and MTU. Binds an open device to the new port at once.
+    /// Sets the private key, the UDP port and the MTU. Immediately binds the sockets of an open device to a new port.
     fn set(&mut self, spec: &WireguardSpec, mtu: u32, files: &Files) -> Result<(), EngineError> {
         let mut change = self.device.change();
         change.set_mtu(u16::try_from(mtu).unwrap_or(u16::MAX));
@@ -93,7 +93,7 @@ impl Tunnel {
         result
     }
 
-    /// Records whether the engine works, and logs a new problem.
+    /// Records the error of the engine, if any, and logs an error that differs from the previous error.
     fn note(&mut self, result: &Result<(), EngineError>) {
         let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
@@ -136,7 +136,8 @@ impl Tunnel {
         }
     }
 
-    /// Presents the open device as a WireGuard interface of the kernel. Presents a real WireGuard interface of the same name as a TUN device.
+    /// Changes the existing state, so that the open TUN device looks like a WireGuard interface of the kernel. A real
+    /// WireGuard interface of the same name looks like a TUN device, so the reconciler replaces the interface.
     fn present(&self, found: &mut ExistingState) {
         let held = self.held();
         let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(self.name)) else {
@@ -156,7 +157,7 @@ impl Tunnel {
         }
     }
 
-    /// Applies operations on peers and allowed IPs in one change.
+    /// Applies operations on peers and allowed IPs as a single change of the device.
     fn apply(&self, ops: &[&Op]) -> Vec<OpError> {
         let mut change = self.device.change();
         let mut errors = Vec::new();
@@ -199,7 +200,7 @@ fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
     }
 }
 
-/// Converts an operation to an operation for the wrapped kernel, which knows the interface as a TUN device.
+/// Converts an operation on a WireGuard interface to an operation on the TUN device in the kernel.
 fn as_tun(op: &Op) -> Op {
     let tun = |spec: &LinkSpec| {
         Value::Link(Box::new(LinkSpec {
@@ -217,7 +218,7 @@ fn as_tun(op: &Op) -> Op {
     }
 }
 
-/// The kernel with its engines.
+/// The kernel, combined with packet engines for WireGuard.
 pub(crate) struct WireguardUserspace<K> {
     kernel: K,
     tunnels: Vec<Tunnel>,
@@ -225,7 +226,7 @@ pub(crate) struct WireguardUserspace<K> {
 }
 
 impl<K: Kernel> WireguardUserspace<K> {
-    /// Creates a kernel without engines.
+    /// Creates a [`WireguardUserspace`] without packet engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self {
             kernel,
@@ -234,9 +235,10 @@ impl<K: Kernel> WireguardUserspace<K> {
         }
     }
 
-    /// Adds an interface that listens on this port at these addresses. `sources` are the interface's own addresses, from which it sends ICMP errors
-    /// to pods. The device of the interface opens when the reconciler adds the link. Adopts a device of the previous process at once; such a device
-    /// waits for its peers.
+    /// Adds a WireGuard interface that listens on `port` at the addresses `listen`. `sources` are the addresses of
+    /// the interface, from which the packet engine sends ICMP errors to pods. The packet engine opens the TUN device
+    /// when the reconciler adds the link. The function immediately adopts a device of the previous process; such a
+    /// device waits for peers from the reconciler.
     pub(crate) fn device(
         &mut self,
         name: LinkName,
@@ -299,7 +301,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             .collect()
     }
 
-    /// Returns the index of the engine's interface that an operation concerns, if any.
+    /// Returns the index of the tunnel whose link, peers or allowed IPs an operation changes, if any.
     fn place(&self, op: &Op) -> Option<usize> {
         let name = match op.key() {
             Key::Link(name) | Key::WireguardPeer(name, _) | Key::AllowedIp(name, _) => *name,

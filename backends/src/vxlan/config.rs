@@ -15,14 +15,14 @@ pub(super) const OVERHEAD_V6: u32 = 70;
 pub(super) const DEVICE: &str = "flannel.";
 pub(super) const DEVICE_V6: &str = "flannel-v6.";
 
-/// The implementation that encapsulates packets.
+/// The implementation (kernel or packet engine) that encapsulates packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The kernel's vxlan device.
+    /// The vxlan interface of the kernel.
     Kernel,
-    /// The packet engine, with a TUN device.
+    /// The packet engine in userspace, with a TUN device.
     Userspace,
-    /// The kernel if it supports vxlan, otherwise the packet engine.
+    /// The kernel if the kernel supports vxlan, otherwise the packet engine.
     Auto,
 }
 
@@ -31,19 +31,19 @@ pub enum Mode {
 pub struct Config {
     /// The VXLAN network identifier (24 bits).
     pub vni: u32,
-    /// The UDP port. `None` means the kernel's default, usually 8472.
+    /// The UDP port. `None` selects the kernel's default port, usually 8472.
     pub port: Option<u16>,
     /// The MTU in bytes that flanneld assumes for the underlay.
     pub mtu: Option<u32>,
-    /// Whether the Group Based Policy extension is on.
+    /// Whether the Group Based Policy extension of VXLAN is on.
     pub gbp: bool,
     /// Whether the kernel learns FDB entries from traffic.
     pub learning: bool,
-    /// Whether peers on the same link get a plain route.
+    /// Whether packets to peers on the same link bypass the tunnel.
     pub(crate) direct_routing: bool,
-    /// Whether the device computes transmit checksums. `None` leaves the setting unchanged.
+    /// Whether checksum offload for sent packets is on at the device. `None` leaves the checksum offload of the device unchanged.
     pub checksum_offload: Option<bool>,
-    /// The implementation that encapsulates packets.
+    /// The implementation (kernel or packet engine) that encapsulates packets.
     pub mode: Mode,
     /// The checks of packets that the packet engine receives.
     pub checks: Checks,
@@ -54,7 +54,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Returns an error if a key is invalid. The error has Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. The error starts with the text of Go flannel, and contains the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let switch = |name: &str| {
@@ -106,7 +106,7 @@ impl Config {
         family.pick(self.names.0, self.names.1)
     }
 
-    /// Returns the MTU of a family's device in bytes. The kernel refuses a value above the underlay's MTU.
+    /// Returns the MTU of a family's device in bytes. The kernel refuses an MTU above the MTU of the underlay.
     pub(crate) fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
         self.mtu
             .unwrap_or(underlay)

@@ -48,7 +48,7 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
     fixture::lease(n, ip, attrs)
 }
 
-/// Returns the desired state of the plan.
+/// Returns the desired kernel state of the plan.
 fn desired(plan: &VxlanPlan, leases: &LeaseTable, facts: &Facts) -> KernelState {
     Desired::whole(plan, leases, facts).state
 }
@@ -81,7 +81,7 @@ fn a_peer_has_three_objects_for_each_family() {
     );
 }
 
-/// Returns the operations that change a node from one configuration to another.
+/// Returns the operations on kernel objects that a change of the `Backend` keys causes.
 fn change(from: &str, to: &str) -> Vec<Op> {
     let state = |keys: &str| {
         desired(
@@ -312,7 +312,7 @@ proptest! {
         }
     }
 
-    /// A change yields the same state as the whole computation, even with conflicts over few MACs and addresses.
+    /// A partial update yields the same kernel state as a full computation, even if leases claim the same MACs and addresses.
     #[test]
     fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(1u8..12, (0u8..10, 2u8..6, 0i64..4), 0..8), 2..6),
@@ -354,7 +354,7 @@ proptest! {
     }
 }
 
-/// Peers without shared objects change without a computation of the whole state.
+/// If peers share no kernel objects, the plan updates only the objects of changed peers.
 #[test]
 fn peers_without_shared_objects_change_alone() {
     let plan = encapsulating();

@@ -11,45 +11,45 @@ use subnet_lease::json::Object;
 use types::Subnets;
 use types::{Addresses, Dual, Family};
 
-/// Name of the device, or of the IPv4 device if each family has a device.
+/// Name of the device for both families, or of the IPv4 device if each family has a device.
 pub(super) const DEVICE: &str = "flannel-wg";
 pub(super) const DEVICE_V6: &str = "flannel-wg-v6";
 /// The default ports.
 pub(super) const PORT: u16 = 51820;
 pub(super) const PORT_V6: u16 = 51821;
-/// Overhead in bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. IPv4 needs 20 bytes less, which Go flannel leaves unused.
+/// Overhead in bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. Go flannel also reserves 40 bytes for an outer IPv4 header, which has only 20 bytes.
 pub(super) const OVERHEAD: u32 = 80;
 
-/// The family of the packets that carry the tunnel.
+/// The address family of the outer packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The family of the inner packets. Each family has a separate device.
+    /// The outer family is the family of the inner packet. Each family has a separate device.
     Separate,
-    /// IPv4 or IPv6, which the backend chooses for each peer by the addresses of the peer and of this node.
+    /// The backend chooses the outer family for each peer by the addresses of the peer and of this node.
     Auto,
-    /// IPv4 as the carrier of the tunnel.
+    /// The outer family is IPv4.
     Ipv4,
-    /// IPv6 as the carrier of the tunnel.
+    /// The outer family is IPv6.
     Ipv6,
 }
 
-/// The implementation that encrypts packets.
+/// The implementation (kernel or packet engine) that encrypts packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
-    /// The WireGuard module of the kernel.
+    /// The WireGuard interface of the kernel.
     Kernel,
-    /// The packet engine, with a TUN device.
+    /// The packet engine in userspace, with a TUN device.
     Userspace,
-    /// The kernel if it supports WireGuard, otherwise the packet engine.
+    /// The kernel if the kernel supports WireGuard, otherwise the packet engine.
     Auto,
 }
 
 /// The configuration of wireguard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The port of the device, or of the IPv4 device.
+    /// The UDP port of the only device, or of the IPv4 device.
     port: u16,
-    /// The port of the IPv6 device.
+    /// The UDP port of the IPv6 device.
     port_v6: u16,
     /// The MTU in bytes that flanneld assumes for the underlay.
     mtu: Option<u32>,
@@ -57,11 +57,11 @@ pub struct Config {
     pub preshared: Option<Secret>,
     /// The file that holds the preshared key.
     pub(crate) preshared_file: Option<PathBuf>,
-    /// Interval of the packets that keep a path open, in seconds.
+    /// Interval of persistent keepalives in seconds; zero disables keepalives.
     pub keepalive: u16,
-    /// The family of the packets that carry the tunnel.
+    /// The address family of the outer packets.
     pub mode: Mode,
-    /// The implementation that encrypts packets.
+    /// The implementation (kernel or packet engine) that encrypts packets.
     pub implementation: Implementation,
     names: (LinkName, LinkName),
 }
@@ -70,7 +70,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Returns an error if a key is invalid. The error has Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. The error starts with the text of Go flannel, and contains the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let mode = mode(&object, networks)?;
@@ -129,7 +129,7 @@ impl Config {
         }
     }
 
-    /// Returns all devices that any configuration may use.
+    /// Returns the devices of all configurations, including devices that this configuration does not use.
     pub fn devices(&self) -> Vec<LinkName> {
         vec![self.names.0, self.names.1]
     }
@@ -143,7 +143,7 @@ impl Config {
         }
     }
 
-    /// Returns the MTU of the devices in bytes, given the MTU of the underlay.
+    /// Returns the MTU of the devices in bytes, computed from the MTU of the underlay.
     pub(crate) fn device_mtu(&self, underlay: u32) -> u32 {
         self.mtu
             .unwrap_or(underlay)
@@ -151,7 +151,7 @@ impl Config {
             .saturating_sub(OVERHEAD)
     }
 
-    /// Returns the family of the packets that carry the tunnel, if one device serves all peers.
+    /// Returns the outer address family, or `None` if each inner family has a separate device.
     pub(crate) fn outer_family(&self) -> Option<Family> {
         match self.mode {
             Mode::Separate => None,
@@ -160,7 +160,7 @@ impl Config {
         }
     }
 
-    /// Returns the address at which this node reaches a peer with packets of this family.
+    /// Returns the public address of a peer to which this node sends the encrypted packets of an inner family.
     pub fn outer(&self, peer: &LeaseAttrs, family: Family, own: &LeaseAttrs) -> Option<IpAddr> {
         match self.mode {
             Mode::Separate => peer.public_for(family),
@@ -178,7 +178,7 @@ fn bad(fault: Fault) -> ConfigError {
     }
 }
 
-/// Parses the mode, and checks that the network has the family that the mode needs.
+/// Parses `Mode`, and checks that the network has the address family that the mode needs.
 fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
     let mode = match word(object, "Mode").map_err(bad)?.as_str() {
         "" | "separate" => Mode::Separate,
@@ -205,7 +205,7 @@ fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
     }
 }
 
-/// Parses the preshared key. Errors do not quote the value, because it may be a secret.
+/// Parses the preshared key. Errors do not quote the value, because the value may be a secret.
 fn preshared(object: &Object) -> Result<Option<Secret>, ConfigError> {
     let text = object
         .read::<String>("PSK")
@@ -233,8 +233,9 @@ fn implementation(object: &Object) -> Result<Implementation, Fault> {
     }
 }
 
-/// Returns the family of the peer's address that Go flannel chooses. The function prefers a public IPv4 address if this node has an IPv4 address.
-/// Otherwise the function prefers a public IPv6 address if this node has a public IPv6 address. In all other cases, the function prefers IPv4.
+/// Returns the family of the peer's address to which Go flannel sends. Go flannel prefers a public IPv4 address of
+/// the peer if this node has an IPv4 address. Otherwise, Go flannel prefers a public IPv6 address of the peer if this
+/// node also has a public IPv6 address. In all other cases of a dual-stack peer, Go flannel chooses IPv4.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
     let (own_v4, own_v6) = own

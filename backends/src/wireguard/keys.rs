@@ -1,4 +1,4 @@
-//! Files of a node's secrets: its private key, which the node creates itself, and a preshared key.
+//! The key files of a node: the private key, which the node creates itself, and the preshared key.
 
 use crate::secret_error::{Exposed, FileError, SecretKind};
 
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use types::Errno;
 use zeroize::Zeroizing;
 
-/// Path at which Go flannel keeps the private key.
+/// Path of the private key file, as in Go flannel.
 pub(super) const KEY_FILE: &str = "/run/flannel/wgkey";
-/// Maximum length of a key file in bytes. A longer file does not contain a key.
+/// Maximum length of a key file in bytes. A file above this length does not contain a key.
 const LONGEST: u64 = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -25,19 +25,19 @@ pub(super) enum Content {
     Missing,
 }
 
-/// Whether a file may be a symbolic link.
+/// Whether a key file may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Links {
-    /// Links that the daemon follows, because an operator named the file. Kubernetes mounts the files of a Secret as links.
+    /// The daemon follows a link, because an operator named the key file. Kubernetes mounts the files of a Secret as links.
     Followed,
-    /// Links that the daemon refuses, because only the daemon writes the file, and the daemon does not write links.
+    /// The daemon refuses a link, because only the daemon creates this key file, and the daemon never creates links.
     Refused,
 }
 
-/// Reads a file of 32 bytes in base64.
+/// Reads a key file, which contains 32 bytes in base64.
 ///
 /// # Errors
-/// Returns an error if the file exists but is unreadable, or if it is a link and `links` refuses links.
+/// Returns an error if the file exists but is unreadable, or if the file is a link and `links` refuses links.
 pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     let file = match open(path, links) {
         Ok(file) => file,
@@ -74,7 +74,7 @@ fn open(path: &Path, links: Links) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns the file if users other than its owner can read it.
+/// Returns the key file if users other than the owner can read the file.
 pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
     is_open.then(|| Exposed {
@@ -83,10 +83,10 @@ pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
     })
 }
 
-/// Writes a private key as Go flannel does: base64 without a line end. No reader sees a partial key, and only the owner can read the file.
+/// Writes a private key in Go flannel's format: base64 without a newline. Other processes never see a partial key, and only the owner can read the file.
 ///
 /// # Errors
-/// Returns an error if the function cannot write to the folder.
+/// Returns an error if the function cannot create the folder or write to the folder.
 pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
     let folder = path
         .parent()
@@ -126,14 +126,14 @@ fn write_in(folder: &Path, name: &str, path: &Path, key: &Secret) -> io::Result<
     written
 }
 
-/// Number of hexadecimal digits at the end of a temporary file's name.
+/// Number of hexadecimal digits at the end of the name of a temporary key file.
 const DIGITS: usize = 16;
 
 fn temporary_prefix(name: &str) -> String {
     format!(".{name}.")
 }
 
-/// Removes temporary files that a crash left during the write of a key.
+/// Removes temporary key files, which flanneld leaves if it crashes during the write of a key.
 fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     let prefix = temporary_prefix(&name(path)?);
     let folder = path
@@ -168,11 +168,11 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Renames a file that does not contain a key, and returns its new path. Only the owner can read the renamed file, because the file may contain most
-/// of a key.
+/// Renames a file that does not contain a key, and returns its new path. Only the owner can read the renamed file,
+/// because the file may contain a partial key.
 ///
 /// # Errors
-/// Returns an error if the rename or the change of permissions fails.
+/// Returns an error if renaming the file or changing its permissions fails.
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
     match open(path, Links::Refused) {
@@ -191,11 +191,11 @@ fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
         .ok_or(FileError::NotAPath)
 }
 
-/// Returns the private key of this host: the key in the file, or a new key, which the function writes to the file. Renames a file that does not
-/// contain a key.
+/// Returns the private key of this host: the key in the file, or a new key, which the function writes to the file. If
+/// the file does not contain a key, the function first renames the file.
 ///
 /// # Errors
-/// Returns an error if the read or the write of the file fails.
+/// Returns an error if reading or writing the key file fails.
 pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     if let Err(error) = remove_leftovers(path) {
         tracing::warn!(
@@ -278,7 +278,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// At the next start, flanneld removes temporary keys that a crash left between the write and the rename of a key.
+    /// At its start, flanneld removes temporary key files that an earlier crash left behind.
     #[test]
     fn temporary_keys_of_a_crash_are_removed_at_the_next_start() {
         let folder = folder("crash");

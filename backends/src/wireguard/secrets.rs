@@ -1,4 +1,5 @@
-//! A node's keys while the node runs. The node adopts changed keys from their files. The node creates another key if an older node has the same key.
+//! The WireGuard keys of a running node. The node adopts keys that an operator changes in the key files. The node
+//! creates another private key if an older node has the same key.
 
 use super::config::Config;
 use super::keys::{self, Content, Links};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Interval between two reads of the files.
+/// Interval between two reads of the key files.
 const REREAD: Duration = Duration::from_secs(5);
 
 /// Paths of the key files.
@@ -22,15 +23,15 @@ const REREAD: Duration = Duration::from_secs(5);
 pub(super) struct Files {
     /// The file of the private key.
     pub key: PathBuf,
-    /// Whether the file of the private key may be a link, because an operator named the file.
+    /// Whether the file of the private key may be a symbolic link, because an operator named the file.
     pub(crate) key_links: Links,
     /// The file of the preshared key, if any.
     pub preshared: Option<PathBuf>,
-    /// Whether the daemon refuses files that other users can read.
+    /// Whether the daemon refuses key files that other users can read.
     pub refuse_insecure: bool,
 }
 
-/// A node's keys at one moment.
+/// The current keys of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     /// The node's private key.
@@ -73,7 +74,7 @@ impl Secrets {
 }
 
 impl Files {
-    /// Returns the files that the environment or the configuration names.
+    /// Returns the key files that the environment or the configuration names.
     pub(super) fn of(config: &Config, refuse_insecure: bool) -> Self {
         let files = Self::from(
             std::env::var_os(KEY_VARIABLE),
@@ -104,7 +105,7 @@ impl Files {
         }
     }
 
-    /// Warns of files that other users can read. If `refuse_insecure` is set, the method returns an error instead.
+    /// Logs a warning about each key file that other users can read. If `refuse_insecure` is set, the method returns an error instead of a warning.
     fn guard(&self) -> Result<(), SecretError> {
         let private = keys::exposed(SecretKind::Private, &self.key);
         for exposed in private.into_iter().chain(
@@ -120,7 +121,7 @@ impl Files {
         Ok(())
     }
 
-    /// Returns a warning if other users can read a file, and whether the daemon may use the file's key. If
+    /// Returns a warning if other users can read the key file, and whether the daemon may use the key. If
     /// `refuse_insecure` is set, the daemon must not use a changed key from a file that other users can read.
     fn trust(&self, what: SecretKind, path: &Path, changed: bool) -> (String, bool) {
         match (keys::exposed(what, path), self.refuse_insecure, changed) {
@@ -137,11 +138,11 @@ impl Files {
         }
     }
 
-    /// Reads the keys. Generates a private key if none exists.
+    /// Reads the private and the preshared key. Generates a private key if no private key exists.
     ///
     /// # Errors
-    /// Returns an error if the read or the write of a file fails, or if a file contains no preshared key. If
-    /// `refuse_insecure` is set, the method also returns an error if other users can read a file.
+    /// Returns an error if reading or writing a key file fails, or if the preshared key file contains no key. If
+    /// `refuse_insecure` is set, the method also returns an error for a key file that other users can read.
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
@@ -171,7 +172,7 @@ impl Files {
     }
 }
 
-/// Excludes the memory of this process from core dumps and from debuggers without CAP_SYS_PTRACE. The memory contains keys until the process ends.
+/// Excludes the memory of this process from core dumps and from debuggers without CAP_SYS_PTRACE. The memory of flanneld contains keys until the process ends.
 fn hide_memory() {
     if let Err(error) = prctl::set_dumpable(false) {
         tracing::warn!(
@@ -181,7 +182,7 @@ fn hide_memory() {
     }
 }
 
-/// The last warnings about the files, so that the daemon logs each warning once.
+/// The last warnings about the key files, so that the daemon logs each warning only once.
 #[derive(Default)]
 struct Notices {
     /// Whether the file of the private key contained no key at the last read.
@@ -199,7 +200,7 @@ fn warn_once(last: &mut String, now: String) {
     }
 }
 
-/// Rereads the files periodically, and generates another key on request. Notifies `replanned` of each change.
+/// Rereads the key files periodically, and generates another private key on request. Notifies `replanned` of each changed key.
 pub(super) async fn follow(
     secrets: Arc<Secrets>,
     files: Files,
@@ -231,7 +232,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Reads the files. Returns true if the files contain other keys than before.
+/// Reads the key files. Returns true if a key in the files has changed.
 fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     let now = secrets.now();
     let private = private(files, &now.private, notices);
@@ -258,7 +259,7 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     changed.0 || changed.1
 }
 
-/// Reads the private key from its file. If two consecutive reads find no file or no key, the function rewrites the file with the key in use.
+/// Reads the private key from its file. If two consecutive reads find no key, the function writes the key in use to the file.
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
     let kept = |why: FileError| {
@@ -369,7 +370,7 @@ mod tests {
         );
     }
 
-    /// If flanneld refuses secrets that other users can read, it neither loads them at the start nor uses them while it runs.
+    /// With `--refuse-insecure`, flanneld refuses secrets that other users can read, at the start and at each change of a key file.
     #[test]
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
@@ -478,10 +479,13 @@ mod tests {
         fs::remove_file(folder.join("key")).unwrap();
         assert!(
             !reread(&secrets, &files, &mut notices) && !folder.join("key").exists(),
-            "somebody may be writing it"
+            "another program may be writing the key file"
         );
         assert!(!reread(&secrets, &files, &mut notices));
-        assert!(!reread(&secrets, &files, &mut notices), "it is there again");
+        assert!(
+            !reread(&secrets, &files, &mut notices),
+            "the key file exists again"
+        );
         assert_eq!(
             keys::read(&folder.join("key"), Links::Refused).unwrap(),
             Content::Key(made.clone())

@@ -23,7 +23,7 @@ fn key(n: u8) -> PublicKey {
     Secret::new([n; 32]).public()
 }
 
-/// Returns a lease as Go flannel writes it. In all modes, the lease's IPv6 data has the port of the IPv6 device.
+/// Returns a lease of node `n` as Go flannel writes the lease. In all modes, Go flannel writes the port of the IPv6 device into the IPv6 data.
 fn lease(n: u8, data: Option<String>) -> Lease {
     let given = data;
     let data = |port: u16| {
@@ -66,7 +66,7 @@ fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
     Desired::whole(plan, &table(leases), &facts([])).state
 }
 
-/// Returns the lines of a state, without the secrets.
+/// Returns the objects of a kernel state as lines of text, without secrets.
 fn lines(state: &KernelState) -> Vec<String> {
     let words = netstate::text::Words {
         protocol: &|number| number.to_string(),
@@ -218,7 +218,7 @@ fn one_family_alone() {
     );
 }
 
-/// Whatever leases contain, no allowed IP belongs to two peers, and only a subnet's holder gets the subnet's packets.
+/// With any leases, no two peers have the same allowed IP, and only the holder of a subnet receives the subnet's packets.
 #[test]
 fn hostile_leases_take_nothing_from_others() {
     let plan = plan(DUAL, "");
@@ -336,7 +336,7 @@ fn key_identifies_the_owner_of_a_lease() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// A change yields the same state as the whole computation, with one device and with two devices, even with conflicts over few keys.
+    /// A partial update yields the same kernel state as a full computation, even if leases claim the same keys.
     #[test]
     fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(2u8..10, (2u8..8, 0i64..4), 0..8), 2..6),
@@ -365,7 +365,8 @@ proptest! {
     }
 }
 
-/// With a single device, both halves of a lease need the same peer. The plan does not compute the whole state again because of this shared peer.
+/// With a single device, the IPv4 and the IPv6 subnet of a lease need the same WireGuard peer. The plan updates only
+/// the objects of changed nodes, even if the subnets of a lease share a peer.
 #[test]
 fn joining_node_changes_nothing_for_other_peers() {
     for keys in ["", r#","Mode":"auto""#] {

@@ -1,4 +1,4 @@
-//! The devices of the packet engine, if it replaces the kernel's WireGuard.
+//! The devices of the packet engine, if the packet engine replaces the kernel's WireGuard.
 
 use super::config::{Config, Mode};
 use crate::backend::Setup;
@@ -8,7 +8,7 @@ use netstate::underlay::Underlay;
 use types::Subnets;
 use types::{Addresses, Family};
 
-/// Returns a kernel with a device for each family of the lease, or with one device for both families.
+/// Returns a kernel wrapper with an engine device for each family of the lease, or with one device for both families.
 pub(super) fn kernel<K: Kernel>(
     kernel: K,
     config: &Config,
@@ -39,8 +39,8 @@ pub(super) fn kernel<K: Kernel>(
     kernel
 }
 
-/// Returns the addresses on which a device listens. Like the kernel's device, the engine's device listens on
-/// all addresses of the families that carry its datagrams. A peer may use any of these addresses.
+/// Returns the addresses on which a device listens. Like a WireGuard interface of the kernel, the engine listens on
+/// all local addresses of the outer families. Peers may send to any address on which the device listens.
 fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
     let listens = |of: Family| match config.mode {
         Mode::Separate => of == family,

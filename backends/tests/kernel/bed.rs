@@ -1,4 +1,4 @@
-//! A network namespace with an underlay and one node of the network.
+//! Test environment: a network namespace with an underlay interface and one node of the network.
 
 use backends::status::NetworkHandle;
 use backends::{Announced, Inputs, Setup, Status, Underlay};
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use types::{Addresses, Subnets};
 
-/// Maximum time that a test waits for an event. The deadline is shorter than the minute for which a first pass delays deletions.
+/// Maximum time for which a test waits for an event. The deadline is shorter than the minute for which the reconciler delays deletions after its first pass.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
@@ -27,7 +27,7 @@ pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":BACKEND}"#;
 pub(crate) const V6: &str =
     r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 
-/// Deletes the namespace when dropped.
+/// Deletes the network namespace when dropped.
 struct Namespace(String);
 
 impl Drop for Namespace {
@@ -83,7 +83,7 @@ pub(crate) fn sh(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the JSON output of a command.
+/// Returns the JSON output of a shell command as a list of values.
 pub(crate) fn json(command: &str) -> Vec<Value> {
     let text = sh(command);
     if text.trim().is_empty() {
@@ -93,7 +93,7 @@ pub(crate) fn json(command: &str) -> Vec<Value> {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds, for at most [`DEADLINE`].
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !condition() {
@@ -106,7 +106,7 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Returns the relevant state of the namespace, one line per object.
+/// Returns the kernel objects of the network namespace, one line per object.
 pub(crate) fn state() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for link in json("ip -d -j link show type vxlan") {
@@ -178,7 +178,7 @@ pub(crate) fn state() -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the underlay in the form that the daemon provides.
+/// Returns the underlay of the namespace in the form in which the daemon passes the underlay to backends.
 pub(crate) fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
     let (v4, v6) = (
@@ -204,7 +204,7 @@ pub(crate) fn underlay(dual: bool) -> Underlay {
     }
 }
 
-/// Returns the setup of a backend: one of the templates above with a `Backend` object.
+/// Returns the setup of a backend, with a network configuration from `template` and the `Backend` object `backend`.
 pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
     Setup {
@@ -213,7 +213,7 @@ pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     }
 }
 
-/// Returns a lease of node `n`. This function derives subnets, addresses and MACs from the number.
+/// Returns a lease of node `n`. The function derives the subnets, addresses and MACs of the lease from `n`.
 pub(crate) fn lease(setup: &Setup, n: u16) -> Lease {
     let [high, low] = n.to_be_bytes();
     let v4 = setup
@@ -252,7 +252,7 @@ pub(crate) fn lease(setup: &Setup, n: u16) -> Lease {
     }
 }
 
-/// A running node, number 1 in the network.
+/// A running node, which is node 1 of the network.
 pub(crate) struct Node {
     pub setup: Setup,
     pub announced: Announced,
@@ -265,19 +265,19 @@ pub(crate) struct Node {
     task: JoinHandle<Result<(), backends::Error>>,
 }
 
-/// Returns a table with the leases of these nodes.
+/// Returns a lease table with the leases of the given nodes.
 pub(crate) fn table(setup: &Setup, peers: impl IntoIterator<Item = u16>) -> LeaseTable {
     LeaseTable::of(peers.into_iter().map(|n| lease(setup, n)), BTreeSet::new())
 }
 
 impl Node {
-    /// Starts a node with these peers.
+    /// Starts node 1 with the given nodes in its lease table.
     pub(crate) async fn start(setup: Setup, peers: impl IntoIterator<Item = u16>) -> Self {
         let table = table(&setup, peers);
         Self::start_with(setup, table).await
     }
 
-    /// Starts a node with these leases.
+    /// Starts node 1 with the given lease table.
     pub(crate) async fn start_with(setup: Setup, table: LeaseTable) -> Self {
         let under = underlay(setup.config.networks.v6().is_some());
         let mut backend = backends::create(&setup).unwrap();
@@ -308,7 +308,7 @@ impl Node {
         }
     }
 
-    /// Sets the node's peers.
+    /// Replaces the node's lease table with the leases of the given nodes.
     pub(crate) fn peers(&self, peers: impl IntoIterator<Item = u16>) {
         self.leases
             .send_replace(Arc::new(table(&self.setup, peers)));
@@ -318,7 +318,7 @@ impl Node {
         self.observer.status()
     }
 
-    /// Compares the kernel's objects with the desired ones.
+    /// Compares the kernel's objects with the desired objects.
     pub(crate) async fn inspect(&self) -> Inspection {
         inspect(
             &self.kernel_audit.look().await.unwrap(),
@@ -330,7 +330,7 @@ impl Node {
         self.status().kernel.writes
     }
 
-    /// Waits until the loop is idle: no pass for a quarter of a second.
+    /// Waits until the reconciler has made no pass for a quarter of a second.
     pub(crate) async fn idle(&self) {
         let end = Instant::now() + DEADLINE;
         let mut last = (self.status().kernel.passes, Instant::now());
@@ -349,14 +349,14 @@ impl Node {
         );
     }
 
-    /// Stops the node. The kernel keeps the node's objects.
+    /// Stops the node. The objects of the node remain in the kernel.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
     }
 }
 
-/// Returns the MAC in the data of a lease.
+/// Returns the VTEP MAC in the backend data of a lease.
 pub(crate) fn mac_of(data: &RawJson) -> String {
     let value: Value = serde_json::from_str(data.as_str()).unwrap();
     value["VtepMAC"].as_str().unwrap().to_owned()

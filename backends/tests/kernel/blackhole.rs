@@ -1,4 +1,5 @@
-//! Tests that this node drops packets to missing pods with every backend. The blackhole routes do not affect the bridge of existing pods.
+//! Tests that, with every backend, a node drops packets to addresses in its subnet without a pod. The blackhole
+//! routes do not affect packets to existing pods on the bridge.
 
 use crate::bed::*;
 use backends::{Options, Setup};
@@ -13,7 +14,7 @@ fn with(template: &str, backend: &str) -> Setup {
     }
 }
 
-/// Returns the blackhole routes.
+/// Returns the blackhole routes of the network namespace, one line per route.
 fn holes() -> Vec<String> {
     let lines = ["-4", "-6"].map(|family| sh(&format!("ip {family} route show type blackhole")));
     lines
@@ -26,7 +27,7 @@ fn holes() -> Vec<String> {
 const V4_HOLE: &str = "blackhole 10.244.1.0/24 proto 241 metric 65535";
 const V6_HOLE: &str = "blackhole fd10:244:0:1::/64 dev lo proto 241 metric 65535 pref medium";
 
-/// Returns the kernel's route for a packet.
+/// Returns the route that the kernel selects for packets to an address.
 fn way(ip: &str) -> String {
     sh(&format!("ip route get {ip} 2>&1 || true"))
 }

@@ -1,4 +1,4 @@
-//! Tests that foreign objects stay and that flanneld adopts objects of Go flannel without a gap.
+//! Tests that flanneld keeps foreign objects, and adopts objects of Go flannel without an interruption of traffic.
 
 use crate::bed::*;
 use backends::error::UnderlayError;
@@ -139,7 +139,7 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
     });
 }
 
-/// Peer addresses that the kernel refuses as a gateway or as the far end of a tunnel do not affect other peers.
+/// Peer addresses that the kernel refuses as a gateway or as a tunnel's remote address do not affect other peers.
 #[test]
 fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     for backend in [
@@ -190,7 +190,7 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     }
 }
 
-/// The underlay is down, or its network no longer exists. flanneld can program no peer, and no peer is the cause.
+/// The underlay interface is down, or has no address in the peers' network. flanneld cannot program any peer, but reports no peer as the cause.
 #[test]
 fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
     in_namespace(|| async {
@@ -365,7 +365,7 @@ fn links_are_rebuilt_only_if_necessary() {
     });
 }
 
-/// Returns the kernel's data on our devices, without the attributes that differ each time a device is created.
+/// Returns the attributes of flannel's vxlan interfaces, except for the interface index and the MAC.
 fn devices() -> Vec<serde_json::Value> {
     let mut devices = json("ip -d -j link show type vxlan");
     for device in &mut devices {
@@ -417,7 +417,7 @@ fn device_that_go_flannel_made_without_a_port_stays() {
     });
 }
 
-/// Returns the error of a join that fails.
+/// Starts a backend that must fail to join, and returns the error.
 async fn refused(backend: &str) -> String {
     let setup = setup(V4, backend);
     let mut backend = create(&setup).unwrap();
@@ -537,7 +537,7 @@ fn ipv4_works_without_ipv6_on_the_device() {
             node.status()
                 .kernel
                 .trouble_text()
-                .contains("IPv6 is disabled on this interface")
+                .contains("; IPv6 is disabled on flannel")
         })
         .await;
         assert!(
@@ -575,7 +575,7 @@ fn unrelated_changes_are_ignored() {
     });
 }
 
-/// flanneld expects the notifications of its own writes, so they cause no full pass.
+/// flanneld recognises notifications of its own writes, so the notifications cause no full pass.
 #[test]
 fn own_changes_cause_no_full_pass() {
     for backend in [

@@ -1,8 +1,8 @@
-//! Tests that the kernel state equals the captures of Go flannel 0.28.9, in which the tests replace MACs, leases and the protocol.
+//! Tests that the kernel state equals captures of Go flannel 0.28.9, except for MACs, leases and the protocol number.
 
 use crate::bed::*;
 
-/// Returns the lines about flannel, without the lines of the underlay.
+/// Returns the lines of [`state`] about flannel's objects.
 fn ours() -> Vec<String> {
     state()
         .into_iter()

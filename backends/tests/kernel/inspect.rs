@@ -1,11 +1,11 @@
-//! Tests of the reports on the kernel's objects, which the tests compare with the output of `ip` and `bridge`.
+//! Tests of the inspection of kernel objects, in comparison with the output of `ip` and `bridge`.
 
 use crate::bed::*;
 use netstate::inspect::Inspection;
 use std::collections::BTreeSet;
 use types::kernel_object::{ObjectKind, ObjectState};
 
-/// Returns the output of `ip` and `bridge` for all families, one trimmed line per object.
+/// Returns the routes, neighbours and FDB entries that `ip` and `bridge` print, one trimmed line per object.
 fn printed() -> BTreeSet<String> {
     let all =
         sh("ip -4 route show; ip -6 route show; ip neigh show nud permanent; bridge fdb show");
@@ -20,7 +20,7 @@ fn printed() -> BTreeSet<String> {
     all.lines().map(trimmed).collect()
 }
 
-/// Returns the texts of the objects that are not in sync.
+/// Returns the objects that are not in sync, as text.
 fn wrong(inspection: &Inspection) -> Vec<&str> {
     inspection
         .objects
@@ -30,7 +30,7 @@ fn wrong(inspection: &Inspection) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the owners and the conflicts of the foreign objects whose text contains this part.
+/// Returns the owners and the conflicts of the foreign objects whose text contains `part`.
 fn foreign(inspection: &Inspection, part: &str) -> Vec<(String, Vec<String>)> {
     let named = inspection
         .foreign
@@ -195,7 +195,7 @@ fn foreign_objects_are_reported_as_foreign() {
     });
 }
 
-/// Returns the subnets of the peers that the kernel refuses.
+/// Returns the subnets of the peers whose objects the kernel refuses.
 fn refused(node: &Node) -> Vec<String> {
     node.status()
         .kernel
@@ -205,7 +205,7 @@ fn refused(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// The inspection reports a route in place of ours and a route that another program inserted before ours.
+/// The inspection reports foreign routes that replace a route of flannel or take precedence over a route of flannel.
 #[test]
 fn conflicting_route_is_reported_with_the_kernel_error() {
     in_namespace(|| async {

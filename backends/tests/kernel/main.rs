@@ -1,4 +1,4 @@
-//! Backends with a real kernel, each test in a network namespace of its own, checked with `ip` and `bridge`.
+//! Tests of the backends with a real kernel, each test in a separate network namespace, with checks by `ip` and `bridge`.
 
 // Tests report failures by panicking.
 #![allow(

@@ -1,8 +1,8 @@
-//! Tests that flanneld repairs damage by other programs in response to events only, without audits.
+//! Tests that kernel events suffice for flanneld to repair damage by other programs, without audits.
 
 use crate::bed::*;
 
-/// Damages a dual-stack vxlan node with three peers and waits for the previous state.
+/// Damages a dual-stack vxlan node with three peers, and waits until the node restores the previous state.
 fn heals(damage: &'static str) {
     in_namespace(move || async move {
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3, 4]).await;

@@ -1,13 +1,13 @@
-//! Many peers: one pass, few system calls, and no work afterwards.
+//! Tests that thousands of peers need one pass and few system calls, and that the node is idle afterwards.
 
 use crate::bed::*;
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// A network wide enough for thousands of nodes.
+/// A network configuration with room for the subnets of thousands of nodes.
 const WIDE: &str = r#"{"Network":"10.240.0.0/12","Backend":BACKEND}"#;
 
-/// Returns the processor time of this thread, which does all the work of a node. The load of other programs does not change this time.
+/// Returns the processor time of this thread, which does all the work of a node. The load of other programs does not change the processor time of the thread.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .unwrap()
@@ -75,7 +75,7 @@ fn many_direct_peers() {
     });
 }
 
-/// Measures ten thousand peers: `cargo test --release -p backends --test kernel -- --ignored --nocapture ten_thousand`.
+/// Measures passes with ten thousand peers: `cargo test --release -p backends --test kernel -- --ignored --nocapture ten_thousand`.
 #[test]
 #[ignore = "a measurement, not a check"]
 fn ten_thousand_peers_measured() {

@@ -1,4 +1,4 @@
-//! WireGuard in the packet engine: the backend with a real kernel, and an engine in another namespace as its peer.
+//! Tests of WireGuard in the packet engine: the backend with a real kernel, and a second packet engine in another namespace as the peer.
 
 use crate::bed::*;
 use backends::Setup;
@@ -19,13 +19,13 @@ use types::kernel_object::ObjectState;
 
 const USERSPACE: &str = r#"{"Type":"wireguard","Implementation":"userspace"}"#;
 
-/// Runs a test with a key file of its own.
+/// Runs a test with a separate private key file.
 fn with_key_file(test: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     temp_env::with_var("WIREGUARD_KEY_FILE", Some(folder.path().join("key")), test);
 }
 
-/// The peer: node 2, in a namespace beyond `eth0`.
+/// The peer: node 2, in another network namespace that is connected to `eth0`.
 struct Other {
     _engine: Engine,
     device: Arc<engine::Device>,
@@ -41,7 +41,7 @@ impl Drop for Other {
 }
 
 impl Other {
-    /// Moves `wire0` to a namespace, with the address of node 2's lease.
+    /// Moves `wire0` to a new namespace, adds the address of node 2's lease to `wire0`, and starts an engine.
     fn new(secret: &Secret) -> Self {
         let namespace = format!(
             "fl-wg-{}-{:?}",
@@ -105,7 +105,7 @@ impl Other {
         self.device.change().set_private_key(secret.clone());
     }
 
-    /// Makes node 1 the peer of node 2. Node 2 learns the endpoint of node 1 from packets.
+    /// Adds node 1 to the peers of node 2. Node 2 learns the endpoint of node 1 from authentic datagrams.
     fn meets(&self, node: PublicKey) {
         let mut change = self.device.change();
         change.set_peer(node, None, None, 0).unwrap();
@@ -115,7 +115,7 @@ impl Other {
     }
 }
 
-/// Returns the leases with node 2, which has this key.
+/// Returns a lease table with only node 2, whose public key is `key`.
 fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
     let mut other = lease(setup, 2);
     other.attrs.data = Some(RawJson::of(
@@ -124,7 +124,7 @@ fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
     LeaseTable::of([other], BTreeSet::new())
 }
 
-/// Waits until node 2 replies to pods of node 1.
+/// Waits until node 2 replies to a ping from the pod subnet of node 1.
 async fn answers(what: &str) {
     let end = Instant::now() + Duration::from_secs(60);
     // The ping runs outside the runtime, which has the node's work to do.

@@ -1,4 +1,4 @@
-//! Benchmarks of the reader of a host's rules: listings of kube-proxy's size, and the path of a packet through them.
+//! Benchmarks of the parser for a host's rules, with as many rules as kube-proxy writes, and of a packet's path through the rules.
 
 use divan::{Bencher, black_box};
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Errors of reading and writing rules.
+//! Errors that occur when flanneld reads or writes traffic rules.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::process::ExitStatus;
 use types::problem::text;
 use types::{Coded, Detail, Errno, Problem};
 
-/// The lock of iptables.
+/// Lock file of the iptables programs.
 const XTABLES_LOCK: &str = "/run/xtables.lock";
 
-/// The reason why a program failed. The text changes only if the reason changes.
+/// The reason why a program failed. The error text changes only if the reason changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramError {
     /// Program that is not installed, or that the system refuses to run.
@@ -19,14 +19,14 @@ pub enum ProgramError {
         /// The system's error. The field is `None` if no program ran, because none of several programs is installed.
         errno: Option<Errno>,
     },
-    /// Failure of the system to start another process.
+    /// Program that the system could not start for lack of processes or memory.
     NoProcess {
         /// The program that the daemon tried to run.
         program: String,
     },
     /// Xtables lock that another program holds.
     Locked {
-        /// The program that waited.
+        /// The program that waited for the xtables lock.
         program: String,
     },
     /// Program that did not finish in time.
@@ -36,7 +36,7 @@ pub enum ProgramError {
         /// The time limit in seconds.
         seconds: u64,
     },
-    /// Missing object that the command names, or that the kernel needs for the command.
+    /// Missing kernel object that the command names, or missing kernel feature that the command needs.
     NotFound {
         /// The command with its arguments.
         command: String,
@@ -54,7 +54,7 @@ pub enum ProgramError {
         /// The program's output on stderr.
         words: String,
     },
-    /// Failed wait for the end of the program.
+    /// Program whose exit status the daemon could not read.
     Lost {
         /// The command with its arguments.
         command: String,
@@ -149,7 +149,7 @@ pub enum RulesError {
         /// Whether the daemon writes the rules with nftables instead of iptables.
         nftables: bool,
     },
-    /// Encapsulation port that the kernel cannot guard. The other rules are in place.
+    /// Encapsulation port that the kernel cannot guard. All rules except the guard rules are in place.
     Unguarded {
         /// The error of the program.
         error: ProgramError,
@@ -221,7 +221,7 @@ impl std::error::Error for RulesError {
 pub struct RulesErrors(Vec<RulesError>);
 
 impl RulesErrors {
-    /// Returns the failures as one problem: `None`, the only failure, or all of them.
+    /// Returns the failures as one problem, or `None` without failures.
     pub fn problem(mut errors: Vec<RulesError>) -> Option<Problem> {
         errors.dedup();
         match errors.as_slice() {

@@ -1,4 +1,4 @@
-//! Renders the rules in iptables syntax and builds the input for iptables-restore. The functions are pure: they convert text to text.
+//! Renders the rules in iptables syntax and builds the input for iptables-restore. All functions of this module are pure: the functions convert text to text.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Encap, Match, Rule, Ruleset, Verdict, head};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use types::{Encapsulation, Family};
 
-/// The guard chain of slot 0. The chain names of other slots end with the slot number.
+/// The guard chain of slot 0. The names of the guard chains of other slots end with the slot number.
 const GUARD_CHAIN: &str = "FLANNEL-ENCAP";
 
 /// A chain that flannel manages, and the jumps to it.
@@ -16,14 +16,14 @@ struct ManagedChain {
     table: &'static str,
     chain: String,
     comment: &'static str,
-    /// Whether other daemons may also have rules in the chain.
+    /// Whether other flanneld daemons may also have rules in the chain.
     shared: bool,
     /// The chain's rules. The field is `None` if the chain should not exist.
     rules: Option<Vec<String>>,
     jumps: Vec<HookJump>,
 }
 
-/// A built-in chain, and the jump that it should contain.
+/// A built-in chain, and the jump that the chain should contain.
 struct HookJump {
     builtin: &'static str,
     jump: Option<String>,
@@ -95,7 +95,7 @@ fn guard_slot(chain: &str) -> Option<u16> {
     (guard_chain(slot) == chain).then_some(slot)
 }
 
-/// Returns the slots with a guard chain, rules in such a chain, or jumps to such a chain.
+/// Returns the slots whose guard chain occurs in `saved`, as a chain, in a rule or in a jump.
 fn guards(saved: &str) -> BTreeSet<u16> {
     let words = |line: &str| {
         let chain = line
@@ -117,7 +117,7 @@ fn guards(saved: &str) -> BTreeSet<u16> {
         .collect()
 }
 
-/// Returns the match for encapsulated packets.
+/// Returns the iptables options that match encapsulated packets.
 fn encapsulated(encapsulation: &Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => String::new(),
@@ -146,7 +146,7 @@ fn by_number(saved: &str) -> Cow<'_, str> {
     }
 }
 
-/// Builds the guard chain of a slot. The jumps match encapsulated packets, so that the kernel checks other packets against only one rule.
+/// Builds the guard chain of a slot. The jumps to the chain match only encapsulated packets, so that the kernel checks other packets against only one rule.
 fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
@@ -195,9 +195,9 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
 }
 
 /// Returns the input for `iptables-restore --noflush` that changes the rules in `saved` (the output of
-/// `iptables-save`) into the desired rules. Returns `None` if the rules already match.
+/// `iptables-save`) into the desired rules. Returns `None` if `saved` already contains the desired rules.
 ///
-/// Each table is one commit. The input replaces a chain as a whole, or only this daemon's rules if other daemons also have rules in the chain.
+/// iptables-restore commits each table as a whole. The input replaces a whole chain, or only this daemon's rules if other daemons also have rules in the chain.
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     let saved = &*by_number(saved);
     let mut out = String::new();
@@ -268,12 +268,12 @@ fn deletion(line: &str) -> String {
     line.replacen("-A ", "-D ", 1)
 }
 
-/// Describes flannel's rules in `saved`.
+/// Returns descriptions of flannel's chains and rules in `saved`.
 pub fn remains(saved: &str) -> Vec<String> {
     remains_except(saved, &OtherDaemons::default())
 }
 
-/// Describes flannel's rules in `saved`, without the rules that other daemons keep.
+/// Returns descriptions of flannel's chains and rules in `saved`, without the rules that other daemons keep.
 pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
     let mut out = Vec::new();
     for managed in managed_chains(
@@ -310,7 +310,7 @@ pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> 
     out
 }
 
-/// Returns the networks whose rules stay only because a daemon may serve these networks.
+/// Returns the networks whose rules stay only because another flanneld may still serve the networks.
 pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let shared = ["-A FLANNEL-POSTRTG ", "-A FLANNEL-FWD "];
     let rules = lines(saved).filter(|(_, line)| shared.iter().any(|chain| line.starts_with(chain)));
@@ -322,7 +322,8 @@ pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
         .collect()
 }
 
-/// Returns the networks that a rule of iptables-save matches. Returns `None` if the parser does not understand the rule.
+/// Returns the source and destination networks that a rule in the syntax of iptables-save matches. Returns `None` if
+/// the parser does not understand a network of the rule.
 fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     let (mut source, mut destination, mut is) = (None, None, true);
     let mut words = line.split(' ');
@@ -342,8 +343,8 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
 }
 
 /// Returns the commands that remove rules of Go flannel before v0.17. The rules of Go flannel before v0.17
-/// carry no comment and look like an operator's rules. flanneld therefore reports these rules but does not
-/// change them. `program` is the command to print, such as `iptables`.
+/// carry no comment and look like an operator's rules. flanneld reports rules without a comment, but does not change
+/// the rules. `program` is the program in the returned commands, such as `iptables`.
 pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Vec<String> {
     let multicast = if matches!(network, IpNet::V6(_)) {
         "ff00::/8"
@@ -373,7 +374,7 @@ pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Ve
     lines(saved).filter_map(found).collect()
 }
 
-/// Returns the chain names of other programs, and the number of their rules.
+/// Returns the names of the chains that other programs created, and the number of rules of other programs.
 pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
     let builtin = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
@@ -389,7 +390,7 @@ pub fn others(saved: &str) -> (Vec<&str>, usize) {
     )
 }
 
-/// Returns the packet count of the rule for unknown senders in the chain of a guard slot.
+/// Returns the packet counter of the rule for unknown senders in the guard chain of a slot.
 pub(crate) fn unknown_senders(saved: &str, slot: u16) -> Option<u64> {
     let start = format!("] -A {} -m addrtype --dst-type LOCAL ", guard_chain(slot));
     let ends = [
@@ -452,7 +453,7 @@ fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 impl ManagedChain {
-    /// Returns the first rule of the chain, which all daemons share.
+    /// Returns the first rule of a chain, which all flanneld daemons share.
     fn head(&self) -> String {
         render(&self.chain, self.comment, &head())
     }
@@ -474,23 +475,23 @@ impl ManagedChain {
 struct ChainState {
     /// The rules of the chain with their owners. The field is `None` if the chain does not exist.
     rules: Option<Vec<(Owner, String)>>,
-    /// The jumps found in the built-in chains.
+    /// The jumps to the managed chain that each built-in chain contains.
     jumps: Vec<FoundJumps>,
 }
 
-/// The jumps found in one built-in chain.
+/// The jumps to a managed chain in one built-in chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct FoundJumps {
     /// The number of jumps that match the desired jump.
     exact: usize,
     /// Whether another rule comes before the first jump that matches the desired jump.
     foreign_first: Option<bool>,
-    /// Other jumps to flannel's chain, and rules with flannel's comment (Go flannel v0.17 to v0.19).
+    /// Obsolete jumps to the managed chain, and rules with flannel's comment that Go flannel v0.17 to v0.19 wrote.
     stale: Vec<String>,
 }
 
 impl ChainState {
-    /// Returns whether other daemons have rules in the chain.
+    /// Returns whether other flanneld daemons have rules in the chain.
     fn shared(&self) -> bool {
         self.rules
             .iter()

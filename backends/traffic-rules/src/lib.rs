@@ -1,5 +1,5 @@
 //! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them to the
-//! kernel. The daemon keeps the rules in the kernel.
+//! kernel. The daemon applies the rules repeatedly, so that the rules remain in the kernel.
 
 pub mod error;
 pub mod iptables_text;
@@ -27,29 +27,29 @@ use std::time::Duration;
 use types::Subnets;
 use types::{Encapsulation, Family};
 
-/// The name of the lock for nftables.
+/// The name of the lock that daemons take before they write nftables rules.
 const NFTABLES: &str = "nftables";
 
-/// The desired rules and the tool that applies them.
+/// The input of the desired rules, and the tool (iptables or nftables) that applies the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The networks of the cluster, one for each family.
     pub networks: Subnets,
     /// This node's subnets, one for each family.
     pub own: Subnets,
-    /// The options from the command line.
+    /// The options for traffic rules from flanneld's command line.
     pub options: RuleOptions,
     /// Whether the daemon uses nftables instead of iptables.
     pub nftables: bool,
     /// The interval at which the daemon checks the iptables rules.
     pub resync: Duration,
-    /// The encapsulation of pod packets, if senders can forge it. `None` means that no guard is necessary.
+    /// The encapsulation of pod packets, if other senders can forge encapsulated packets. With `Encapsulation::None`, no guard is necessary.
     pub encapsulation: Encapsulation,
-    /// This host's addresses on the node network.
+    /// The addresses of this host on the underlay.
     pub hosts: BTreeSet<IpAddr>,
-    /// The public addresses of the other nodes, and of nodes of other networks that send to the same port.
+    /// The public addresses of the other nodes, and of nodes of other pod networks that send to the same port.
     pub peers: BTreeSet<IpAddr>,
-    /// The guard slot that this daemon holds.
+    /// The number in the names of this daemon's chains for the encapsulation port.
     pub guard_slot: u16,
     /// The rules that other daemons keep in the same chains.
     pub others: OtherDaemons,
@@ -61,7 +61,7 @@ impl Wanted {
         !self.encapsulation.is_none() && self.options.guard.is_some()
     }
 
-    /// Returns the rules, one set for each family.
+    /// Returns the desired rules, one set for each address family.
     pub fn rulesets(&self) -> Vec<Ruleset> {
         let mut out = Vec::new();
         for family in Family::ALL {
@@ -102,33 +102,33 @@ pub struct Applied {
     pub wrote: bool,
     /// The number of packets from unknown senders that reached the encapsulation port, if a rule counts them.
     pub unknown_senders: Option<u64>,
-    /// Networks whose rules stay because a daemon may still serve these networks.
+    /// Networks whose rules stay because another flanneld may still serve the networks.
     pub unserved: BTreeSet<IpNet>,
 }
 
-/// A message to log once.
+/// A message that the daemon logs once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A message to log at level info.
+    /// A message that the daemon logs at level info.
     Info(String),
-    /// The operator should act.
+    /// A message that the daemon logs at level warn, because the operator should act.
     Warn(String),
 }
 
-/// Applies the rules of one family and remembers what this host supports.
+/// Applies the rules of one family, and remembers the iptables variant and whether `--random-fully` works.
 #[derive(Debug)]
 pub struct Applier {
     nftables: bool,
     family: Family,
     /// The chosen variant of iptables, which stays the same even if the system default changes.
     pinned: Option<Iptables>,
-    /// Whether `--random-fully` works on this host. The field is `None` before the first attempt.
+    /// Whether `--random-fully` works on this host. The field is `None` before the first test of the option.
     random: Option<bool>,
     notes: Vec<Note>,
 }
 
 impl Applier {
-    /// Creates an applier without knowledge about the host.
+    /// Creates an applier that has not examined the host yet.
     pub fn new(nftables: bool, family: Family) -> Self {
         Self {
             nftables,
@@ -149,10 +149,10 @@ impl Applier {
         std::mem::take(&mut self.notes)
     }
 
-    /// Writes the rules that are missing from the kernel.
+    /// Changes the kernel's rules to the desired rules, if necessary.
     ///
     /// # Errors
-    /// Returns an error if a program fails or is not installed. The text of the error contains the remedy.
+    /// Returns an error if a program fails or is not installed. The error text contains the remedy if one is known.
     pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
         match self.nftables {
             true => self.apply_nft(rules).await,
@@ -276,7 +276,7 @@ impl Applier {
         }
     }
 
-    /// Reads the current table and returns the rules to write.
+    /// Reads the current nftables table, and returns the rules to write, if any.
     async fn plan_nft(&mut self, rules: &Ruleset) -> Result<NftPlan, ProgramError> {
         let (family, name) = nftables_text::table(rules.family);
         let listing = nft_table(family, name).await?;
@@ -317,7 +317,7 @@ impl Applier {
         })
     }
 
-    /// Records whether random ports work. A test that could not run has no effect.
+    /// Records whether the system supports random ports for masqueraded connections. If the test did not run, the function records nothing.
     fn probed(&mut self, trial: Result<(), ProgramError>) -> Result<(), ProgramError> {
         match trial {
             Ok(()) => self.random = Some(true),
@@ -338,7 +338,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Returns the programs. The first call chooses the programs.
+    /// Returns the programs. The first call chooses the iptables variant.
     async fn pin(&mut self) -> Result<Iptables, ProgramError> {
         if let Some(programs) = &self.pinned {
             return Ok(programs.clone());
@@ -381,7 +381,7 @@ impl Applier {
     }
 }
 
-/// The state of the nftables table and the rules to write.
+/// The current nftables table, and the rules to write.
 struct NftPlan {
     applied: Applied,
     listing: Option<serde_json::Value>,
@@ -389,7 +389,7 @@ struct NftPlan {
     wanted: Option<Ruleset>,
 }
 
-/// The result of a cleanup.
+/// The result of a removal of flannel's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
     /// One line for each removed object, or in a dry run for each object to remove.
@@ -398,29 +398,29 @@ pub struct CleanupReport {
     pub errors: Vec<String>,
 }
 
-/// The location of a family's active rules.
+/// The tool whose rules a family uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActiveRules {
-    /// No location, because the family has no rules.
+    /// No tool, because the family needs no rules.
     Nothing,
-    /// In the nftables table.
+    /// The nftables table.
     Nftables,
-    /// The chains of one variant of iptables.
+    /// The rules of one variant of iptables.
     Iptables(Variant),
 }
 
-/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables. A dry run only reports the rules.
+/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables. A dry run only reports the rules, without removing them.
 pub async fn clear(dry_run: bool) -> CleanupReport {
     clear_except(&OtherDaemons::default(), dry_run).await
 }
 
-/// Removes all rules except the rules that other daemons keep.
+/// Removes all rules of flannel except the rules that other flanneld daemons keep.
 pub async fn clear_except(others: &OtherDaemons, dry_run: bool) -> CleanupReport {
     clear_unused([ActiveRules::Nothing; 2], others, dry_run).await
 }
 
-/// Removes inactive rules: the rules of the other tool, of the other variant of iptables, and of a family that needs no rules.
-/// The rules of other daemons stay.
+/// Removes flannel's inactive rules: rules of the unused tool, of the unused iptables variant, and of a family that needs no rules.
+/// The rules of other flanneld daemons stay.
 pub async fn clear_inactive(kept: [ActiveRules; 2], others: &OtherDaemons) -> CleanupReport {
     clear_unused(kept, others, false).await
 }
@@ -547,7 +547,7 @@ async fn clear_iptables_by_nft(
     }
 }
 
-/// Removes the family's nftables table, or only this daemon's rules if other daemons also use the table.
+/// Removes flannel's nftables table of a family, or only this daemon's rules if other daemons also use the table.
 async fn clear_nft(
     family: Family,
     others: &OtherDaemons,

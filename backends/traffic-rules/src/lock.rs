@@ -1,4 +1,4 @@
-//! The lock that daemons take before they write rules, so that the rules do not change between a daemon's read and its write.
+//! The lock that a daemon takes before it writes rules, so that no other daemon changes the rules between its read and its write.
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt};
@@ -8,26 +8,27 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The prefix of the lock's abstract socket name. The socket is in the same network namespace as the rules.
+/// The prefix of the lock's abstract socket name. The socket and the rules are in one network namespace.
 const SOCKET_PREFIX: &str = "flannel-rs.rules";
-/// The interval between attempts.
+/// The interval between attempts to take the lock.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Time limit for taking the lock, which is longer than one write may take. A holder that takes longer is stuck.
+/// Time limit for taking the lock, longer than any write of rules takes. A daemon that holds the lock longer than this limit hangs.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The lock, which lasts until the caller drops the value or the process ends. After the timeout, the caller continues without
-/// the lock. flanneld can repair the result of a race later, but it cannot recover from an endless wait.
+/// The lock on the traffic rules, held until the caller drops the `RulesLock` or the process ends. After the
+/// timeout, the caller continues without the lock. flanneld can repair damaged rules later, but it cannot recover
+/// from an endless wait.
 #[derive(Debug)]
 pub struct RulesLock {
     _socket: Option<UnixListener>,
 }
 
-/// The number of consecutive attempts after which the daemon ignores a lock if none of these attempts finds
-/// root or this user as its holder. The user of a legitimate daemon is unknown between the daemon's calls of bind and listen.
+/// Maximum number of consecutive attempts to identify the lock's holder as root or this process's user, before the
+/// daemon ignores the lock. The holder is unknown between its calls of bind and listen.
 const MAX_FOREIGN_HOLDERS: u32 = 3;
 
-/// Takes the lock for one program. Each program has its own lock, so that a wait for the xtables lock does not delay nftables. Ignores a lock of
-/// another user.
+/// Takes the lock on the rules of one program (iptables or nft). iptables and nft have separate locks, so that a wait for the xtables lock does
+/// not delay nftables. Ignores a lock that another user holds, except root.
 pub async fn acquire(program: &str) -> RulesLock {
     acquire_within(&format!("{SOCKET_PREFIX}/{program}"), TIMEOUT).await
 }
@@ -71,7 +72,7 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     }
 }
 
-/// Returns whether root or the user of this process listens on a socket.
+/// Returns whether root or the user of this process listens on an abstract socket.
 fn is_ours(name: &str) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let user = || {

@@ -1,8 +1,8 @@
-//! Renders the rules as an nft script and parses the output of `nft -j`. The functions of this module are pure: they convert text to text.
+//! Renders the rules as an nft script and parses the output of `nft -j`. All functions of this module are pure: their results depend only on their arguments.
 //!
-//! The names of the table, chains and comments are the names of Go flannel, so that each daemon finds and
-//! replaces the other daemon's rules. The rules have the same effect as the iptables rules: they mask the
-//! mark, and the fourth masquerade rule applies to this node's pods.
+//! The table, the chains and their comments have Go flannel's names, so that flannel-rs and Go flannel find and replace each other's rules. The
+//! nftables rules have the same effect as the iptables rules: conditions on the mark use a mask, and the fourth
+//! masquerade rule applies to this node's pods.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};
@@ -13,19 +13,19 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Returns Go flannel's names for a family's table: the nftables family and the table name.
+/// Returns the nftables family and the name of flannel's table for an IP family. Go flannel uses these names.
 pub(crate) fn table(family: Family) -> (&'static str, &'static str) {
     family.pick(("ip", "flannel-ipv4"), ("ip6", "flannel-ipv6"))
 }
 
-/// A chain that the table may contain.
+/// A chain that flannel's nftables table may contain.
 struct Chain {
     name: &'static str,
     kind: &'static str,
     hook: &'static str,
     priority: i64,
     comment: &'static str,
-    /// Whether each guard of an encapsulation port has its own chain of this kind. All daemons share the other chains.
+    /// Whether the chain guards an encapsulation port. Each daemon has its own guard chains; all daemons on the host share the other chains.
     guard: bool,
 }
 
@@ -63,12 +63,12 @@ const CHAINS: [Chain; 4] = [
         guard: true,
     },
 ];
-/// The set of addresses that may send to the encapsulation port.
+/// The name of the set of addresses that may send to the encapsulation port.
 const PEERS: &str = "peers";
-/// The counter of packets from unknown senders.
+/// The name of the counter for encapsulated packets from unknown senders.
 const UNKNOWN_SENDERS: &str = "strangers";
 
-/// Returns the name of a guard's object in a slot. Slot 0 uses the plain name.
+/// Returns the name of a guard's chain, set or counter for a slot. In slot 0, the name has no suffix.
 fn slot_name(name: &str, slot: u16) -> String {
     if slot == 0 {
         name.to_owned()
@@ -77,7 +77,7 @@ fn slot_name(name: &str, slot: u16) -> String {
     }
 }
 
-/// Returns the slot of a guard's object from its name.
+/// Returns a daemon's number from the name of a chain, set or counter for the encapsulation port, or `None` for another name.
 fn slot_of(name: &str, plain: &str) -> Option<u16> {
     let slot = match name.strip_prefix(plain)? {
         "" => 0,
@@ -87,12 +87,12 @@ fn slot_of(name: &str, plain: &str) -> Option<u16> {
 }
 
 impl Chain {
-    /// Returns the chain's name in this daemon's rules.
+    /// Returns the chain's name. The name of a chain for the encapsulation port includes this daemon's number.
     fn name_in(&self, rules: &Ruleset) -> String {
         slot_name(self.name, if self.guard { rules.guard_slot } else { 0 })
     }
 
-    /// Returns the rules that the chain should contain.
+    /// Returns the rules that the chain should contain, or `None` if the chain should not exist.
     fn wanted<'a>(&self, rules: &'a Ruleset) -> Option<&'a Vec<Rule>> {
         let encap = rules.encap.as_ref();
         let wanted = match self.name {
@@ -104,7 +104,7 @@ impl Chain {
         wanted.filter(|rules| !self.guard || !rules.is_empty())
     }
 
-    /// Returns the encapsulation that all rules of a guard chain match.
+    /// Returns the encapsulation that all rules of a guard chain match, or `None` for other chains.
     fn encapsulation(&self, rules: &Ruleset) -> Option<Encapsulation> {
         rules
             .encap
@@ -114,9 +114,9 @@ impl Chain {
     }
 }
 
-/// Returns one transaction that changes the table in `listing` (the output of `nft -j list table`) into the
-/// desired rules. The transaction keeps the rules of other daemons. If no rules remain, the transaction
-/// deletes the table. If only the peers differ, the transaction changes only the set of peers.
+/// Returns one transaction that replaces the rules in `listing` (the output of `nft -j list table`) with the desired
+/// rules. The transaction keeps the rules of other daemons. If no rules remain, the transaction deletes the table. If
+/// only the peers differ, the transaction changes only the set of peers.
 pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.family);
     let found = listing
@@ -193,7 +193,7 @@ pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     out
 }
 
-/// Returns the lines that update one chain.
+/// Returns the lines of the nft script that update one chain.
 fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String> {
     let (family, table) = table(rules.family);
     let name = chain.name_in(rules);
@@ -269,7 +269,7 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     lines
 }
 
-/// Returns one transaction that removes all rules of this daemon in a family.
+/// Returns one nft transaction that deletes flannel's table of an IP family.
 pub(crate) fn removal(family: Family) -> String {
     let (family, name) = table(family);
     format!("add table {family} {name}\ndelete table {family} {name}\n")
@@ -327,7 +327,7 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
     out
 }
 
-/// Returns whether the family's table holds exactly these rules. `listing` is the output of `nft -j list table`, or `None` if the table
+/// Returns whether flannel's table in the kernel contains exactly the given rules. `listing` is the output of `nft -j list table`, or `None` if the table
 /// does not exist.
 pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let found = listing
@@ -337,7 +337,7 @@ pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
-/// Returns whether all rules except the rules of the encapsulation port are in place.
+/// Returns whether flannel's table contains all given rules, without regard to the rules that guard the encapsulation port.
 pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let bare = Ruleset {
         encap: None,
@@ -364,7 +364,7 @@ pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet
         .collect()
 }
 
-/// Returns the packet count of unknown senders in a guard slot.
+/// Returns the number of packets from unknown senders that the guard in a slot has counted.
 pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
     items(listing, "counter")
         .find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?
@@ -372,7 +372,7 @@ pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
         .as_u64()
 }
 
-/// Returns whether other daemons also use the table.
+/// Returns whether other flannel daemons also use the table.
 pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
     TableState::read(
         listing,
@@ -384,10 +384,10 @@ pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) 
     .is_shared()
 }
 
-/// Returns one transaction that removes flannel's iptables-nft rules from the listed tables, and descriptions
-/// of the removed objects. The rules that other daemons keep remain in place. Returns `None` if the tables
-/// contain no rules of flannel. nft does not print iptables comments, so the function recognises a jump by
-/// the jump's target.
+/// Returns one transaction that removes flannel's iptables-nft rules from the listed tables, and descriptions of the
+/// removed objects. The transaction keeps the rules of other running daemons. Returns `None` if the tables contain no
+/// rules of flannel. nft does not print iptables comments, so the function recognises flannel's jumps by their
+/// targets.
 pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
@@ -411,7 +411,7 @@ pub(crate) fn iptables_removal<'a>(
     (!rules.is_empty() || !chains.is_empty()).then(|| (rules + &chains, words))
 }
 
-/// The lines that remove iptables-nft rules. Rules come first, because the kernel does not delete a chain in use.
+/// The lines of an nft script that remove flannel's iptables-nft rules and chains. The script deletes the jumps first, because the kernel does not delete a chain in use.
 struct IptablesRemoval<'a> {
     others: &'a OtherDaemons,
     rules: String,
@@ -421,13 +421,13 @@ struct IptablesRemoval<'a> {
 }
 
 impl IptablesRemoval<'_> {
-    /// Returns whether a chain's name shows that flannel created the chain.
+    /// Returns whether a chain has a name of flannel and does not belong to another daemon's guard.
     fn is_ours(&self, chain: &str) -> bool {
         ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&chain)
             || slot_of(chain, "FLANNEL-ENCAP").is_some_and(|slot| !self.others.keeps_guard(slot))
     }
 
-    /// Returns the owner of a rule, if the rule names a network.
+    /// Returns the daemon that owns a rule, or `None` if the rule matches no network.
     fn owner(&self, rule: &Value) -> Option<Owner> {
         let (source, destination) = named(rule);
         self.others.network(source, destination)?;
@@ -516,7 +516,7 @@ fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a 
     items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
 }
 
-/// Returns the networks that a rule matches. Ignores other expressions of the rule.
+/// Returns the source network and the destination network that a rule matches. Ignores the rule's other conditions.
 fn named(rule: &Value) -> (NetMatch, NetMatch) {
     let matches = rule
         .get("expr")
@@ -547,14 +547,14 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A rule in a chain. `rule` is `None` if flannel does not write a rule of this form.
+/// A rule of a chain in the kernel. `rule` is `None` if flannel writes no rule with these expressions.
 #[derive(Debug)]
 struct FoundRule {
     handle: Option<u64>,
     rule: Option<Rule>,
 }
 
-/// A chain that flannel manages.
+/// One of flannel's chains in the kernel, with its current rules.
 #[derive(Debug)]
 struct FoundChain {
     name: String,
@@ -575,7 +575,7 @@ impl FoundChain {
             .map_or(Owner::Ours, |rule| rule.owner(others))
     }
 
-    /// Returns the rules of other daemons.
+    /// Returns the rules of other daemons in this chain.
     fn theirs<'a>(&'a self, others: &'a OtherDaemons) -> impl Iterator<Item = &'a Rule> {
         self.rules
             .iter()
@@ -598,24 +598,24 @@ impl FoundChain {
     }
 }
 
-/// The contents of the table.
+/// The contents of flannel's nftables table.
 #[derive(Debug, Default)]
 struct TableState {
-    /// The chains of this daemon and the shared chains.
+    /// The chains of this daemon, and the chains that all daemons share.
     chains: Vec<FoundChain>,
     /// Whether the table contains an object that the daemon cannot correct in place: an unknown chain, an incorrect hook or a set of another type.
     foreign: bool,
-    /// The set of peers, and its addresses if they are valid.
+    /// The set of peers, if it exists, and the addresses in the set, if all are valid.
     peers: Option<Option<BTreeSet<IpAddr>>>,
     /// The value of the counter of packets from unknown senders.
     unknown_senders: Option<u64>,
-    /// Objects of guards without an owner: kind and name.
+    /// Chains, sets and counters of guards whose daemon no longer runs: object type and name.
     orphans: Vec<(&'static str, String)>,
-    /// Whether other daemons also use the table.
+    /// Whether other flannel daemons also use the table.
     is_shared: bool,
 }
 
-/// The owner of a guard's object.
+/// The owner of a chain, set or counter of a guard.
 enum GuardOwner {
     Ours,
     Theirs,
@@ -732,12 +732,12 @@ impl TableState {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// Returns whether other daemons also use the table.
+    /// Returns whether other flannel daemons also use the table.
     fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Returns whether the chains match the desired chains. The method does not compare the sets of peers.
+    /// Returns whether the chains in the kernel equal the desired chains. Does not compare the sets of peers.
     fn same_chains(&self, rules: &Ruleset) -> bool {
         let same = |known: &Chain| {
             let (wanted, found) = (known.wanted(rules), self.chain(&known.name_in(rules)));
@@ -807,7 +807,7 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Optio
     })
 }
 
-/// Returns whether a condition matches exactly the packets of this encapsulation.
+/// Returns whether an nft condition matches exactly the packets of this encapsulation.
 fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Option<bool> {
     let payload = condition.get("left")?.get("payload")?;
     let what = (

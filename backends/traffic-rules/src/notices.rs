@@ -1,38 +1,38 @@
-//! Change notifications of nf_tables, for changes by this daemon and by other programs.
+//! Receives the kernel's notifications about changes of nf_tables, by this daemon and by other programs.
 
 use netlink_sys::{
     AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER,
 };
 use types::Family;
 
-/// NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
+/// The multicast group for changes of nf_tables: NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
 const GROUP: u32 = 7;
 
-/// NFNL_SUBSYS_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
+/// The netlink subsystem of nf_tables: NFNL_SUBSYS_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
 const SUBSYSTEM: u16 = 10;
-/// The message that only ends a transaction (NFT_MSG_NEWGEN).
+/// The type of the message that ends a transaction and contains no change of rules (NFT_MSG_NEWGEN).
 const GENERATION: u16 = 15;
-/// Length of the receive buffer in bytes, which exceeds the length of any message of the kernel.
+/// Length of the receive buffer in bytes, larger than any netlink message from the kernel.
 const BUFFER: usize = 64 * 1024;
-/// Size of the socket's queue in bytes. The queue has room for the changes that kube-proxy makes between two reads.
+/// Size of the netlink socket's receive queue in bytes. The queue has room for all changes that kube-proxy makes between two reads.
 const QUEUE: usize = 8 << 20;
 
-/// A change of nf_tables.
+/// A change of an nf_tables object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
     /// The table.
     pub table: &'a str,
-    /// The chain that changed or whose rules changed, if any. Otherwise empty.
+    /// The name of the changed chain, or of the chain with the changed rule. Otherwise empty.
     pub chain: &'a str,
 }
 
-/// The result of reading queued notifications.
+/// The most important queued notification: none, lost notifications, or a relevant change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
     /// No relevant change.
     #[default]
     None,
-    /// Some notifications were lost. A burst of changes that overflows the queue rarely concerns flannel's rules.
+    /// The kernel dropped some notifications. A burst of changes that overflows the socket's queue rarely concerns flannel's rules.
     Lost,
     /// A relevant change.
     Changed,
@@ -43,8 +43,8 @@ pub fn is_of_services(change: &Change<'_>) -> bool {
     change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
 }
 
-/// Returns whether a change may concern flannel's iptables rules. The relevant changes concern a table, a built-in
-/// chain (which contains flannel's jumps), or one of flannel's own chains.
+/// Returns whether a change may concern flannel's iptables rules: a change of a table, of a built-in chain, or of
+/// flannel's own chains. Built-in chains contain the jumps to flannel's chains.
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
     let calls_ours = matches!(
         change.chain,
@@ -54,14 +54,14 @@ pub fn is_of_iptables(change: &Change<'_>) -> bool {
         && (calls_ours || change.chain.starts_with("FLANNEL-"))
 }
 
-/// Returns whether a change concerns flannel's tables in nftables.
+/// Returns whether a change concerns flannel's nftables tables.
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
     Family::ALL
         .into_iter()
         .any(|family| crate::nftables_text::table(family).1 == change.table)
 }
 
-/// Returns the changes in a datagram of notifications.
+/// Returns the changes that one netlink datagram announces.
 fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
     let mut found = Vec::new();
     while let Some((head, _)) = bytes.split_at_checked(16) {
@@ -90,7 +90,7 @@ fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
     found
 }
 
-/// Returns the text of an attribute. Returns an empty text if the attribute is missing.
+/// Returns the text of a netlink attribute, or an empty text if the attribute is missing.
 fn name(mut attributes: &[u8], wanted: u16) -> &str {
     while let Some((head, _)) = attributes.split_at_checked(4) {
         let length = usize::from(u16_at(head, 0));
@@ -124,15 +124,16 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
         .map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
-/// A subscription to the notifications.
+/// A subscription to the kernel's notifications about nf_tables.
 pub struct Notices {
     socket: TokioSocket,
-    /// Whether a change is relevant.
+    /// Returns whether a change is relevant to the subscriber.
     matters: fn(&Change<'_>) -> bool,
 }
 
 impl Notices {
-    /// Subscribes to notifications. Returns `None` if the kernel refuses the subscription. The periodic check still runs.
+    /// Subscribes to notifications. Returns `None` if the kernel refuses the subscription. Without a subscription, the daemon still checks the rules
+    /// periodically.
     pub fn open(matters: fn(&Change<'_>) -> bool) -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
@@ -146,7 +147,7 @@ impl Notices {
         Some(Self { socket, matters })
     }
 
-    /// Waits for a relevant notification. The method also returns if the kernel dropped notifications.
+    /// Waits until the kernel announces a relevant change or drops notifications.
     pub async fn next(&mut self) {
         let mut buffer = Vec::with_capacity(BUFFER);
         while self.socket.recv_from(&mut buffer).await.is_ok()
@@ -180,7 +181,7 @@ impl Notices {
     }
 }
 
-/// Waits for a notification. The function never returns without a subscription.
+/// Waits for a notification. Never returns if `notices` is `None`.
 pub async fn wait_for_notice(notices: &mut Option<Notices>) {
     match notices {
         Some(notices) => notices.next().await,

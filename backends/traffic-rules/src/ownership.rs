@@ -1,56 +1,57 @@
-//! Ownership of rules in the chains that daemons of several networks on one host share. Pure.
+//! Decides which daemon owns a rule in a chain that the daemons of several networks on one host share. Pure.
 //!
-//! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one
-//! block and does not change the rules of other daemons. The rule for kube-proxy's mark matches no network.
-//! The rule for kube-proxy's mark is the first rule of the chain and exists once for all daemons.
+//! A rule belongs to the pod network that it matches, as in Go flannel. A daemon replaces its own rules as one block
+//! and does not change the rules of other daemons. The rule that matches kube-proxy's mark matches no network.
+//! The rule that matches kube-proxy's mark is the first rule of the chain, and all daemons share it.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 
-/// The other daemons on this host, whose rules stay.
+/// The other flannel daemons on this host, whose rules this daemon keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherDaemons {
-    /// This daemon's networks, including the networks of its predecessor. This daemon may replace the rules of its own networks.
+    /// This daemon's networks, including the networks of the daemon that ran before it. This daemon may replace the rules of its own networks.
     pub own: BTreeSet<IpNet>,
-    /// The networks that other daemons serve.
+    /// The pod networks of other running daemons.
     pub served: BTreeSet<IpNet>,
-    /// Whether rules stay if this daemon does not know whether another daemon serves their network.
+    /// Whether this daemon keeps the rules of a network that is not its own and that no known daemon serves.
     pub unknown: bool,
-    /// The guard slots of other daemons.
+    /// The numbers of other daemons' chains for the encapsulation port.
     pub guards: BTreeSet<u16>,
 }
 
-/// A network that a rule matches. `false` means that the match is negated.
+/// The network that a rule matches, and whether the rule matches addresses in the network (true) or outside the network (false).
 pub(crate) type NetMatch = Option<(bool, IpNet)>;
 
-/// The owner of a rule in a managed chain.
+/// The owner of a rule in a chain that flannel manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This daemon, or a daemon that has ended. This daemon replaces the rule.
+    /// This daemon, or a daemon that has ended. This daemon replaces or removes the rule.
     Ours,
-    /// Another daemon, whose rule stays.
+    /// Another daemon, whose rule this daemon keeps.
     Theirs,
-    /// All daemons, which share the first rule of the chain.
+    /// All daemons on the host, which share the first rule of the chain.
     Head,
 }
 
 impl OtherDaemons {
-    /// Returns whether the rules of a network stay.
+    /// Returns whether this daemon keeps the rules of a network.
     pub fn keeps(&self, network: &IpNet) -> bool {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
-    /// Returns whether the guard in a slot stays. An early removal of a guard loses no packets, and the
-    /// daemon that owns the guard restores the guard. A late removal may cause the loss of a new node's
-    /// packets.
+    /// Returns whether this daemon keeps the guard in a slot. If this daemon removes another daemon's guard too
+    /// early, the host loses no packets, and the other daemon restores the guard. A guard that remains after its daemon
+    /// has ended may drop the packets of a new node.
     pub fn keeps_guard(&self, place: u16) -> bool {
         self.guards.contains(&place)
     }
 
-    /// Returns the network to which a rule with this source and destination belongs.
+    /// Returns the pod network to which a rule with this source and destination belongs.
     ///
-    /// A rule that matches two networks belongs to the source (`-s NET -d PODS`, `! -s NET -d NET`). The exception is a source that is a node's subnet of the
-    /// destination (`-s PODS -d NET`).
+    /// A rule that matches two networks belongs to the source network (`-s NET -d PODS`, `! -s NET -d NET`). If the
+    /// source is a node's subnet inside the destination network, the rule belongs to the destination network (`-s
+    /// PODS -d NET`).
     pub fn network(&self, source: NetMatch, destination: NetMatch) -> Option<IpNet> {
         let known = |named: NetMatch| {
             named
@@ -72,7 +73,7 @@ impl OtherDaemons {
         }
     }
 
-    /// Returns the owner of a rule.
+    /// Returns the owner of a rule with this source and destination.
     pub fn owner(&self, source: NetMatch, destination: NetMatch) -> Owner {
         match self.network(source, destination) {
             Some(network) if self.keeps(&network) => Owner::Theirs,
@@ -81,25 +82,26 @@ impl OtherDaemons {
     }
 }
 
-/// The change to a chain that other daemons also use.
+/// The change to a chain that several daemons share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change<T> {
-    /// The positions of the rules to delete.
+    /// The positions of the rules to delete from the chain.
     pub remove: Vec<usize>,
     /// The rule to insert at the head of the chain.
     pub head: Option<T>,
-    /// The rules to append.
+    /// The rules to append to the chain.
     pub block: Vec<T>,
 }
 
 impl<T> Change<T> {
-    /// Returns whether the change is empty.
+    /// Returns whether the chain needs no change.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.head.is_none() && self.block.is_empty()
     }
 }
 
-/// Returns the change after which the chain contains `wanted` and the rules of other daemons. `is_head` recognises the rule at the head of the chain.
+/// Returns the change that leaves only the rules in `wanted` and the rules of other daemons in the chain. `is_head`
+/// returns true for the first rule of the chain, which all daemons share.
 pub fn change<T: Clone + PartialEq>(
     present: &[(Owner, Option<T>)],
     wanted: &[T],

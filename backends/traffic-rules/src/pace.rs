@@ -1,37 +1,37 @@
-//! Limits how often the daemon lists rules. One listing takes several seconds in a cluster with thousands of Services.
+//! Limits how often the daemon lists the traffic rules in the kernel. One listing takes several seconds in a cluster with thousands of Services.
 
 use crate::notices::News;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use std::time::{Duration, Instant};
 
-/// Denominator of the share of a processor that repeated listings may use.
+/// Ratio of the interval between listings to the processor time of a listing.
 const SHARE: u32 = 500;
-/// Cost of a listing up to which the daemon lists rules at the usual interval.
+/// Processor time of a listing below which the daemon keeps the usual interval between listings.
 const CHEAP: Duration = Duration::from_millis(75);
-/// The maximum interval between listings, regardless of their cost.
+/// The maximum interval between listings of the rules, regardless of their cost.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// Time for which the daemon assumes that rules are unchanged if no notification arrives.
+/// Time for which the daemon assumes that the rules are unchanged if the kernel sends no notification.
 const UNCHANGED: Duration = Duration::from_secs(60);
-/// Divisor of the interval between comparisons after a notification about flannel's own rules.
+/// Factor by which the daemon shortens the interval between comparisons after a notification about flannel's own rules.
 const NOTICED: u32 = 20;
-/// Divisor of the interval between comparisons after lost notifications.
+/// Factor by which the daemon shortens the interval between comparisons after the kernel dropped notifications.
 const LOST: u32 = 2;
-/// Denominator of the share of a processor that failing attempts may use.
+/// Ratio of the interval between failed attempts to the processor time of an attempt.
 const RETRIED: u32 = 20;
-/// Maximum interval between failing attempts, because the rules may be missing.
+/// Maximum interval after a failed attempt to apply rules, which may be missing until the next attempt.
 const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The cost of a listing: the processor time of its programs, and of this process meanwhile. On a busy
-/// machine, processor time is far less than elapsed time.
+/// The cost of a listing of rules: the processor time of this process and its child processes during the listing. On
+/// a busy machine, processor time is far less than elapsed time.
 pub struct Cost {
     began: Instant,
     spent: Duration,
 }
 
 impl Cost {
-    /// Begins to measure the cost of a listing.
+    /// Starts the measurement of a listing's cost.
     pub fn begin() -> Self {
         Self {
             began: Instant::now(),
@@ -39,7 +39,7 @@ impl Cost {
         }
     }
 
-    /// Returns the cost of the listing up to now.
+    /// Returns the processor time since the start of the measurement, at most the elapsed time.
     pub fn so_far(&self) -> Duration {
         processor_time()
             .saturating_sub(self.spent)
@@ -47,7 +47,7 @@ impl Cost {
     }
 }
 
-/// Returns the processor time of this process and of its ended children.
+/// Returns the processor time of this process and of its child processes that have ended.
 fn processor_time() -> Duration {
     let of = |time: TimeVal| {
         Duration::from_micros(
@@ -62,7 +62,7 @@ fn processor_time() -> Duration {
         .sum()
 }
 
-/// Returns the time until the next listing, after a listing with this cost.
+/// Returns the time until the next listing of the rules, from the cost of the last listing.
 pub fn interval(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP {
         usual
@@ -71,7 +71,7 @@ pub fn interval(usual: Duration, cost: Duration) -> Duration {
     }
 }
 
-/// Returns the time until the next attempt, after a failed attempt with this cost.
+/// Returns the time until the next attempt to apply rules, from the cost of the failed attempt.
 pub fn retry(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP {
         usual
@@ -81,7 +81,7 @@ pub fn retry(usual: Duration, cost: Duration) -> Duration {
 }
 
 /// Returns the minimum time between two comparisons of flannel's rules. `news` contains the kernel's notifications since the last comparison.
-/// `announces` is true if the kernel sends notifications. `cost` is the cost of a comparison.
+/// `announces` is true if the kernel sends notifications. `cost` is the processor time of a comparison.
 pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
     match (news, announces) {
         // Others rarely change our chains, so a quick repair is worth the cost.

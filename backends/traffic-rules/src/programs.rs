@@ -1,4 +1,4 @@
-//! Finds the programs that apply traffic rules, chooses a variant, and runs the programs with a deadline.
+//! Finds the iptables programs, chooses the variant nft or legacy, and runs iptables and nft with a deadline.
 
 pub use super::error::ProgramError;
 use super::iptables_text::{others, remains};
@@ -16,24 +16,26 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
 
-/// The deadline of a program, which is longer than any program should take. The programs themselves wait up to 5 s for the xtables lock (`-w 5`).
+/// The deadline of one call of iptables or nft, longer than the call should take. iptables-restore waits up to 5 s for the xtables lock (`-w 5`).
 const DEADLINE: Duration = Duration::from_secs(12);
-/// The number of deadlines that may pass while a program works. On a busy machine, a listing of the rules of thousands of Services takes a long time.
+/// Maximum number of deadlines for one program, if the program still uses processor time. On a busy machine, listing
+/// the rules of thousands of Services takes a long time.
 const DEADLINES: u32 = 5;
-/// The minimum processor time that a program uses before each deadline if the program makes progress.
+/// The minimum processor time that a program must use between two deadlines, so that the daemon extends the deadline.
 const WORK: Duration = Duration::from_millis(50);
 
-/// Mutex of the programs: both families share the xtables lock, so only one process of this daemon waits for that lock at a time.
+/// Mutex for calls of legacy iptables-restore and ip6tables-restore, which share the xtables lock. Only one child
+/// process of this daemon waits for the xtables lock at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
 
-/// The programs of one family and variant.
+/// The programs of one IP family and one variant of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iptables {
-    /// The program that prints the rules.
+    /// The path of the program that prints the rules, such as iptables-save.
     pub save: PathBuf,
-    /// The program that replaces rules, one commit for each table.
+    /// The path of the program that replaces rules, such as iptables-restore. This program commits each table separately.
     pub restore: PathBuf,
-    /// The variant that the programs use.
+    /// The variant of iptables to which both programs belong.
     pub variant: Variant,
 }
 
@@ -46,10 +48,10 @@ impl Iptables {
         }
     }
 
-    /// Returns the installed variants. The flag marks the variant that the command `iptables` (`ip6tables`) runs on this host.
+    /// Returns the installed variants of iptables. The flag marks the variant that the command `iptables` (`ip6tables`) runs on this host.
     ///
     /// # Errors
-    /// Returns an error if no variant is installed, or if the system cannot run the programs.
+    /// Returns an error if no variant of iptables is installed, or if the system cannot run the programs.
     pub async fn installed(family: Family) -> Result<Vec<(Self, bool)>, ProgramError> {
         let name = family.pick("iptables", "ip6tables");
         let usual = async |command: &str| match run(
@@ -88,13 +90,13 @@ impl Iptables {
         }
     }
 
-    /// Returns the command that an operator types.
+    /// Returns the path of the `iptables` command of this variant, for messages.
     pub fn command(&self) -> String {
         let save = self.save.to_string_lossy();
         save.strip_suffix("-save").unwrap_or(&save).to_owned()
     }
 
-    /// Returns the name for log lines.
+    /// Returns the command's name and the variant, for log lines.
     pub fn name(&self, family: Family) -> String {
         format!(
             "{} ({})",
@@ -103,7 +105,7 @@ impl Iptables {
         )
     }
 
-    /// Lists all rules of the family, with packet counts.
+    /// Returns the output of iptables-save for all tables of the family, with packet counts.
     ///
     /// # Errors
     /// Returns an error if the program is missing, times out, or exits with an error.
@@ -111,8 +113,9 @@ impl Iptables {
         run(&self.save, &["-c"], None).await
     }
 
-    /// Lists the rules of these tables, with packet counts. Most rules are in `nat` if the cluster has many
-    /// Services. The legacy variant lists all tables, because naming a table creates it.
+    /// Returns the output of iptables-save for the given tables, with packet counts. In a cluster with many
+    /// Services, most rules are in the table `nat`. The legacy variant lists all tables, because legacy iptables-save
+    /// creates a table that its arguments name.
     ///
     /// # Errors
     /// Returns an error if the program is missing, times out, or exits with an error.
@@ -127,7 +130,7 @@ impl Iptables {
         Ok(all)
     }
 
-    /// Passes rules to the program.
+    /// Passes rules to iptables-restore, which keeps all other chains.
     ///
     /// # Errors
     /// Returns an error if the program is missing, times out, or exits with an error.
@@ -135,10 +138,10 @@ impl Iptables {
         self.restore(&["--noflush", "-w", "5"], payload).await
     }
 
-    /// Tests whether masqueraded connections can use random ports. Writes no rules.
+    /// Tests whether iptables and the kernel support random ports for masqueraded connections. Writes no rules.
     ///
     /// # Errors
-    /// Returns an error if the program is missing or refuses the rules.
+    /// Returns an error if iptables-restore is missing, times out, or refuses the rules.
     pub async fn probe(&self) -> Result<(), ProgramError> {
         let payload =
             "*nat\n:FLANNEL-PROBE - [0:0]\n-A FLANNEL-PROBE -j MASQUERADE --random-fully\nCOMMIT\n";
@@ -156,18 +159,18 @@ impl Iptables {
     }
 }
 
-/// The chosen variant, the reason, and a warning.
+/// The chosen variant of iptables, the reason for the choice, and a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// The variant's index among the candidates.
+    /// The index of the chosen variant among the candidates.
     pub index: usize,
-    /// The reason for the choice.
+    /// The reason why the function chose this variant.
     pub why: &'static str,
-    /// A warning if both variants hold rules of other programs.
+    /// A warning if other programs have rules in both variants of iptables.
     pub warning: Option<String>,
 }
 
-/// Picks a variant. Each candidate has its `iptables-save` output and a flag that marks the system default.
+/// Picks a variant. Each candidate consists of a variant, the output of its `iptables-save`, and whether the variant is the system default.
 pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     let score = |(_, saved, system): &(Variant, &str, bool)| {
         let (chains, _) = others(saved);
@@ -225,7 +228,7 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     })
 }
 
-/// Returns the legacy tables that exist in the kernel, even if no installed program can read them.
+/// Returns the names of the legacy iptables tables in the kernel, even if no installed program can list these tables.
 pub(crate) fn legacy_tables(family: Family) -> Vec<String> {
     let file = family.pick(
         "/proc/thread-self/net/ip_tables_names",
@@ -248,17 +251,17 @@ pub async fn nft(script: &str) -> Result<(), ProgramError> {
         .map(|_| ())
 }
 
-/// Tests whether nft and the kernel accept a script. Writes no rules.
+/// Tests whether nft and the kernel accept an nft script. Writes no rules.
 ///
 /// # Errors
-/// Returns an error if nft is missing or refuses the script.
+/// Returns an error if nft is missing, times out, or refuses the script.
 pub(crate) async fn nft_check(script: &str) -> Result<(), ProgramError> {
     run(Path::new("nft"), &["--check", "-f", "-"], Some(script))
         .await
         .map(|_| ())
 }
 
-/// Lists a table with nft. Returns `None` if the table does not exist.
+/// Returns the JSON listing of an nftables table, or `None` if the table does not exist.
 ///
 /// # Errors
 /// Returns an error if nft is missing, fails, or prints no valid JSON.
@@ -283,7 +286,7 @@ pub async fn nft_table(
     }
 }
 
-/// Runs a program without a shell and with a deadline, and returns its output.
+/// Runs a program without a shell and with a deadline, and returns the program's standard output.
 ///
 /// # Errors
 /// Returns an error if the program is missing, times out, or exits with an error.
@@ -365,7 +368,7 @@ async fn run_within(
     }
 }
 
-/// Returns the processor time of a running process.
+/// Returns the processor time that a running process has used.
 fn processor_time(pid: u32) -> Duration {
     let clock = i32::try_from(pid)
         .ok()

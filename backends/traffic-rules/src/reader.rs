@@ -1,8 +1,8 @@
-//! Reads the rules of all programs on this host, and follows a packet through these rules.
+//! Reads the iptables and nftables rules of all programs on this host, and follows a packet through the rules.
 //!
-//! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] determines the fate of a [`packet`]:
-//! the host accepts it, the host drops it, or the fate is unknown. The reader keeps conditions that it does
-//! not understand as unknown, and never bases a decision on them.
+//! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] determines the result for a [`packet`]: the host
+//! accepts the packet, the host drops the packet, or the result is unknown. The reader records a condition that it does not
+//! understand as unknown, and never bases a decision on this condition.
 
 pub mod fits;
 pub mod iptables;

@@ -1,5 +1,5 @@
-//! Traffic rules as data: which packets the kernel masquerades and which packets it accepts. The functions
-//! are pure, and the rules are the same for iptables and nftables.
+//! Traffic rules as data: the rules define which packets the kernel masquerades, accepts or drops. The functions of
+//! this module are pure, and the rules are the same for iptables and nftables.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner};
 use ipnet::IpNet;
@@ -7,89 +7,90 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::{Encapsulation, Family};
 
-/// The operator's options for the rules.
+/// The operator's options for the traffic rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOptions {
     /// `--ip-masq`: whether the kernel masquerades traffic that leaves the pod network.
     pub masquerade: bool,
     /// Whether masqueraded connections use random ports (off with `--ip-masq-fully-random-disable`).
     pub fully_random: bool,
-    /// Whether the kernel also masquerades traffic from outside to pods of other nodes, so that replies return through this node.
+    /// Whether the kernel also masquerades traffic from outside the pod network to pods of other nodes, so that replies return through this node.
     pub masquerade_inbound: bool,
-    /// Destinations for which packets from pods keep the pod's source address.
+    /// Destination networks to which packets from pods keep the pod's source address.
     pub non_masquerade: Vec<IpNet>,
     /// `--iptables-forward-rules`: whether the rules accept forwarded traffic of the pod network.
     pub forward: bool,
-    /// Whether the jump to the forward rules is at the head of the chain, before rules that may reject packets.
+    /// Whether the jump to flannel's forward rules is the first rule of the FORWARD chain, before rules that may reject packets.
     pub forward_insert: bool,
-    /// The options of the guard of the encapsulation port.
+    /// The options of the rules that guard the encapsulation port.
     pub guard: GuardOptions,
 }
 
-/// The options for the encapsulation port. By default, no guard exists.
+/// The options of the rules that guard the encapsulation port. By default, no guard rules exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardOptions {
-    /// `--encap-notrack`: whether the kernel excludes encapsulated packets from tracking.
+    /// `--encap-notrack`: whether the kernel excludes encapsulated packets from connection tracking.
     pub notrack: bool,
-    /// `--encap-peers`: treatment of encapsulated packets from unknown senders.
+    /// `--encap-peers`: whether the rules accept, count or drop encapsulated packets from unknown senders.
     pub unknown_senders: UnknownSenders,
-    /// `--encap-bar-pods`: whether the rules prevent pods from sending to the port.
+    /// `--encap-bar-pods`: whether the rules drop packets from pods to the encapsulation port.
     pub bar_pods: bool,
 }
 
 impl GuardOptions {
-    /// Returns whether any option is set.
+    /// Returns whether at least one option of the guard is set.
     pub fn is_some(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// Treatment of encapsulated packets that do not come from a peer.
+/// The action on encapsulated packets from senders that are not peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownSenders {
-    /// Accept their packets.
+    /// Accepts encapsulated packets from unknown senders and does not count them.
     #[default]
     Off,
-    /// Counts and accepts the packets.
+    /// Counts and accepts encapsulated packets from unknown senders.
     Count,
-    /// Counts and drops the packets.
+    /// Counts and drops encapsulated packets from unknown senders.
     Drop,
 }
 
-/// The rules of one family.
+/// The traffic rules of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
     /// The address family.
     pub family: Family,
-    /// The rules for packets that leave this host (chain FLANNEL-POSTRTG, postrtg). The field is `None` if the chain should not exist.
+    /// The rules for packets that leave this host (chain FLANNEL-POSTRTG in iptables, postrtg in nftables). The field is `None` if the chain should not exist.
     pub masquerade: Option<Vec<Rule>>,
-    /// The rules for forwarded packets (chain FLANNEL-FWD, forward). The field is `None` if the chain should not exist.
+    /// The rules for forwarded packets (chain FLANNEL-FWD in iptables, forward in nftables). The field is `None` if the chain should not exist.
     pub forward: Option<Vec<Rule>>,
-    /// Whether the jump to the forward rules is the first rule.
+    /// Whether the jump to flannel's forward rules is the first rule of the FORWARD chain.
     pub forward_insert: bool,
-    /// The rules for packets of the encapsulation port, which apply before all other rules.
+    /// The rules that guard the encapsulation port. These rules apply before all other rules.
     pub encap: Option<Encap>,
-    /// The guard slot that this daemon holds. A host with one daemon uses slot 0.
+    /// The number in the names of this daemon's chains for the encapsulation port. A host with one daemon uses 0.
     pub guard_slot: u16,
-    /// The rules that other daemons keep in the same chains.
+    /// The networks and guards of other daemons, whose rules in the shared chains stay.
     pub others: OtherDaemons,
 }
 
-/// The rules for encapsulated packets of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only encapsulated packets reach the guard's rules.
+/// The rules for encapsulated packets of one IP family (chain FLANNEL-ENCAP in iptables, encap-in and encap-out in
+/// nftables). These rules match only encapsulated packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
-    /// The encapsulation by which the rules recognise the packets.
+    /// The encapsulation by which the rules recognise encapsulated packets: UDP ports or an IP protocol.
     pub encapsulation: Encapsulation,
-    /// The rules for incoming packets, from the network or from pods.
+    /// The rules for encapsulated packets that arrive from other hosts or from this node's pods.
     pub incoming: Vec<Rule>,
-    /// The rules for packets that this host sends.
+    /// The rules for encapsulated packets that this host sends.
     pub outgoing: Vec<Rule>,
-    /// The known senders. Senders outside this set match [`Match::UnknownSender`]. The field is `None` if no rule uses the peers.
+    /// The known senders. Senders outside this set match [`Match::UnknownSender`]. The set is `None` if no rule depends on the senders.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 
 impl Ruleset {
-    /// Returns the ruleset of a family without rules.
+    /// Creates a ruleset of an IP family without rules.
     pub fn empty(family: Family) -> Self {
         Self {
             family,
@@ -102,19 +103,19 @@ impl Ruleset {
         }
     }
 
-    /// Returns whether the set contains no rules.
+    /// Returns whether the ruleset contains no chains.
     pub fn is_empty(&self) -> bool {
         self.masquerade.is_none() && self.forward.is_none() && self.encap.is_none()
     }
 
-    /// Returns whether a rule counts packets from unknown senders.
+    /// Returns whether a rule counts encapsulated packets from unknown senders.
     pub fn counts_unknown_senders(&self) -> bool {
         self.encap
             .as_ref()
             .is_some_and(|encap| encap.peers.is_some())
     }
 
-    /// Returns the same rules without random ports, for kernels and programs that do not support random ports.
+    /// Returns a copy of the rules in which masquerade rules do not use random ports, for kernels and programs without support for random ports.
     pub(crate) fn without_random_ports(&self) -> Self {
         let mut plain = self.clone();
         for rule in plain.masquerade.iter_mut().flatten() {
@@ -126,22 +127,22 @@ impl Ruleset {
     }
 }
 
-/// A rule of a chain: its conditions and its verdict.
+/// A rule of a chain: the conditions and the verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The conditions, all of which must hold.
+    /// The conditions that a packet must all fulfil.
     pub matches: Vec<Match>,
     /// The action on packets that fulfil all conditions.
     pub verdict: Verdict,
 }
 
 impl Rule {
-    /// Returns whether this is the rule at the head of the chain, which all daemons share. The rule exempts packets that kube-proxy masquerades.
+    /// Returns whether the rule is the first rule of the masquerade chain, which all daemons share. The first rule exempts packets that kube-proxy masquerades.
     pub(crate) fn is_head(&self) -> bool {
         *self == head()
     }
 
-    /// Returns the owner of the rule.
+    /// Returns the daemon that owns the rule.
     pub fn owner(&self, others: &OtherDaemons) -> Owner {
         let (source, destination) = self.named();
         if self.is_head() {
@@ -151,7 +152,7 @@ impl Rule {
         }
     }
 
-    /// Returns the network to which the rule belongs.
+    /// Returns the pod network to which the rule belongs, or `None` if the rule matches no network.
     pub fn network(&self, others: &OtherDaemons) -> Option<IpNet> {
         let (source, destination) = self.named();
         others.network(source, destination)
@@ -178,7 +179,7 @@ impl Rule {
     }
 }
 
-/// Returns the rule at the head of the masquerade chain.
+/// Returns the first rule of the masquerade chain, which exempts packets that kube-proxy masquerades.
 pub fn head() -> Rule {
     rule([Match::Mark(KUBE_MARK)], Verdict::Return)
 }
@@ -186,41 +187,41 @@ pub fn head() -> Rule {
 /// A condition on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// Mark in which all these bits are set.
+    /// Packet mark in which all given bits are set.
     Mark(u32),
-    /// Source in the network, or outside the network if the flag is false.
+    /// Source address in the network, or outside the network if the flag is false.
     Source(bool, IpNet),
-    /// Destination in the network, or outside the network if the flag is false.
+    /// Destination address in the network, or outside the network if the flag is false.
     Destination(bool, IpNet),
-    /// Source that is an address of this host.
+    /// Source address that belongs to this host.
     LocalSource,
-    /// Destination that is an address of this host.
+    /// Destination address that belongs to this host.
     LocalDestination,
-    /// Source that is not a peer.
+    /// Source address that is not in the set of peers.
     UnknownSender,
 }
 
-/// The action of a rule.
+/// The action of a rule on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Skips the rest of the chain.
+    /// Skips the remaining rules of the chain.
     Return,
     /// Accept the packet.
     Accept,
     /// Masquerades the packet, with random ports if the flag is true.
     Masquerade(bool),
-    /// Excludes the packet from tracking, and continues with the next rule.
+    /// Excludes the packet from connection tracking, and continues with the next rule.
     Notrack,
     /// Drop the packet.
     Drop,
-    /// Counts the packet, and continues with the next rule.
+    /// Counts the packet as a packet from an unknown sender, and continues with the next rule.
     Count,
 }
 
-/// kube-proxy's mark on packets that it masquerades itself.
+/// The mark that kube-proxy sets on packets that kube-proxy masquerades.
 const KUBE_MARK: u32 = 0x4000;
 
-/// Returns the rules of one family, for the whole network and this node's subnet.
+/// Returns the masquerade and forward rules of one IP family, for the whole pod network and this node's subnet.
 pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let family = Family::from(network);
     Ruleset {
@@ -239,21 +240,21 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     }
 }
 
-/// The endpoints of the tunnels of one family.
+/// The addresses on both ends of the tunnels of one IP family.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
-    /// The encapsulation by which the guard recognises packets.
+    /// The encapsulation by which the guard recognises encapsulated packets.
     pub encapsulation: Encapsulation,
-    /// The pods' network and this node's subnet. The field is `None` if the cluster has no pods of this family.
+    /// The pod network and this node's subnet, or `None` if the cluster has no pods of this IP family.
     pub pods: Option<(IpNet, IpNet)>,
     /// This host's addresses on the node network.
     pub hosts: &'a BTreeSet<IpAddr>,
-    /// The other nodes' addresses.
+    /// The addresses of the other nodes on the node network.
     pub peers: &'a BTreeSet<IpAddr>,
 }
 
-/// Returns the rules that guard the tunnels. Ignores addresses of the other family. Returns `None` if no option is
-/// set, or if the family does not use the encapsulation.
+/// Returns the rules that guard the encapsulation port. Ignores addresses of the other IP family. Returns `None` if
+/// no option is set, or if the IP family does not use the encapsulation.
 pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
     if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
         return None;

@@ -41,7 +41,7 @@ fn saved(section: &str) -> String {
     out
 }
 
-/// A minimal iptables-restore --noflush that works on the text of iptables-save.
+/// Applies a payload to the output of iptables-save, as `iptables-restore --noflush` applies it to the kernel.
 fn restored(saved: &str, payload: &str) -> String {
     let mut tables: Vec<(String, Vec<String>, Vec<String>)> = Vec::new();
     let mut at = 0;
@@ -125,7 +125,7 @@ fn restored(saved: &str, payload: &str) -> String {
 
 const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
 
-/// Our rules match the captures of Go flannel's rules, and flanneld writes nothing if the rules are already in place.
+/// flanneld writes the rules that Go flannel wrote in recorded runs, and writes nothing if these rules are already in place.
 #[test]
 fn golden_rules() {
     for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
@@ -226,7 +226,7 @@ fn insertion_moves_the_jump_to_the_front() {
     assert_eq!(payload(&rules(), &with_reject), None);
 }
 
-/// Go flannel v0.17 to v0.19 wrote its rules directly into the built-in chains.
+/// flanneld removes rules that Go flannel v0.17 to v0.19 wrote directly into the built-in chains.
 #[test]
 fn rules_of_old_versions_are_removed() {
     let old = EMPTY.replace(
@@ -247,7 +247,7 @@ fn rules_of_old_versions_are_removed() {
     assert_eq!(payload(&nothing, &gone), None);
 }
 
-/// Adds all guard rules for port 8472.
+/// Adds all guard rules for UDP port 8472 to a ruleset.
 fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
     let (network, own) = rules.family.pick(
         ("10.5.0.0/16", "10.5.1.0/24"),
@@ -333,7 +333,7 @@ fn the_encapsulation_port_is_guarded() {
     assert_eq!(guard(Family::V4, port, GuardOptions::default()), None);
 }
 
-/// If the node network lies inside the pod network, flanneld does not mistake nodes for pods.
+/// If the node network lies inside the pod network, the guard rules do not treat nodes as pods.
 #[test]
 fn nodes_inside_the_pod_network_are_not_pods() {
     let hosts = ["10.5.200.1".parse().unwrap()].into();
@@ -436,7 +436,7 @@ fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-    /// After any damage, one restore sets the desired rules and keeps foreign rules, and a second pass writes nothing.
+    /// After any damage, one call of iptables-restore sets the desired rules and keeps rules of other programs. A second pass writes nothing.
     #[test]
     fn one_restore_repairs_any_damage(damage in damage(), masquerade: bool, forward: bool, insert: bool, before in 0usize..3, after in 0usize..3, more: bool) {
         let guards = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop];
@@ -469,8 +469,8 @@ proptest! {
     }
 }
 
-/// Returns all listings that differ from this listing in one place. Each listing lacks a rule, chain or set,
-/// repeats a rule, or changes one word or number of an expression or chain.
+/// Returns all listings that differ from this listing in one detail. Each result lacks a rule, chain or set, repeats
+/// a rule, or changes one word or number of an expression or chain.
 fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
         match value {
@@ -540,7 +540,7 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     out
 }
 
-/// flanneld recognises the output of the real nft for our script, and detects every change of this output.
+/// flanneld recognises its own rules in the output of the real nft, and detects every change of this output.
 #[test]
 fn nft_output_is_recognised() {
     for (network, own) in [
@@ -596,7 +596,7 @@ fn nft_output_is_recognised() {
     }
 }
 
-/// flanneld recognises our payload in the output of both variants of iptables, so it writes the payload only once.
+/// flanneld recognises its own rules in the output of both variants of iptables, so flanneld writes these rules only once.
 #[test]
 fn iptables_output_is_recognised() {
     for family in Family::ALL {
@@ -651,7 +651,7 @@ fn iptables_output_is_recognised() {
     }
 }
 
-/// Returns rules of a family: none, plain rules, and rules with guards of several kinds and peers.
+/// Returns rulesets of an IP family: without rules, without a guard, and with guards that differ in their options and peers.
 fn nft_states(family: Family) -> [Ruleset; 6] {
     let plain = || {
         family.pick(
@@ -762,7 +762,7 @@ fn nft_script_changes_only_the_set_when_peers_differ() {
     }
 }
 
-/// nft removes the rules that iptables-nft wrote and keeps the rules of other programs.
+/// The transaction for nft removes flannel's rules that iptables-nft wrote, and keeps the rules of other programs.
 #[test]
 fn nft_removes_the_iptables_set() {
     let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), EMPTY).unwrap();
@@ -801,8 +801,8 @@ fn nft_removes_the_iptables_set() {
     );
 }
 
-/// A dry run finds all rules of Go flannel and flannel-rs in nftables and in both variants of iptables. A
-/// real run removes the same rules and keeps all other rules.
+/// A dry run of the cleanup finds all rules of Go flannel and flannel-rs in nftables and in both variants of
+/// iptables. A real run of the cleanup removes all of these rules and keeps all other rules.
 #[test]
 fn everything_of_ours_is_cleared() {
     let work = || {
@@ -853,7 +853,7 @@ fn everything_of_ours_is_cleared() {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
-/// flanneld recognises guards for several ports, or for a protocol without ports, in the output of several distributions' programs.
+/// flanneld recognises guard rules for several UDP ports, or for IP protocol 4, in the output of several distributions' programs.
 #[test]
 fn other_encapsulations_than_one_port_are_guarded() {
     let rules = |family: Family, encapsulation: Encapsulation| {
@@ -933,7 +933,7 @@ fn other_encapsulations_than_one_port_are_guarded() {
     assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
 }
 
-/// Returns the IPv4 rules of one of two daemons that share a host.
+/// Returns the IPv4 rules of daemon 0 or 1; both daemons run on one host.
 fn daemon_rules(
     number: usize,
     options: &RuleOptions,
@@ -979,7 +979,7 @@ fn daemon_rules(
     }
 }
 
-/// Returns the lines of a network and of its guard; a line belongs to the first network that it matches.
+/// Returns the rules of one daemon's network and guard, from the output of iptables-save. A rule belongs to the first network in its text.
 fn lines_of(saved: &str, number: usize) -> Vec<&str> {
     let guard = if number == 0 {
         "FLANNEL-ENCAP"
@@ -1003,8 +1003,8 @@ fn lines_of(saved: &str, number: usize) -> Vec<&str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// Two daemons for two networks never change each other's rules, in any order and after any damage. Both
-    /// daemons reach their desired rules and then write nothing. The removal of one daemon's rules leaves the
+    /// Two daemons for two networks never change each other's rules, whichever daemon runs first and after any damage to the rules. Both daemons
+    /// establish their desired rules and then write nothing. The removal of one daemon's rules leaves the
     /// other daemon's rules in place.
     #[test]
     fn two_daemons_share_the_chains(
@@ -1063,7 +1063,7 @@ proptest! {
     }
 }
 
-/// Changes of the table by other programs while two daemons use it.
+/// Changes that other programs make to the table while two daemons use the table.
 const NFT_DAMAGE: [&str; 8] = [
     "",
     "flush chain ip flannel-ipv4 postrtg",
@@ -1075,7 +1075,7 @@ const NFT_DAMAGE: [&str; 8] = [
     "add chain ip flannel-ipv4 theirs",
 ];
 
-/// An nftables table in a network namespace, stored as the scripts that created the table.
+/// An nftables table, stored as the nft scripts that create the table in an empty network namespace.
 struct SharedTable(String);
 
 impl SharedTable {
@@ -1083,7 +1083,7 @@ impl SharedTable {
         in_namespace(&self.0, Family::V4)
     }
 
-    /// Corrects the rules of one daemon. Returns the resulting table.
+    /// Corrects the rules of one daemon in the table. Returns the listing of the corrected table.
     fn sync(&mut self, rules: &Ruleset) -> Option<serde_json::Value> {
         let listing = self.listing();
         if !nftables_text::holds(rules, listing.as_ref()) {
@@ -1094,7 +1094,7 @@ impl SharedTable {
     }
 }
 
-/// Syncs both daemons after damage. Returns the table with the rules of both daemons.
+/// Damages the table of two daemons, then lets both daemons correct their rules. Returns the corrected table.
 fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     let both_hold = |listing: Option<&serde_json::Value>| {
         nftables_text::holds(a, listing) && nftables_text::holds(b, listing)
@@ -1122,7 +1122,7 @@ fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     table
 }
 
-/// Removes the rules of one daemon and keeps all rules of the other daemon. The last daemon removes the table.
+/// Removes the rules of daemon `a` and checks that the rules of daemon `b` stay. The removal of the last daemon's rules deletes the table.
 fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &str) {
     let gone = Ruleset {
         others: a.others.clone(),
@@ -1156,7 +1156,7 @@ fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &
     );
 }
 
-/// Two daemons share a table of the real nft in both orders and after damage, and the last daemon removes the table.
+/// Two daemons share a table of the real nft, whichever daemon starts first and after damage. The last daemon removes the table.
 #[test]
 fn two_daemons_share_the_nftables_table() {
     let guarded = [true, true];
@@ -1176,7 +1176,7 @@ fn two_daemons_share_the_nftables_table() {
     }
 }
 
-/// Applies a script to an empty network namespace and lists the table.
+/// Applies an nft script in an empty network namespace and returns the listing of flannel's table.
 fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
     let (layer, name) = nftables_text::table(family);
     let mut child = std::process::Command::new("unshare")

@@ -1,11 +1,11 @@
-//! The variants of iptables.
+//! Variants of iptables, by the kernel interface that they use.
 
-/// The two variants of iptables.
+/// A variant of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {
-    /// Based on nf_tables.
+    /// iptables-nft, which writes its rules to nf_tables.
     Nft,
-    /// iptables on the legacy tables.
+    /// iptables-legacy, which writes its rules to the kernel's x_tables.
     Legacy,
 }
 

@@ -1,10 +1,10 @@
-//! Classifies messages of iptables and nft in the C locale. The exit codes of iptables and nft do not distinguish the failures.
+//! Classifies failures of iptables and nft by their error messages in the C locale, because their exit codes do not distinguish the causes.
 
 use crate::error::ProgramError;
 use crate::variant::Variant;
 use std::process::ExitStatus;
 
-/// Returns the reason why a program failed, from its output.
+/// Returns the reason why iptables or nft failed, from the error output.
 pub(crate) fn failure(
     program: &str,
     command: String,
@@ -31,7 +31,7 @@ pub(crate) fn failure(
     }
 }
 
-/// Returns the variant of iptables, from the output of `--version`.
+/// Returns the variant of iptables, from the output of `iptables --version`.
 pub(crate) fn variant(version: &str) -> Variant {
     if version.contains("nf_tables") {
         Variant::Nft

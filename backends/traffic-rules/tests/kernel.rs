@@ -1,7 +1,7 @@
-//! Compares the reader of rules with the kernel. The test sends packets through random rules of iptables
-//! (both variants) and nft, and compares the outcome of each packet with the prediction of `Walk`.
+//! Tests that the kernel passes and drops packets as `Walk` predicts. The test sends packets through random rules of
+//! iptables (both variants) and nft, and compares the outcome of each packet with the prediction of `Walk`.
 //!
-//! `RULES_SEED=7` begins with another seed, and `RULES_SETS=3000` tests more sets.
+//! The environment variable `RULES_SEED` sets the first random seed, and `RULES_SETS` sets the number of rule sets.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use traffic_rules::reader::{Fate, Walk};
 
 /// The number of rule sets in one run.
 const SETS: u64 = 48;
-/// The number of sets whose connections the test establishes at once.
+/// The number of rule sets for which the test establishes all connections at once.
 const BATCH: usize = 48;
 
 fn variable(name: &str, otherwise: u64) -> u64 {

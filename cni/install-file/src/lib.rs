@@ -1,4 +1,4 @@
-//! Installs files on the host. The installer replaces running programs, and readers never see a partial file.
+//! Installs files, such as CNI plugins, on the host. Replaces the files of running programs, and other processes never read a partial file.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -6,43 +6,43 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of names that the installer tries for the temporary file, more than the number of concurrent installers.
+/// Maximum number of names that the installer tries for the temporary file, more than the expected number of concurrent installers.
 const ATTEMPTS: u32 = 100;
 
-/// The error of [`install`].
+/// The error that [`install`] returns.
 #[derive(Debug)]
 pub struct InstallError {
-    /// The destination path of the installation.
+    /// The path at which the installer should have installed the file.
     pub destination: PathBuf,
-    /// The step that failed, with its cause.
+    /// The failed operation, with its cause.
     pub failure: Failure,
 }
 
-/// The step of an installation that failed.
+/// The operation of an installation that failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The source is unreadable.
+    /// The installer cannot read the source file.
     Read {
-        /// The path of the source.
+        /// The path of the source file.
         source: PathBuf,
-        /// The error of the system call.
+        /// The error that the system call returned.
         cause: io::Error,
     },
-    /// Source that is not a regular file.
+    /// The source is not a regular file.
     NotRegular {
-        /// The path of the source.
+        /// The path of the source file.
         source: PathBuf,
     },
-    /// Destination that is not the path of a file.
+    /// The destination is not the path of a file.
     NotAFile,
-    /// Lack of an unused name for the temporary file.
+    /// All names for the temporary file are in use.
     NoNameFree {
-        /// The common prefix of the names.
+        /// The common prefix of the temporary file's possible names.
         prefix: String,
     },
-    /// Failed creation of a temporary file.
+    /// The installer cannot create a temporary file.
     Create(io::Error),
-    /// Failed write to the temporary file, or failed rename to the destination.
+    /// The installer cannot write the temporary file, or cannot rename it to the destination.
     Write {
         /// The path of the temporary file.
         temporary: PathBuf,
@@ -52,7 +52,7 @@ pub enum Failure {
 }
 
 impl InstallError {
-    /// Returns the error code, which is stable between releases.
+    /// Returns the error code, which does not change between releases.
     pub fn code(&self) -> &'static str {
         match self.failure {
             Failure::Read { .. } => "install-read",
@@ -121,11 +121,11 @@ impl std::error::Error for InstallError {
     }
 }
 
-/// Copies the content and mode of `source` to `destination`, through a temporary file in the same folder and a rename. Replaces a symbolic link
-/// at the destination instead of following it.
+/// Copies the content and mode of `source` to `destination`: writes a temporary file in the destination's folder,
+/// then renames this file. Replaces a symbolic link at the destination and does not follow the link.
 ///
 /// # Errors
-/// Returns an error if the source is unreadable, or if the write of the destination fails. After an error, the destination is unchanged.
+/// Returns an error if the installer cannot read the source or cannot write the destination. After an error, the destination is unchanged.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
     let failed = |failure| InstallError {
         destination: destination.to_owned(),
@@ -170,8 +170,8 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Creates an empty file in the destination's folder. No container runtime reads a file with a temporary name
-/// as a configuration. Reuses a file that a killed installer left.
+/// Creates an empty temporary file in the destination's folder. Container runtimes do not read a file with this
+/// temporary name as a configuration. Reuses a temporary file that a killed installer left.
 fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     let name = destination.file_name().ok_or(Failure::NotAFile)?;
     let name = name.to_string_lossy();
@@ -187,8 +187,8 @@ fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     })
 }
 
-/// Opens or creates the file at this path for exclusive use by this process. Returns `None` if another
-/// installer holds the file, or if the path is not a plain file.
+/// Opens or creates the file at this path and locks the file. Returns `None` if another installer holds the lock, or
+/// if the path is not a regular file with exactly one name.
 fn claim(path: &Path) -> io::Result<Option<File>> {
     let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => (file, true),

@@ -1,4 +1,4 @@
-//! The commands that flannel's containers need, in one static program. The name by which the program is called selects the command.
+//! Provides the commands that flannel's containers need, in one static program. The program's name or its first argument selects the command.
 //!
 //! Manifests call the commands `cp` and `install-conf`, which replace files by a rename. The cleanup manifest calls `rm` and `pause`.
 
@@ -13,10 +13,10 @@ use install_file::{InstallError, install};
 
 const USAGE: &str = "\
 usage: install-conf SOURCE DESTINATION    install a file
-       cp [-f] SOURCE DESTINATION         the same; a folder as the destination keeps the file's name
+       cp [-f] SOURCE DESTINATION         install a file; keep the file's name if DESTINATION is a folder
        rm [-f] FILE...                    remove files; missing files are ignored
-       pause                              wait to be stopped
-The first word is the name by which the program is called, or its first argument.";
+       pause                              wait until a signal ends the program
+The program's name or its first argument selects the command.";
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -45,7 +45,7 @@ fn complain(failure: &Failure) {
 enum Failure {
     /// Invalid command, or invalid number of operands.
     Usage,
-    /// The option is unknown.
+    /// Unknown option.
     Option(OsString),
     Install(InstallError),
     Remove {
@@ -83,7 +83,7 @@ fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// Returns the operands after `-f`. `-f` is the only option and has no effect, because a rename needs no force.
+/// Returns the operands after the option `-f`. Refuses other options. `-f` has no effect, because a rename always replaces the destination.
 fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     match operands {
         [option, rest @ ..] if option == "-f" || option == "--force" || option == "--" => Ok(rest),
@@ -94,7 +94,7 @@ fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     }
 }
 
-/// Returns the path to which `cp` copies: a path inside the destination if the destination is a folder.
+/// Returns the path at which `cp` installs the file: the destination, or a path inside the destination if the destination is a folder.
 fn into(source: &OsString, destination: &OsString) -> OsString {
     match Path::new(source).file_name() {
         Some(name) if Path::new(destination).is_dir() => Path::new(destination).join(name).into(),

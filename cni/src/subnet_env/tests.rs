@@ -1,4 +1,4 @@
-//! The grammar of subnet.env, and the errors of unusable files.
+//! Tests of the grammar of subnet.env, and of the errors for files that the plugin refuses.
 
 use super::*;
 use proptest::prelude::*;
@@ -117,7 +117,7 @@ proptest! {
     }
 }
 
-/// Lists the differences between the daemon's reader and the plugin's reader, for a file that the plugin accepts.
+/// Lists the keys for which the daemon's reader and the plugin's reader return different values. The list is empty if the plugin refuses the file.
 fn differences(text: &str) -> Vec<String> {
     let Ok(ours) = parse(text.as_bytes()) else {
         return Vec::new();
@@ -201,7 +201,7 @@ fn daemons_reader_agrees_where_both_read_a_file() {
     );
 }
 
-/// The plugin refuses or ignores the forms that only the daemon reads, as Go flannel's plugin does.
+/// The plugin refuses or ignores lines in forms that only the daemon's reader accepts, as Go flannel's plugin does.
 #[test]
 fn daemon_only_forms_are_not_values_here() {
     for (line, refused) in [

@@ -1,4 +1,4 @@
-//! ADD: saves the configuration before the delegate runs, so that DEL always finds it.
+//! Executes ADD. Saves the delegate's configuration before the delegate runs, so that DEL always finds the configuration.
 
 use super::shared::{Context, Netconf, failed, never_started, reading, undo};
 use crate::attachment_store::{self, AttachmentStore, Progress, Saved};
@@ -81,7 +81,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     }
 }
 
-/// Checks that an interface does not belong to another network. DEL could not remove the interface without the saved file of the other network.
+/// Checks that an interface does not belong to another network. ADD would overwrite the other network's saved configuration, which DEL needs to remove the interface.
 fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     match Netconf::read(&saved.text) {
         Some(old) if old.network() != call.conf.name => {
@@ -99,7 +99,7 @@ fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     }
 }
 
-/// Checks that the delegate printed a result.
+/// Checks that the delegate printed a JSON object as its result.
 fn result(printed: Vec<u8>) -> Result<Vec<u8>, Failure> {
     match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(result) if result.is_object() => Ok(printed),

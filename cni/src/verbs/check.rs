@@ -1,4 +1,4 @@
-//! CHECK: lets the delegate compare the interface with the result of ADD.
+//! Executes CHECK: the delegate compares the interface with the result of ADD.
 
 use super::shared::{Context, Netconf, failed, find};
 use crate::attachment_store::AttachmentStore;
@@ -49,10 +49,9 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     }
 }
 
-/// Reports whether an error is the false error that bridge plugins up to 1.1.1 always report. Bridge plugins
-/// up to 1.1.1 expect a route without a gateway, as in the configuration, although ADD added a gateway to the
-/// route. The gateway check is the last check of the bridge plugin, so ignoring the error of this check hides
-/// no other error.
+/// Reports whether an error is the false error that bridge plugins up to 1.1.1 always report for CHECK. These plugins
+/// expect a route without a gateway, as in the configuration, although ADD added a gateway to the route. The gateway
+/// check is the last check of the bridge plugin, so flannel hides no other error if it ignores this error.
 fn is_missed_gateway(error: &CniError, netconf: &Netconf) -> bool {
     let text = format!("{} {}", error.msg, error.details);
     let Some((_, rest)) = text.split_once("Expected Route {Dst:{IP:") else {

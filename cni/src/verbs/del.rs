@@ -1,4 +1,5 @@
-//! DEL: lets the delegate undo ADD, then removes the file. DEL succeeds without a file, so that the runtime can repeat DEL.
+//! Executes DEL: the delegate undoes ADD, then the plugin removes the saved configuration. DEL succeeds without a
+//! saved configuration, so that the runtime can repeat DEL.
 
 use super::shared::{Context, Netconf, failed, find, undo};
 use crate::attachment_store::{self, AttachmentStore};

@@ -1,4 +1,4 @@
-//! GC: undoes the attachments of this network that are no longer valid, as DEL does. The plugin then lets the delegate run its own GC.
+//! Executes GC: removes the attachments of this network that are no longer valid, as DEL does. The plugin then calls the delegate with GC.
 
 use super::shared::{Context, Netconf, failed, reading, undo};
 use crate::attachment::Attachment;
@@ -41,7 +41,7 @@ pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     }
 }
 
-/// Reports whether a file belongs to a valid attachment. A file without an interface in its name may belong to any interface.
+/// Reports whether a file of the store belongs to a valid attachment. A file without an interface in its name may belong to any interface of the container.
 fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
     let fits = |attachment: &Attachment| {
         entry
@@ -54,7 +54,7 @@ fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
         .any(|attachment| attachment.container == entry.container && fits(attachment))
 }
 
-/// Undoes an attachment and removes its file. Skips attachments of other networks.
+/// Calls the delegate with DEL for an attachment and removes the attachment's file. Skips attachments of other networks.
 fn collect(
     call: &Call,
     context: Context<'_>,
@@ -98,7 +98,7 @@ fn collect(
     forget()
 }
 
-/// Lets the delegate remove its resources for attachments that are no longer valid.
+/// Calls the delegate with GC, so that the delegate removes its resources for attachments that are no longer valid.
 fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid

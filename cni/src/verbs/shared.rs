@@ -1,4 +1,4 @@
-//! Functions that the verbs share: reading, building and finding configurations, and undoing ADD.
+//! Functions that several verbs use: they read, build and find the delegate's configuration, and undo ADD.
 
 use crate::attachment::Attachment;
 use crate::attachment_store::{self, AttachmentStore};
@@ -12,23 +12,23 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// The delegate's executor and the time limit of a call.
+/// The interface to the delegate, and the time limit for the wait for subnet.env.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// The executor of the delegate.
+    /// The interface through which the verbs call the delegate.
     pub delegate: &'a dyn Delegate,
     /// Maximum time for which ADD waits for subnet.env.
     pub patience: Duration,
 }
 
-/// A delegate's configuration, with the delegate's program from its `type`.
+/// A delegate's configuration, and the name of the delegate's program from the key `type`.
 pub(super) struct Netconf {
     pub(super) object: Map<String, Value>,
     pub(super) program: String,
 }
 
 impl Netconf {
-    /// Decodes a saved configuration. Returns `None` if the configuration is damaged.
+    /// Decodes a saved configuration. Returns `None` if the configuration is not a JSON object with a `type`.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         match serde_json::from_slice(text).ok()? {
             Value::Object(object) => Self::of(object),
@@ -41,7 +41,7 @@ impl Netconf {
         Some(Self { object, program })
     }
 
-    /// Builds the configuration for a call.
+    /// Builds the delegate's configuration for ADD or CHECK.
     pub(super) fn build(conf: &Conf, patience: Duration) -> Result<Self, CniError> {
         // Report an invalid configuration before waiting for subnet.env.
         conf.delegate()?;
@@ -50,8 +50,8 @@ impl Netconf {
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// Builds the configuration for DEL or GC. If subnet.env is missing, any subnet works, because delegates
-    /// find an attachment by network and container.
+    /// Builds the delegate's configuration for DEL or GC. Uses a placeholder subnet if subnet.env is unusable,
+    /// because delegates find an attachment by network and container.
     pub(super) fn build_to_undo(conf: &Conf) -> Result<Self, CniError> {
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, Duration::ZERO)
@@ -60,7 +60,7 @@ impl Netconf {
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// Returns the name of the network.
+    /// Returns the network's name in the configuration.
     pub(super) fn network(&self) -> &str {
         self.object
             .get("name")
@@ -69,15 +69,15 @@ impl Netconf {
     }
 }
 
-/// The saved configuration of an attachment, and the name of its file.
+/// The saved configuration of an attachment, and the name of the configuration's file.
 pub(super) struct Found {
     pub(super) name: String,
     pub(super) saved: attachment_store::Saved,
 }
 
-/// Finds the saved configuration of an attachment. Go flannel's plugin names the file after the container,
-/// for any interface. The plugin also uses Go flannel's file for an interface without its own file, if both
-/// belong to the same network.
+/// Finds the saved configuration of an attachment. Go flannel's plugin names the file only after the container, for
+/// any interface. If the interface has no file of its own, uses the file named after the container, if this file
+/// belongs to the call's network.
 pub(super) fn find(
     attachment_store: &AttachmentStore,
     conf: &Conf,
@@ -100,7 +100,7 @@ pub(super) fn find(
     Ok(saved.filter(ours).map(|saved| Found { name, saved }))
 }
 
-/// Calls the delegate with DEL to undo ADD.
+/// Calls the delegate with DEL, which undoes the delegate's ADD.
 pub(super) fn undo(
     context: Context<'_>,
     program: &str,

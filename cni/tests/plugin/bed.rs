@@ -1,4 +1,4 @@
-//! A test environment: a folder with a subnet.env, a data directory and a stub of the delegate, in which tests run the plugin.
+//! An environment in which tests run the plugin: a folder with a subnet.env, a data directory and a stub of the delegate.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Returns the plugin's command line, or the command line in `FLANNEL_TEST_CNI`, which may begin with another program such as an emulator.
+/// Returns the path of the plugin, or the command line in the environment variable `FLANNEL_TEST_CNI`, which may begin with an emulator.
 pub(crate) fn plugin() -> String {
     std::env::var("FLANNEL_TEST_CNI").unwrap_or_else(|_| env!("CARGO_BIN_EXE_flannel").to_owned())
 }
 
-/// A subnet.env as the daemon writes it.
+/// The text of a subnet.env that flanneld may write.
 pub(crate) const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
-/// The stub of the delegate. The stub records its calls and their input. For each attachment, the stub keeps a file
-/// in `held`, as bridge and host-local keep an interface and an address. Files control the stub: `fail-VERB`
-/// contains an error to report immediately, and `fail-late-VERB` contains an error to report after the work. `slow`
-/// contains the time in seconds that a call takes.
+/// A stub of the delegate. The stub records each call and the call's input. For each attachment, the stub keeps a
+/// file in `held`, as bridge and host-local keep an interface and an address. Files control the stub: `fail-VERB`
+/// contains an error that the stub prints immediately, and `fail-late-VERB` contains an error that the stub prints
+/// after its work. `slow` contains the duration of a call in seconds.
 const STUB: &str = r#"#!/bin/sh
 cd "$STUB" || exit 1
 echo "$CNI_COMMAND ${0##*/}" >> calls
@@ -38,14 +38,14 @@ fail "fail-late-$CNI_COMMAND"
 exit 0
 "#;
 
-/// The environment of one test.
+/// The temporary folder and the plugin of one test.
 pub(crate) struct Bed {
     folder: TempDir,
-    /// The plugin's command line.
+    /// The command line that runs the plugin.
     plugin: String,
 }
 
-/// The outcome of a call.
+/// The exit code and the output of a call of the plugin.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub exit: i32,
@@ -63,13 +63,13 @@ impl Answer {
         }
     }
 
-    /// Returns the error as JSON. Panics if the call succeeded.
+    /// Returns the JSON error that the plugin printed. Panics if the call succeeded.
     pub(crate) fn error(&self) -> Value {
         assert_eq!(self.exit, 1, "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|why| panic!("{why}: {self:?}"))
     }
 
-    /// Returns the error code, or 0 on success.
+    /// Returns the code of the CNI error, or 0 if the call succeeded.
     pub(crate) fn code(&self) -> u64 {
         if self.exit == 0 {
             0
@@ -78,7 +78,7 @@ impl Answer {
         }
     }
 
-    /// Panics unless the call succeeded without output on standard error.
+    /// Panics if the call failed or printed text on standard error.
     pub(crate) fn ok(self) -> Self {
         assert!(self.exit == 0 && self.stderr.is_empty(), "{self:?}");
         self
@@ -86,12 +86,12 @@ impl Answer {
 }
 
 impl Bed {
-    /// Creates a test environment with a subnet.env and stubs of these names.
+    /// Creates a test environment with a subnet.env and a stub of the delegate under each of these names.
     pub(crate) fn new(stubs: &[&str]) -> Self {
         Self::of(plugin(), stubs)
     }
 
-    /// Creates a test environment for another plugin.
+    /// Creates a test environment for the plugin with this command line.
     pub(crate) fn of(plugin: String, stubs: &[&str]) -> Self {
         let bed = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -114,7 +114,7 @@ impl Bed {
         self.folder.path().join(name)
     }
 
-    /// Returns the usual configuration with additional keys.
+    /// Returns the default network configuration of the tests, with additional keys.
     pub(crate) fn conf(&self, more: &Value) -> String {
         let mut conf = json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
         conf.as_object_mut()
@@ -123,7 +123,7 @@ impl Bed {
         conf.to_string()
     }
 
-    /// Starts the plugin, through the command line `through` unless `through` is empty.
+    /// Starts the plugin with these environment variables and this configuration. `through` is the command that runs the plugin, or empty.
     pub(crate) fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
         let words: Vec<&str> = through
             .iter()
@@ -149,7 +149,7 @@ impl Bed {
         child
     }
 
-    /// Starts a call for an interface without waiting for it.
+    /// Starts the plugin for an interface of a container and does not wait for its end.
     pub(crate) fn start_for(
         &self,
         verb: &str,
@@ -166,7 +166,7 @@ impl Bed {
         self.start(&[], &variables, conf)
     }
 
-    /// Makes a call for an interface.
+    /// Runs the plugin for an interface of a container.
     pub(crate) fn call_for(
         &self,
         verb: &str,
@@ -181,12 +181,12 @@ impl Bed {
         )
     }
 
-    /// Makes a call for `eth0` of `c0ffee`, with the usual configuration.
+    /// Runs the plugin for `eth0` of the container `c0ffee`, with the default configuration.
     pub(crate) fn call(&self, verb: &str) -> Answer {
         self.call_for(verb, "c0ffee", "eth0", &self.conf(&json!({})))
     }
 
-    /// Calls GC with `eth0` of these containers as valid attachments.
+    /// Runs the plugin with GC. The valid attachments are `eth0` of these containers.
     pub(crate) fn gc(&self, valid: &[&str]) -> Answer {
         let list: Value = valid
             .iter()
@@ -200,7 +200,7 @@ impl Bed {
         )
     }
 
-    /// Makes a call through another command line.
+    /// Runs the plugin through another command, such as `unshare`, for `eth0` of the container `c0ffee`.
     pub(crate) fn call_through(&self, through: &[&str], verb: &str) -> Answer {
         let variables = [
             ("CNI_COMMAND", verb),
@@ -215,17 +215,17 @@ impl Bed {
         )
     }
 
-    /// Makes the stub fail.
+    /// Makes the stub of the delegate fail with this error.
     pub(crate) fn fail(&self, when: &str, error: &str) {
         fs::write(self.path("stub").join(format!("fail-{when}")), error).unwrap();
     }
 
-    /// Makes the stub succeed again.
+    /// Makes the delegate's stub succeed again.
     pub(crate) fn heal(&self, when: &str) {
         fs::remove_file(self.path("stub").join(format!("fail-{when}"))).unwrap();
     }
 
-    /// Returns the calls of the delegate.
+    /// Returns the verb and the program name of each call of the delegate.
     pub(crate) fn calls(&self) -> Vec<String> {
         fs::read_to_string(self.path("stub/calls"))
             .unwrap_or_default()
@@ -234,17 +234,17 @@ impl Bed {
             .collect()
     }
 
-    /// Returns the configuration that the delegate received with a verb.
+    /// Returns the configuration that the delegate last received with a verb.
     pub(crate) fn received(&self, verb: &str) -> Option<String> {
         fs::read_to_string(self.path("stub").join(format!("delegate-{verb}"))).ok()
     }
 
-    /// Returns the attachments that the delegate holds.
+    /// Returns the attachments for which the delegate's stub keeps a file.
     pub(crate) fn held(&self) -> Vec<String> {
         names(&self.path("stub/held"))
     }
 
-    /// Returns the files of the data directory with their texts.
+    /// Returns the name and the text of each file in the data directory.
     pub(crate) fn data(&self) -> BTreeMap<String, String> {
         let folder = self.path("data");
         names(&folder)

@@ -1,4 +1,4 @@
-//! Compares the plugin with Go flannel's plugin: the delegate receives the same configuration from both.
+//! Tests that our plugin and Go flannel's plugin pass equal configurations to the delegate.
 
 use crate::bed::{Bed, plugin};
 use proptest::prelude::*;
@@ -7,30 +7,30 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 use std::fs;
 
-/// Environment variable with the path of the other plugin.
+/// Environment variable with the path of Go flannel's plugin.
 const OTHER: &str = "GO_FLANNEL_CNI";
 const CASES: usize = 300;
-/// Largest integer that Go's plugin passes on unchanged, because the plugin reads every number of a configuration as a float.
+/// Largest integer that Go flannel's plugin passes to the delegate unchanged, because that plugin reads every number as a float.
 const EXACT: i64 = 1 << 53;
 
-/// A configuration and a subnet.env.
+/// A test case: a network configuration and the text of a subnet.env.
 #[derive(Clone, Debug)]
 struct Case {
     conf: Value,
     subnet_env: String,
 }
 
-/// The outcome of ADD and DEL, as far as both plugins must agree.
+/// The results of ADD and DEL that must be equal for both plugins.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     exits: [i32; 2],
     received: [Option<Value>; 2],
     calls: Vec<String>,
-    /// The output of ADD, if it succeeded.
+    /// The output of ADD, if ADD succeeded.
     result: Option<Value>,
 }
 
-/// Generates an object with some of these keys, each with one of its values.
+/// Generates an object with a random subset of the keys. Each key has one of its listed values.
 fn some(keys: Vec<(&'static str, Vec<Value>)>) -> impl Strategy<Value = Map<String, Value>> {
     let key = |(name, values): (&'static str, Vec<Value>)| {
         proptest::option::weighted(0.3, proptest::sample::select(values))
@@ -184,7 +184,7 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
     }
 }
 
-/// Lists the cases in which our plugin and another plugin differ.
+/// Lists the test cases in which our plugin and another plugin have different results.
 fn differences(other: &str, cases: &[Case]) -> Vec<String> {
     let ours = plugin();
     let difference = |case: &Case| {
@@ -211,7 +211,7 @@ fn three_hundred_cases_are_equal() {
     );
 }
 
-/// Reports whether Go's plugin passes on all integers in a value unchanged.
+/// Reports whether Go flannel's plugin passes all integers in a JSON value to the delegate unchanged.
 fn is_exact(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.as_i64().is_none_or(|number| number.abs() <= EXACT),

@@ -1,4 +1,4 @@
-//! Failures of the delegate, and the state that they leave.
+//! Tests failures of the delegate: the error that the plugin reports, and the files that remain.
 
 use crate::bed::Bed;
 use serde_json::json;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 const REFUSED: &str = r#"{"code":100,"msg":"no address left","details":"pool"}"#;
-/// The files after an unfinished ADD of `c0ffee`.
+/// The files in the data directory after an unfinished ADD for `eth0` of the container `c0ffee`.
 const UNFINISHED: [&str; 2] = ["+c0ffee", "c0ffee"];
 
 #[test]

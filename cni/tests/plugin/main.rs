@@ -1,4 +1,4 @@
-//! Tests the plugin as a runtime executes it, with a stub as the delegate.
+//! Tests the plugin as a container runtime runs it, with a stub as the delegate.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 

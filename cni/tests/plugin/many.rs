@@ -1,4 +1,4 @@
-//! Many concurrent calls, and calls that are killed.
+//! Tests many concurrent calls of the plugin, and kills of the plugin during a call.
 
 use crate::bed::Bed;
 use serde_json::json;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Number of concurrent calls: more than the pods that start at once on a node after a reboot.
 const PODS: usize = 500;
-/// The number of kills, unless `FLANNEL_TEST_CNI_KILLS` sets it.
+/// The default number of kills. The environment variable `FLANNEL_TEST_CNI_KILLS` sets another number.
 const KILLS: u64 = 60;
 
 #[test]
@@ -73,7 +73,7 @@ fn killed_add_can_be_repeated() {
     );
 }
 
-/// Polls until a condition holds. Panics after 60 s.
+/// Polls until `happened` returns true. Panics after 60 s.
 fn wait(happened: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !happened() {

@@ -1,7 +1,7 @@
-//! Sequences of calls with kills and faults against a model of the delegate. Two invariants hold at any time:
-//! every interface that the delegate holds has a file, and no call removes an interface in use.
+//! Tests random sequences of calls, kills and faults against a model of the delegate. Two invariants hold at any
+//! time: every interface that the delegate has created has a file, and no call removes an interface in use.
 //!
-//! `FLANNEL_TEST_CNI_SEQUENCES` sets the number of sequences.
+//! The environment variable `FLANNEL_TEST_CNI_SEQUENCES` sets the number of sequences.
 
 use flannel_cni::attachment::Attachment;
 use flannel_cni::attachment_store;
@@ -25,23 +25,23 @@ const NETWORKS: [&str; 2] = ["cbr0", "other"];
 const CONTAINERS: [&str; 2] = ["c0ffee", "c0"];
 const INTERFACES: [&str; 2] = ["eth0", "net1"];
 
-/// The outcome of the next call of the delegate.
+/// The result of the next call of the delegate, or the time at which a signal kills the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Succeeds,
     NotStarted,
     FailsBefore,
     FailsAfter,
-    /// Kill of the plugin before the delegate has done anything.
+    /// A signal kills the plugin before the delegate makes any change.
     KilledBefore,
-    /// Kill of the plugin after the delegate has finished.
+    /// A signal kills the plugin after the delegate has finished.
     KilledAfter,
 }
 
-/// The panic that simulates a kill of the plugin.
+/// The payload of the panic that simulates a kill of the plugin.
 struct Killed;
 
-/// The interfaces that the delegate holds, by network.
+/// A model of the delegate, with the interfaces that the delegate holds in each network.
 #[derive(Default)]
 struct World {
     held: RefCell<BTreeSet<(String, Attachment)>>,
@@ -95,17 +95,17 @@ enum Step {
         interface: usize,
         fates: Vec<Fate>,
     },
-    /// Call of GC, in which `live` has a bit for each valid container.
+    /// A call of GC, in which `live` has one bit for each container whose attachments are valid.
     Gc {
         network: usize,
         live: usize,
         fates: Vec<Fate>,
     },
-    /// Power failure that leaves an empty file.
+    /// A power failure that leaves the file of an attachment empty.
     Damage { container: usize, interface: usize },
-    /// Kill of a plugin while it writes a file.
+    /// A kill of the plugin while the plugin writes the file of an attachment.
     Torn { container: usize, interface: usize },
-    /// Kill of a plugin before it writes a file or after it removes the file, so that only the mark is left.
+    /// A kill of the plugin before it writes a file or after it removes the file, so that only the mark remains.
     Marked { container: usize, interface: usize },
 }
 
@@ -165,13 +165,13 @@ fn attachment(container: usize, interface: usize) -> Attachment {
 struct Sequence<'a> {
     folder: &'a Path,
     world: World,
-    /// The interfaces of successful ADDs for which neither DEL nor GC was called.
+    /// The interfaces of successful ADD calls that no later DEL or GC has removed.
     promised: BTreeSet<(String, Attachment)>,
-    /// The interfaces whose last ADD was killed.
+    /// The interfaces whose last ADD call a kill interrupted.
     interrupted: BTreeSet<(String, Attachment)>,
 }
 
-/// The outcome of a call. `None` is the outcome of a killed plugin.
+/// The result of a call, or `None` after a kill of the plugin.
 type Ended = Option<Result<Vec<u8>, CniError>>;
 
 impl Sequence<'_> {
@@ -210,7 +210,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// Returns the path of an attachment's file, of its mark (`+`) or of its temporary file (`.`).
+    /// Returns the path of an attachment's file (`sign` is empty), of its mark (`+`) or of its temporary file (`.`).
     fn path(&self, sign: &str, attachment: &Attachment) -> PathBuf {
         let name = attachment_store::name(attachment);
         self.folder.join("data").join(format!("{sign}{name}"))

@@ -1,11 +1,11 @@
-//! Full and read-only data directories, data directories that contain links, and hostile input.
+//! Tests the plugin with full and read-only data directories, with symbolic links in the data directory, and with hostile input.
 
 use crate::bed::Bed;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-/// Returns a script that runs the plugin after it has mounted a small file system as the data directory. The script needs its own mount namespace.
+/// Returns a script that mounts a small file system as the data directory and then runs the plugin. The script must run in a separate mount namespace.
 fn mounted(bed: &Bed, options: &str, then: &str) -> [String; 3] {
     let data = bed.path("data");
     fs::create_dir_all(&data).unwrap();

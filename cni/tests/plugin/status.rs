@@ -1,4 +1,4 @@
-//! STATUS and ADD with status files from the daemon's own writer.
+//! Tests STATUS and ADD with status files that the daemon's own code writes.
 
 use crate::bed::Bed;
 use run_dir::status_file::{Pods, Reason, Status, Writer};

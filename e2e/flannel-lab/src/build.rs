@@ -12,7 +12,7 @@ use terminal::screen::Screen;
 
 const READY: Duration = Duration::from_secs(30);
 
-/// The running network. Fields are dropped in this order.
+/// The running network. Rust drops the daemons first and the lab last, in the order of the fields.
 pub(crate) struct Network {
     /// One daemon on each host, in the order of the hosts.
     pub daemons: Vec<Flanneld>,
@@ -20,7 +20,7 @@ pub(crate) struct Network {
     pub etcd: Option<Etcd>,
     /// The lease store.
     pub store: Store,
-    /// The options with which each daemon was started.
+    /// Options with which every daemon starts and restarts.
     pub options: FlanneldOptions,
     /// The hosts `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
@@ -29,7 +29,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Builds the lab step by step.
+    /// Builds the hosts, the store and the daemons of the plan, and prints each step.
     pub(crate) fn build(plan: &Plan, screen: Screen) -> Result<Network> {
         let lab = Lab::new("demo")?;
         let (lan, hosts) = screen.step("hosts", || {

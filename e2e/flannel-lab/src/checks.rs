@@ -1,4 +1,4 @@
-//! The requirements of the lab on this machine, with remedies.
+//! Checks whether this machine meets the lab's requirements, and returns the remedy if not.
 
 use anyhow::{Context, Result, bail};
 use lab::{EtcdVersion, Lab, binaries};
@@ -6,7 +6,7 @@ use lab::{EtcdVersion, Lab, binaries};
 use crate::plan::Plan;
 use terminal::lab::{Backend, StoreKind};
 
-/// Checks the requirements. Returns an error with the remedy if the machine lacks a requirement.
+/// Checks the requirements. Returns an error with the remedy if the machine does not meet a requirement of the lab.
 pub(crate) fn require(plan: &Plan) -> Result<()> {
     let lab = Lab::new("checks")?;
     let mut tools = vec![

@@ -10,7 +10,7 @@ use terminal::out;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Installs handlers: from now on, SIGINT, SIGTERM and SIGHUP remove the labs of this process and end the process.
+/// Installs handlers of SIGINT, SIGTERM and SIGHUP, which remove the labs of this process and end the process.
 pub(crate) fn remove_labs_on_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -46,7 +46,7 @@ pub(crate) fn remove_labs_on_signals() -> Result<()> {
         .context("starting the thread that waits for signals")
 }
 
-/// Blocks if a signal interrupted the work, because the signal thread ends the process. Returns the error otherwise.
+/// Returns the error unchanged. If a signal has interrupted the program, blocks until the signal thread ends the process.
 pub(crate) fn yield_to_signal(error: Error) -> Error {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();

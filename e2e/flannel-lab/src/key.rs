@@ -1,5 +1,5 @@
-//! Reads a single key from the terminal, without waiting for the end of the line. The module restores the
-//! terminal after the wait, however the wait ends.
+//! Reads a single key from the terminal, without waiting for the end of the line. The module restores the terminal's
+//! settings after the wait, even if an error or a signal ends the wait.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{key, page};
 use terminal::screen::{Screen, Style};
 
-/// Timeout until a pod responds to a Service call with cold image caches.
+/// Maximum time until a pod responds through the Service, with cold image caches.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Manifest of a pod that replies to each TCP connection with its own name, and of the Service in front of all these pods.
@@ -39,7 +39,7 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 "#;
 
-/// Options of the demonstration.
+/// Options of the demonstration on Kubernetes.
 pub(crate) struct Plan<'a> {
     /// Number of nodes.
     pub nodes: u8,
@@ -49,11 +49,11 @@ pub(crate) struct Plan<'a> {
     pub images: &'a Path,
     /// The path of flannel's manifest.
     pub manifest: &'a Path,
-    /// Whether to leave the cluster running.
+    /// Whether the cluster keeps running after the demonstration.
     pub keep: bool,
 }
 
-/// Builds the cluster, shows its traffic, and waits for a key on a terminal.
+/// Builds the cluster, demonstrates its traffic, and waits for a key if standard input is a terminal.
 pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     let archives = ["flannel.tar", "flannel-cni-plugin.tar"].map(|name| plan.images.join(name));
     for archive in &archives {

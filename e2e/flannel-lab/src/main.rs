@@ -29,7 +29,7 @@ use crate::plan::Plan;
 struct Cli {
     #[command(flatten)]
     args: Args,
-    /// Forwards connections on standard input, a listening socket, to the status page in this network namespace until the namespace is removed.
+    /// Forwards connections from the listening socket on standard input to the status page in this network namespace, while the namespace exists.
     #[arg(long, hide = true)]
     forward_page: Option<String>,
 }
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Builds the lab, demonstrates it and removes it.
+/// Builds the lab, demonstrates flannel in the lab, and removes the lab.
 fn run(args: &Args) -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     if args.remove {

@@ -1,5 +1,5 @@
-//! The status page of a host, reachable from outside its network namespace. `--status` breaks one host, and
-//! keeps the lab until the user presses a key.
+//! The status page of a host, reachable from outside its network namespace. With `--status`, a firewall drops the
+//! tunnel's packets to one host, and the lab stays until the user presses a key.
 
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,14 +15,14 @@ use terminal::screen::{Screen, Style};
 use crate::build::Network;
 use crate::key;
 
-/// Maximum time for the first host to notice the fault.
+/// Maximum time until the first host's daemon reports the fault.
 const NOTICED: Duration = Duration::from_secs(60);
 /// Port of the status page on the host, and on this machine if the port is free.
 const PORT: u16 = 8474;
 /// Interval at which the process in the background checks whether the lab still exists.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Breaks the last host and prints the address of the status page.
+/// Makes the last host drop the tunnel's packets, and prints the address of the first host's status page.
 pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
     let first = network.hosts.first().context("no hosts")?;
     let last = network.hosts.last().context("no hosts")?;
@@ -80,7 +80,7 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-/// Returns the daemon's document.
+/// Returns the member `node` of the JSON document that `flannelctl status -o json` prints for the daemon.
 fn document(daemon: &Flanneld) -> Result<serde_json::Value> {
     let output = daemon.flannelctl(&["status", "-o", "json"])?;
     let mut status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
@@ -111,7 +111,7 @@ pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Forwards connections that arrive on standard input, a listening socket, until the network namespace is removed.
+/// Forwards connections from the listening socket on standard input to the status page, while the network namespace exists.
 pub(crate) fn forward_until_removed(netns: &str) {
     let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return;
@@ -137,7 +137,7 @@ fn forward(listener: &TcpListener, netns: &Netns) {
     }
 }
 
-/// Copies both directions until one end closes.
+/// Copies bytes between two connections, in both directions, until one of the connections closes.
 fn splice(client: &TcpStream, server: &TcpStream) -> std::io::Result<()> {
     let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
     std::thread::spawn(move || {

@@ -49,7 +49,7 @@ impl Plan {
         )
     }
 
-    /// Returns a summary in one line.
+    /// Returns a one-line summary of the network.
     pub(crate) fn title(&self) -> String {
         let store = match self.store {
             StoreKind::Dir => "leases in a directory",

@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use terminal::lab::Backend;
 use terminal::screen::{Screen, Style};
 
-/// Prints the leases as the store contains them.
+/// Prints the leases in the format in which the store contains them.
 pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");
@@ -50,7 +50,7 @@ pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<(
     Ok(())
 }
 
-/// Prints commands to try next. `page` is the address of the first host's status page if the lab is kept.
+/// Prints commands that the user can try next. `page` is the address of the first host's status page if the lab stays.
 pub(crate) fn hint(
     network: &Network,
     pods: &[Pod],

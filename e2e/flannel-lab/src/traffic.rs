@@ -108,7 +108,7 @@ fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Scree
     )
 }
 
-/// Repeats the pings until all pods reach each other or [`CONVERGENCE`] has passed: daemons become ready before they know all peers.
+/// Repeats the pings until all pods reach each other or [`CONVERGENCE`] has passed, because daemons become ready before they know all peers.
 fn settled(matrix: impl Fn(&[Pod]) -> Result<PingMatrix>, pods: &[Pod]) -> Result<PingMatrix> {
     let end = Instant::now() + CONVERGENCE;
     loop {

@@ -1,4 +1,4 @@
-//! The NAT trap of Vagrant hosts: the daemons start with the interface of the default route, and the doctor prints the remedy.
+//! The address conflict of Vagrant hosts: the daemons start with the interface of the default route, and the doctor prints the remedy.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use terminal::screen::Screen;
 
 /// Maximum time for the first daemons to end or to report a finding.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The finding of a host whose daemon ended.
+/// The check that reports the address conflict on a host whose daemon ended.
 const ENDED: &str = "wrong-interface";
-/// The finding of a host whose daemon runs.
+/// The check that reports the address conflict on a host whose daemon runs.
 const RUNS: &str = "nat-interface";
 
-/// Starts a daemon on each host as in a manifest without `--iface`, shows what the doctor reports, and stops the daemons.
+/// Starts a daemon without `--iface` on each host, prints the doctor's finding, and stops the daemons.
 pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Screen) -> Result<()> {
     let mut daemons = hosts
         .iter()
@@ -41,7 +41,7 @@ pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Scr
     Ok(())
 }
 
-/// Waits until one daemon is ready and all others have ended, because one address serves one node. Returns the number of daemons that ended.
+/// Waits until one daemon is ready and all others have ended, because only one node can use the address that all hosts have. Returns the number of daemons that ended.
 fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
     eventually_ok(TIMEOUT, "one daemon is ready", || {
         let running = daemons
@@ -53,13 +53,13 @@ fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
     })
 }
 
-/// Output of a host's doctor about the trap.
+/// A host, and the doctor's finding about the host's interface.
 struct Found {
     host: String,
     text: String,
 }
 
-/// Waits until the doctor of a host has a finding of the check.
+/// Waits until the doctor reports a finding of the check on one of the hosts.
 fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
     eventually_ok(TIMEOUT, "a doctor names the trap", || {
         let mut last = String::new();

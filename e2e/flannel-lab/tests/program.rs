@@ -1,4 +1,4 @@
-//! Tests the program as `flannelctl lab` runs it. This test also makes `cargo test` build the program, which the end-to-end tests need.
+//! Tests `flannel-lab` as `flannelctl lab` runs the program. This test also makes `cargo test` build `flannel-lab`, which the end-to-end tests need.
 
 #![allow(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 

@@ -18,12 +18,12 @@ use crate::wait::eventually_ok;
 const READY: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(60);
 
-/// Hosts with a daemon and a pod each. Rust drops the fields in this order.
+/// Hosts with a daemon and a pod each. Rust drops the fields in the order of their declaration.
 #[derive(Debug)]
 pub struct Bed {
     /// One daemon on each host, in the order of the hosts.
     pub daemons: Vec<Flanneld>,
-    /// The options of each daemon, for a restart.
+    /// The options with which each daemon starts and restarts.
     pub options: Vec<FlanneldOptions>,
     /// One pod on each host, in the order of the hosts.
     pub pods: Vec<Pod>,
@@ -33,15 +33,15 @@ pub struct Bed {
     pub store: Store,
     /// The directory of the lease files.
     pub leases: PathBuf,
-    /// The switch to which `enp0s8` connects each host.
+    /// The switch that connects the interfaces `enp0s8` of all hosts.
     pub lan: Switch,
 }
 
 impl Bed {
-    /// Builds the hosts, the store, the daemons and the pods. `change` adapts the usual options of each host's daemon.
+    /// Builds the hosts, the store, the daemons and the pods. `change` adapts the default options of each host's daemon.
     ///
     /// # Errors
-    /// Returns an error if the setup of a part fails, or if a daemon is not ready in time.
+    /// Returns an error if the setup of the hosts, the store or a pod fails, or if a daemon is not ready in time.
     pub fn start(
         lab: &Lab,
         hosts: u8,
@@ -56,7 +56,7 @@ impl Bed {
     /// Builds the test environment on existing hosts.
     ///
     /// # Errors
-    /// Returns an error if the setup of a part fails, or if a daemon is not ready in time.
+    /// Returns an error if the setup of the hosts, the store or a pod fails, or if a daemon is not ready in time.
     pub fn on(
         lab: &Lab,
         lan: &Switch,
@@ -106,7 +106,7 @@ impl Bed {
         })
     }
 
-    /// Builds a pod on each host, in the subnet of its daemon, for tests that keep their leases in another store.
+    /// Builds a pod on each host, in the subnet of the host's daemon, for tests whose leases are not in a directory.
     ///
     /// # Errors
     /// Returns an error if a daemon has no subnet, or if the setup of a pod fails.
@@ -121,7 +121,7 @@ impl Bed {
     /// Waits until each pod reaches every other pod, in all address families.
     ///
     /// # Errors
-    /// Returns an error that names the pods if a pod does not reach another pod in time.
+    /// Returns an error with a matrix of all pods if a pod does not reach another pod in time.
     pub fn reach(&self) -> Result<()> {
         let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
         for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {

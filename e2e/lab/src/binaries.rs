@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-/// Environment variable with the folder of flannel-rs' binaries. The default is the folder of the running program or its parent folder.
+/// Environment variable with the folder of flannel-rs' binaries. The default is the folder of the running program, or the parent of this folder.
 pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
 /// Environment variable with the folder of etcd 3.6. The default is the folder that `make setup` fills.
 pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
@@ -30,10 +30,10 @@ pub enum EtcdVersion {
     V34,
 }
 
-/// Returns the path of a flannel-rs binary: in `$FLANNEL_BIN_DIR`, otherwise in the folder of this program or its parent folder.
+/// Returns the path of a flannel-rs binary: in `$FLANNEL_BIN_DIR`, otherwise in this program's folder or the parent of this folder.
 ///
 /// # Errors
-/// Returns an error if the binary has not been built.
+/// Returns an error if the binary does not exist.
 pub fn own(name: &str) -> Result<PathBuf> {
     let mut folders = Vec::new();
     if let Some(folder) = std::env::var_os(BIN_DIR) {
@@ -76,11 +76,11 @@ pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Returns the path of a Kubernetes command: in `$KUBEBUILDER_ASSETS`, in `PATH`, or in the folder that `make setup` fills. Uses the first folder
-/// that contains all commands.
+/// Returns the path of a Kubernetes command: in `$KUBEBUILDER_ASSETS`, in `PATH`, or in the folder that `make setup`
+/// fills. Uses the first folder that contains all commands of Kubernetes.
 ///
 /// # Errors
-/// Returns an error if no folder contains all the commands.
+/// Returns an error if no folder contains all commands of Kubernetes.
 pub fn kubernetes(name: &str) -> Result<PathBuf> {
     const COMMANDS: [&str; 6] = [
         "kube-apiserver",
@@ -120,7 +120,7 @@ pub fn helm() -> Result<PathBuf> {
         .context("cannot find helm; run `make setup`")
 }
 
-/// Returns the path of `libfaketime`, which changes the time of day for a program; searches the library folders of distributions.
+/// Returns the path of `libfaketime`, which changes the time of day for a program. Searches the library folders of distributions.
 ///
 /// # Errors
 /// Returns an error if the library is not installed.

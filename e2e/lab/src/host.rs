@@ -1,4 +1,4 @@
-//! A host: a namespace with uplinks, for daemons and pods.
+//! A host: a network namespace with uplinks, for daemons and pods.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ struct Inner {
     pods: AtomicU32,
 }
 
-/// A host. Clones refer to the same host.
+/// A host. A clone refers to the same host as its original.
 #[derive(Debug, Clone)]
 pub struct Host {
     inner: Arc<Inner>,
@@ -59,7 +59,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Returns the name in the lab, which is also the host name.
+    /// Returns the host's name in the lab, which is also its hostname.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
@@ -85,7 +85,7 @@ impl Host {
         Ok(self.folder()?.join("run/flannel/subnet.env"))
     }
 
-    /// Returns the site of the host's lab.
+    /// Returns the [`Site`] that all hosts of the lab share.
     pub(crate) fn site(&self) -> &Arc<Site> {
         &self.inner.site
     }
@@ -175,10 +175,10 @@ impl Host {
             .find_map(pick)
     }
 
-    /// Makes an uplink drop all packets. The carrier stays, so the host does not detect the cut.
+    /// Makes an uplink drop all packets. The uplink keeps its carrier, so the host does not detect the cut.
     ///
     /// # Errors
-    /// Returns an error if the host has no such uplink.
+    /// Returns an error if the host has no uplink with this name.
     pub fn cut(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(false)
     }
@@ -186,7 +186,7 @@ impl Host {
     /// Lets packets pass again after [`Host::cut`].
     ///
     /// # Errors
-    /// Returns an error if the host has no such uplink.
+    /// Returns an error if the host has no uplink with this name.
     pub fn reconnect(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(true)
     }
@@ -194,7 +194,7 @@ impl Host {
     /// Removes the carrier of an uplink, as if the cable were unplugged.
     ///
     /// # Errors
-    /// Returns an error if the host has no such uplink.
+    /// Returns an error if the host has no uplink with this name.
     pub fn unplug(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_carrier(false)
     }
@@ -202,7 +202,7 @@ impl Host {
     /// Restores the carrier after [`Host::unplug`].
     ///
     /// # Errors
-    /// Returns an error if the host has no such uplink.
+    /// Returns an error if the host has no uplink with this name.
     pub fn replug(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_carrier(true)
     }
@@ -241,7 +241,7 @@ impl Host {
         Ok(())
     }
 
-    /// Switches the host on after [`Host::power_off`]. The host has the same uplinks, but no pods and no other state.
+    /// Switches the host on after [`Host::power_off`]. The host keeps its uplinks, but not its pods and its kernel state.
     ///
     /// # Errors
     /// Returns an error if the host is on.

@@ -15,7 +15,7 @@ use crate::site::name::{self, KEPT, LabName, OWNER};
 use crate::site::{Site, sweep};
 use crate::turn;
 
-/// Prints like the macro of the standard library, but does not panic when stderr is closed, because the program still has to remove the lab.
+/// Prints to stderr like `std::eprintln!`, but does not panic when stderr is closed, because the program still has to remove the lab.
 macro_rules! eprintln {
     ($($text:tt)*) => { { use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($text)*); } };
 }
@@ -25,7 +25,7 @@ const KEEP: &str = "FLANNEL_LAB_KEEP";
 /// Number of lines of each log that a failure message shows.
 const TAIL: usize = 25;
 
-/// Hosts, switches and the processes on them. A drop of the lab removes all hosts, switches and processes.
+/// A lab: hosts, switches and the processes on hosts. A drop of the lab removes all hosts, switches and processes.
 #[derive(Debug)]
 pub struct Lab {
     site: Arc<Site>,
@@ -36,7 +36,7 @@ impl Lab {
     /// Opens an empty lab and removes the labs of dead processes.
     ///
     /// # Errors
-    /// Returns an error if this process is not root, or if the lab's folder is not writable.
+    /// Returns an error if this process does not run as root, or if the lab's folder is not writable.
     pub fn new(title: &str) -> Result<Lab> {
         if !nix::unistd::geteuid().is_root() {
             bail!("a lab creates network namespaces and interfaces: run the lab as root");
@@ -65,7 +65,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Opens a lab, runs `work` in it, and adds the ends of the lab's logs to a failure.
+    /// Opens a lab, runs `work` in it, and adds the last lines of the lab's logs to an error.
     ///
     /// # Errors
     /// Returns the errors of [`Lab::new`] and of `work`.
@@ -86,7 +86,7 @@ impl Lab {
     /// Returns a folder for the lab's files. Creates a missing folder. The lab's removal also removes the folder.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be created.
+    /// Returns an error if the creation of the folder fails.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         self.site.folder(name)
     }
@@ -117,7 +117,7 @@ impl Lab {
             .collect()
     }
 
-    /// Builds a router with one interface in each switch.
+    /// Builds a router with one interface on each switch.
     ///
     /// # Errors
     /// Returns an error if the setup of the router fails.
@@ -141,7 +141,7 @@ impl Lab {
     /// Keeps the lab running after a drop, until [`crate::remove_ended`].
     ///
     /// # Errors
-    /// Returns an error if the write of the mark file fails.
+    /// Returns an error if this function cannot write the file that marks the lab as kept.
     pub fn keep(&self) -> Result<()> {
         std::fs::write(self.folder("")?.join(KEPT), "")?;
         self.site.kept.store(true, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! A [`Lab`] owns all objects that tests build in it and removes them on drop. Hosts run the real daemon ([`Flanneld`]) and the real
 //! store ([`Etcd`]). [`Probe`], [`Transfer`] and [`PingMatrix`] check whether traffic arrives.
 //!
-//! A module depends only on modules that come earlier in a fixed order. The order is `output`, `net`
+//! A module depends only on modules that come earlier in a fixed order. The order of the modules is `output`, `net`
 //! (namespaces, switches), `site` (names, removal), `host` (hosts, pods, routers, processes), `lab`, `store`,
 //! `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), [`Bed`].
 //!
@@ -101,7 +101,7 @@ pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
         .unwrap_or(default)
 }
 
-/// Returns the displayed text of a problem or a finding: its code in a build with `--cfg mute`, otherwise its text.
+/// Returns the displayed text of a problem or a finding: the code in a build with `--cfg mute`, otherwise the text.
 pub const fn code_or_text<'a>(code: &'a str, text: &'a str) -> &'a str {
     if cfg!(mute) { code } else { text }
 }

@@ -1,7 +1,8 @@
-//! Limits of the whole machine that large labs exceed.
+//! Kernel limits of the whole machine that large labs exceed.
 
-/// Raises a limit of the kernel if the current limit is lower, and prints the change. The limit stays raised. If this process cannot write the limit,
-/// the programs that exceed the limit report the error. `file` is a path below `/proc/sys`.
+/// Raises a kernel limit to `wanted` if the current limit is lower, and prints the change. The new limit stays after
+/// the lab ends. If this process cannot raise the limit, programs that exceed the limit report an error. `file` is a
+/// path below `/proc/sys`.
 pub fn raise(file: &str, wanted: u32, reason: &str) {
     let path = format!("/proc/sys/{file}");
     let now = std::fs::read_to_string(&path)

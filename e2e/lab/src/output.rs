@@ -5,22 +5,22 @@ use std::process::Output;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Returns the standard output.
+/// Returns a program's standard output as text.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the standard error.
+/// Returns a program's standard error output as text.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns the standard output followed by the standard error.
+/// Returns a program's standard output followed by its standard error output.
 pub fn texts(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
-/// Returns the exit status and all output, for a failure message.
+/// Returns a program's exit status and whole output, for a failure message.
 pub fn outcome(output: &Output) -> String {
     format!(
         "{}\nstdout: {}\nstderr: {}",
@@ -30,7 +30,7 @@ pub fn outcome(output: &Output) -> String {
     )
 }
 
-/// Parses the standard output as a JSON document. Ignores the exit code.
+/// Parses the standard output as a JSON document. Ignores the program's exit code.
 ///
 /// # Errors
 /// Returns an error with all output if the standard output is not JSON.
@@ -41,7 +41,7 @@ pub fn json(output: &Output) -> Result<Value> {
 /// Returns the standard output of a program that succeeded.
 ///
 /// # Errors
-/// Returns an error with all output if the exit code is not 0.
+/// Returns an error with the program's whole output if its exit code is not 0.
 pub fn succeeded(command: &str, output: &Output) -> Result<String> {
     if !output.status.success() {
         bail!("{command}: {}: {}", output.status, texts(output).trim());

@@ -1,4 +1,4 @@
-//! The part of a lab that its hosts and processes share: its name, its folder, and whether the lab stays after a drop.
+//! Data that the hosts and processes of a lab share: the lab's name, its folder, and whether the lab stays after a drop.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ pub(crate) mod cgroups;
 pub(crate) mod name;
 pub(crate) mod sweep;
 
-/// The part of a lab that its hosts and processes share.
+/// The data that the hosts and processes of a lab share.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) name: LabName,

@@ -11,7 +11,7 @@ pub(crate) mod ca;
 pub(crate) mod etcd;
 pub(crate) mod etcd_client;
 
-/// The daemon's default prefix of keys.
+/// The daemon's default prefix of keys in etcd.
 pub(crate) const PREFIX: &str = "/coreos.com/network";
 // Files in a directory have the same names as keys in etcd.
 const CONFIG: &str = "config";
@@ -48,7 +48,7 @@ impl Store {
         }
     }
 
-    /// Returns the same store with another prefix.
+    /// Returns this store with another prefix of the keys in etcd.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Store {
         prefix.clone_into(&mut self.prefix);
@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// Returns the subnets: keys without their prefix, and values.
+    /// Returns the key (without its prefix) and the value of each subnet lease.
     ///
     /// # Errors
     /// Returns an error if the read of the store fails.

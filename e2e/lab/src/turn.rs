@@ -1,9 +1,9 @@
 //! Limits the number of labs and clusters that run at once, according to the load of the processors. Tests
 //! mostly wait, so more tests than processors can run at once. A test that waits to start must not block
-//! another test. The test program therefore has a thread for every test, and this module is the only limit.
+//! another test. The test program has a thread for every test, and only the module `turn` limits the number of concurrent tests.
 //!
-//! The load is the ratio of the duration of a short piece of work to its duration on an idle machine. The kernel's load
-//! figures are not suitable for this limit. The kernel's counts of waiting tasks (`proc_loadavg(5)`) contain tasks that
+//! The load is the ratio of the duration of a short computation to its duration on an idle machine. The kernel's load
+//! figures are not suitable for the limit on labs. The kernel's counts of waiting tasks (`proc_loadavg(5)`) contain tasks that
 //! already sleep. The kernel's pressure figures (`/proc/pressure/cpu`) are the same for one waiting task as for twenty.
 
 use std::cell::RefCell;
@@ -16,13 +16,13 @@ use nix::time::{ClockId, clock_gettime};
 /// Processor time of a sample, which exceeds the time slice that the scheduler gives a task.
 const SAMPLE: Duration = Duration::from_millis(8);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(300);
-/// Number of samples since the last start that decide whether one more test may start.
+/// Number of samples since the last start of a test that decide whether one more test may start.
 const SAMPLES: usize = 4;
 
 static TURNS: Turns = Turns::new();
 
 thread_local! {
-    /// The right that the test on this thread holds, until the thread ends.
+    /// Permission of this thread's test to run, valid until the thread ends.
     static HELD: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
@@ -30,7 +30,7 @@ thread_local! {
 enum Kind {
     /// Hosts with daemons and probes.
     Lab,
-    /// A lab that loads the processors for seconds. Two labs that load the processors at the same time would disturb each other's measurements.
+    /// A lab that loads the processors for several seconds. Two labs that load the processors at the same time would disturb each other's measurements.
     Load,
     /// A lab with an API server, which takes 300 MB of memory. Many of the tests with an API server mostly wait.
     ApiServer,
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Returns the slowdown below which one more test may start. Kubernetes tests tolerate a higher slowdown, because they end last.
+    /// Returns the slowdown below which one more test may start. Kubernetes tests start at a higher slowdown than other tests, because Kubernetes tests end last.
     fn max_slowdown(self) -> f64 {
         match self {
             Kind::Lab | Kind::Load => 4.0,
@@ -73,11 +73,11 @@ impl Kind {
     }
 }
 
-/// The right to run a kind of test. The right ends on drop.
+/// Permission to run one test of a given `Kind`. The permission ends on drop.
 #[derive(Debug)]
 struct Turn(&'static Turns, Kind);
 
-/// The right of this thread to run a kind of test, valid until the value is dropped.
+/// Permission of this thread to run its test, valid until the caller drops the `HeldTurn`.
 #[derive(Debug)]
 pub struct HeldTurn(());
 
@@ -97,7 +97,7 @@ struct Samples {
     last: Option<Instant>,
 }
 
-/// The tests of a kind, in order of arrival: a long test that the test order puts first must not start last.
+/// The queue of the tests of one `Kind`, in order of arrival, because long tests arrive first and must not start last.
 #[derive(Debug)]
 struct Queue {
     state: Mutex<State>,
@@ -107,23 +107,23 @@ struct Queue {
 #[derive(Debug)]
 struct State {
     running: usize,
-    /// Number of tests that have asked for the right to run.
+    /// Number of tests that have requested permission to run.
     came: usize,
-    /// Number of tests that no longer wait. The next test decides whether it may run, and the other tests wait behind it.
+    /// Number of tests that no longer wait. The next test in the queue decides whether it may run, and all later tests wait.
     went: usize,
 }
 
-/// Waits until only this test may load the processors for seconds. The labs of this test then do not wait.
+/// Waits until this test is the only test that may load the processors for several seconds. After the call, the labs of this test start without a wait.
 pub fn load_turn() -> HeldTurn {
     take(Kind::Load)
 }
 
-/// Waits until this test may start an API server. The labs of this test then do not wait.
+/// Waits until this test may start an API server. After the call, the labs of this test start without a wait.
 pub fn api_turn() -> HeldTurn {
     take(Kind::ApiServer)
 }
 
-/// Waits until this test may start a cluster. The labs of this test then do not wait.
+/// Waits until this test may start a cluster. After the call, the labs of this test start without a wait.
 pub fn cluster_turn() -> HeldTurn {
     take(Kind::Cluster)
 }
@@ -217,7 +217,7 @@ impl Turns {
         }
     }
 
-    /// Returns the mean slowdown since this function last returned a value, or `None` while there are too few samples.
+    /// Returns the mean slowdown since this function last returned a slowdown. Returns `None` with fewer than [`SAMPLES`] samples, or while another queue measures.
     fn slowdown(&self) -> Option<f64> {
         // If the lock is held, the first test of another queue is measuring.
         let mut samples = self.samples.try_lock().ok()?;
@@ -234,7 +234,7 @@ impl Turns {
     }
 }
 
-/// Returns the mean of the samples, or `None` while there are too few samples.
+/// Returns the mean of the samples, or `None` with fewer than [`SAMPLES`] samples.
 fn mean(samples: &[f64]) -> Option<f64> {
     (samples.len() >= SAMPLES).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }

@@ -12,7 +12,7 @@ use crate::net::switch::Switch;
 /// [`Lab::vagrant_apart`].
 #[derive(Debug, Clone)]
 pub struct Vagrant {
-    /// The switch of `enp0s8`: the host-only network. The hosts reach each other only through this switch.
+    /// The switch of the interfaces `enp0s8`: VirtualBox's host-only network. The hosts reach each other only through this switch.
     pub lan: Switch,
     /// The switch behind the NAT boxes.
     pub world: Switch,
@@ -25,10 +25,10 @@ pub struct Vagrant {
 }
 
 impl Lab {
-    /// Builds hosts as Vagrant with VirtualBox does: all have 10.0.2.15 on `enp0s3` and differ only on `enp0s8`.
+    /// Builds hosts as Vagrant with VirtualBox does: all hosts have 10.0.2.15 on `enp0s3`, and different addresses only on `enp0s8`.
     ///
     /// # Errors
-    /// Returns an error if a part cannot be built.
+    /// Returns an error if the setup of a switch, a host or a NAT box fails.
     pub fn vagrant(&self, count: u8) -> Result<Vagrant> {
         Vagrant::build(self, count, |_| 15)
     }
@@ -36,7 +36,7 @@ impl Lab {
     /// Builds hosts as [`Lab::vagrant`] does, but each has a different address on `enp0s3`: 10.0.2.15, 10.0.2.16, …
     ///
     /// # Errors
-    /// Returns an error if a part cannot be built.
+    /// Returns an error if the setup of a switch, a host or a NAT box fails.
     pub fn vagrant_apart(&self, count: u8) -> Result<Vagrant> {
         Vagrant::build(self, count, |number| 14 + number)
     }

@@ -1,17 +1,17 @@
-//! Waits for conditions, and checks that conditions hold over time. A test that sleeps instead gives the reason in a comment.
+//! Waits for conditions, and checks that conditions hold over time. A test that sleeps instead of waiting for a condition gives the reason in a comment.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Minimum and maximum of the pause between two polls; the pause is a tenth of the elapsed time. A poll often
-/// starts programs, which take time from the other tests.
+/// Minimum and maximum of the pause between two polls; the pause is a tenth of the elapsed time. A poll often starts
+/// programs, which take processor time from the other tests.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
 /// Pause between two checks of a condition that has to hold all the time.
 const WATCH_PAUSE: Duration = Duration::from_millis(200);
 
-/// Polls until the condition holds. Returns the elapsed time.
+/// Polls until the condition holds. Returns the duration of the wait.
 ///
 /// # Errors
 /// Returns an error that names `what` if the condition still does not hold at the deadline.
@@ -30,10 +30,10 @@ pub fn eventually(
     Ok(start.elapsed())
 }
 
-/// Repeats an attempt until it succeeds. Returns its value.
+/// Repeats an attempt until the attempt succeeds. Returns the attempt's result.
 ///
 /// # Errors
-/// Returns the last failure once the deadline has passed.
+/// Returns the last attempt's error if no attempt succeeds before the deadline.
 pub fn eventually_ok<T>(
     deadline: Duration,
     what: &str,

@@ -1,4 +1,4 @@
-//! A thousand peers in one thread. The thread receives all probes to the peers, over the overlay or the underlay, and replies as a node does.
+//! Simulates a thousand peers in one thread. The thread receives all probes to the peers, over the overlay or the underlay, and replies as a node does.
 //! Each peer also probes the node once per cycle, as nodes do.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const HEADERS: usize = 8 + 14 + 20 + 8;
 /// Interval at which the peers send probes in turn. With a thousand peers, a cycle takes a thousand times this interval.
 const QUESTION_EVERY: Duration = Duration::from_millis(250);
 
-/// State of a peer after its first probe.
+/// A peer that has received its first probe.
 struct Known {
     /// The IDs of the peer and of the node.
     who: [u8; 8],
@@ -35,7 +35,7 @@ struct Known {
     mac: [u8; 6],
 }
 
-/// Replies to probes and sends probes until `stop`, on a host to which all packets for the peers are routed. Counts the replies in `answered`.
+/// Replies to probes and sends probes until `stop` is true, on a host that receives all packets for the peers. Counts the replies in `answered`.
 pub(crate) fn serve(
     host: &Host,
     node: Ipv4Addr,
@@ -80,7 +80,7 @@ pub(crate) fn serve(
     })?
 }
 
-/// Parses a probe in the tunnel. Returns the probed peer and the reply.
+/// Parses a probe that arrived through the tunnel. Returns the probed peer and the reply.
 fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     let (message, packet) = (frame.get(HEADERS..)?, frame.get(22..)?);
     let address = |at: usize| -> Option<Ipv4Addr> {

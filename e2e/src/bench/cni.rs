@@ -1,4 +1,4 @@
-//! The cost of the CNI plugin when a pod starts: times of ADD, alternately with the plugin and with only the reference plugins.
+//! The time that the CNI plugin takes when a pod starts: ADD, alternately with flannel's plugin and with only the reference plugins.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::table::Table;
 
 /// Environment variable with the path of Go flannel's plugin.
 const GO: &str = "GO_FLANNEL_CNI";
-/// Stub of a delegate that does nothing. The time of an ADD minus the time of the stub alone is the plugin's own time.
+/// Stub of a delegate that does nothing. The time of an ADD with the plugin, minus the time of an ADD with only the stub, is the plugin's own time.
 const STUB: &str = "#!/bin/sh\necho '{}'\n";
 
 /// A plugin and its configuration, with which the benchmark adds pods.
@@ -21,7 +21,7 @@ struct Carrier {
     conf: Value,
 }
 
-/// Measures ADD, with the real delegate and with one that does nothing.
+/// Measures the time of ADD, with the real delegate and with a stub that does nothing.
 pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-cni")?;
     let host = lab.host("h1", &[])?;
@@ -72,7 +72,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Measures the ADD times of each plugin. The first entry is the delegate without a flannel plugin.
+/// Measures the ADD times of all plugins alternately. The first entry is the delegate without a flannel plugin.
 fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<Duration>)>> {
     let carriers = carriers(host, path)?;
     let mut times: Vec<_> = carriers

@@ -1,5 +1,5 @@
-//! Packet rates of our engine, the kernel's vxlan, plain routes, and Go flannel if its binary is given. One
-//! run measures all these datapaths alternately.
+//! Packet rates of flannel-rs' engine, the kernel's vxlan, plain routes, and Go flannel if the environment names its binary. Each
+//! run measures all datapaths alternately.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,11 +22,11 @@ const FOREIGN: f64 = 0.01;
 const REPEATS: usize = 2;
 /// Rates of small packets, in thousands per second, lowest first.
 const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500];
-/// Number of failed attempts after which a rate is too high.
+/// Number of failed attempts after which the benchmark treats a rate as too high.
 const TRIES: usize = 3;
-/// Share of lost packets below which a rate is lossless.
+/// Share of lost packets below which the benchmark treats a rate as lossless.
 const NO_LOSS: f64 = 0.005;
-/// Carrier that the benchmark skips if the kernel has no WireGuard.
+/// Name of the backend that the benchmark skips if the kernel has no WireGuard.
 const KERNEL_WIREGUARD: &str = "wireguard (kernel)";
 
 /// A backend between two separate hosts.
@@ -37,7 +37,7 @@ struct Carrier {
     pods: Vec<Pod>,
 }
 
-/// Figures of a carrier, one per round.
+/// Measured rates and times of a backend, one figure per round.
 #[derive(Clone, Default)]
 struct Figures {
     tcp1: Vec<f64>,
@@ -51,13 +51,13 @@ struct Figures {
     loaded: Loaded,
 }
 
-/// The measurements to make: carriers, rounds and kinds.
+/// The plan of a benchmark run: backends, number of rounds, and kinds of measurements.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub rounds: usize,
     pub time: Duration,
     pub cables: Vec<Cable>,
-    /// Names of carriers to measure, or prefixes of their names. Empty means all carriers.
+    /// Names of backends to measure, or prefixes of their names. An empty list selects all backends.
     pub only: Vec<String>,
     /// Whether to print the daemons' metrics at the end.
     pub metrics: bool,
@@ -87,7 +87,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Applies a command line argument that has no value. Returns false if the plan has no such argument.
+    /// Applies a command line argument that has no value. Returns false if the plan does not know the argument.
     pub(crate) fn flag(&mut self, argument: &str) -> bool {
         match argument {
             "--metrics" => self.metrics = true,
@@ -99,7 +99,7 @@ impl Plan {
         true
     }
 
-    /// Checks that the plan can be measured.
+    /// Checks that the backends and the programs in the plan exist.
     ///
     /// # Errors
     /// Returns an error that names the wrong argument or environment variable.
@@ -130,7 +130,7 @@ impl Plan {
     }
 }
 
-/// Measures all carriers. Returns a section of docs/performance.md and a diagram of it (SVG).
+/// Measures all selected backends. Returns a section of docs/performance.md and a diagram of the section's figures (SVG).
 pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     let mut text = String::new();
     let mut bars = Vec::new();
@@ -158,14 +158,14 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     Ok((text, picture(&bars)))
 }
 
-/// Returns the path of Go flannel's flanneld, if the environment contains it.
+/// Returns the path of Go flannel's flanneld from the environment variable `GO_FLANNELD`, if set.
 fn go_flanneld() -> Option<PathBuf> {
     std::env::var_os("GO_FLANNELD")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
 }
 
-/// A carrier's name, the backend configuration of each of its two nodes, the mode of our engine, and another flanneld binary to run.
+/// A backend's name, its configuration on each of the two nodes, the mode of flannel-rs' engine, and another flanneld binary to run.
 type Recipe = (String, [Value; 2], &'static str, Option<PathBuf>);
 
 fn every_carrier() -> Vec<Recipe> {
@@ -269,7 +269,7 @@ fn carriers(plan: &Plan) -> Vec<Recipe> {
         .collect()
 }
 
-/// The etcd of all carriers, because Go flannel supports no other store. Each carrier has its own prefix.
+/// The etcd with the leases of all measured backends, because Go flannel cannot keep leases in a directory. Each backend has its own prefix of keys.
 /// Hosts reach the etcd by an interface that carries no other packets.
 struct Registry {
     lan: Switch,
@@ -490,7 +490,7 @@ impl Carrier {
     }
 }
 
-/// Measures round trips during `streams` TCP streams. Returns the median and the 99th percentile, in microseconds.
+/// Measures round trips during `streams` TCP streams. Returns the median and the 99th percentile of the round trips, in microseconds.
 fn beside(
     from: &Pod,
     to: &Pod,
@@ -506,7 +506,7 @@ fn beside(
     Ok((quantile(&times, 0.5), quantile(&times, 0.99)))
 }
 
-/// Sends small packets at a rate. Returns the processor time per packet in microseconds, or `None` if packets were lost.
+/// Sends small packets at a fixed rate. Returns the processor time per packet in microseconds, or `None` if packets were lost.
 fn lossless(from: &Pod, to: &Pod, rate: u64, pids: &[u32]) -> Result<Option<f64>> {
     let before = Cpu::now(pids);
     let passed = small(from, to, rate, Duration::from_secs(1))?;

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lab::Netns;
 
-/// Maximum number of operations in a transaction: etcd's default.
+/// Maximum number of operations in an etcd transaction (etcd's default).
 const BATCH: usize = 128;
 
 /// Writes keys that all belong to one etcd lease.

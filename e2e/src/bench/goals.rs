@@ -1,5 +1,5 @@
-//! Goals of our own datapaths: relative to the kernel's vxlan and to an earlier build, and for round trips during TCP streams.
-//! The benchmark computes each ratio from figures of the same round, because the speed of a shared machine changes between rounds.
+//! Goals of flannel-rs' datapaths: relative to the kernel's vxlan and to an earlier build, and for round trips during TCP streams.
+//! The benchmark computes each ratio from figures of the same round of measurements, because the speed of a shared machine changes between rounds.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use lab::Cable;
 
 use super::load::median;
 
-/// The carrier to which all ratios refer.
+/// The reference carrier of all ratios.
 const KERNEL: &str = "vxlan (kernel)";
 
 #[derive(Clone, Copy)]
 enum Of {
-    /// The rate of one stream. Higher is better.
+    /// The rate of one TCP stream. Higher is better.
     Rate,
-    /// Processor seconds per gigabyte. Lower is better.
+    /// Processor seconds per transferred gigabyte. Lower is better.
     Processor,
 }
 
@@ -27,7 +27,7 @@ impl Of {
     }
 }
 
-/// A goal, and the limit that must hold. The goal and the limit are ratios to the kernel's vxlan.
+/// A goal, and the limit that a datapath must reach. The goal and the limit are ratios to the kernel's vxlan.
 struct Goal {
     carrier: &'static str,
     cable: Cable,
@@ -75,14 +75,14 @@ const GOALS: [Goal; 8] = [
     goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
 ];
 
-/// Round trips during TCP streams: the median and the 99th percentile of each round, in microseconds.
+/// Round-trip times during TCP streams: the median and the 99th percentile of each round of measurements, in microseconds.
 #[derive(Clone, Default)]
 pub(crate) struct Loaded {
     /// During one stream.
     pub one: Vec<(f64, f64)>,
     /// During four streams.
     pub four: Vec<(f64, f64)>,
-    /// Round trips between real-time programs during one stream, which include the time on the packets' path and no wait for a processor.
+    /// Round trips between real-time programs during one TCP stream: the time on the packets' path, without waits for a processor.
     pub path: Vec<(f64, f64)>,
 }
 
@@ -104,7 +104,7 @@ enum Load {
     Path,
 }
 
-/// Goals for the median round trip over a wire, in microseconds: the goal, and the limit that must hold.
+/// Median round-trip time over a wire, in microseconds: the goal, and the limit that a datapath must not exceed.
 const WAITS: [(&str, Load, f64, f64); 9] = [
     ("vxlan (userspace)", Load::One, 350.0, 500.0),
     ("vxlan (userspace)", Load::Four, 350.0, 500.0),
@@ -117,7 +117,7 @@ const WAITS: [(&str, Load, f64, f64); 9] = [
     ("wireguard (userspace)", Load::Path, 200.0, 300.0),
 ];
 
-/// Results of a carrier, one figure per round.
+/// Results of a carrier, one figure per round of measurements.
 pub(crate) struct Series<'s> {
     pub name: &'s str,
     pub rate: &'s [f64],
@@ -125,7 +125,7 @@ pub(crate) struct Series<'s> {
     pub loaded: &'s Loaded,
 }
 
-/// Returns which mark a figure reaches: the goal, the limit or neither. `more` means that higher is better.
+/// Returns whether a figure reaches the goal, only the limit, or neither. If `more` is true, higher figures are better.
 fn reached(figure: f64, goal: f64, limit: f64, more: bool) -> &'static str {
     let reaches = |mark: f64| if more { figure >= mark } else { figure <= mark };
     match (reaches(goal), reaches(limit)) {
@@ -135,7 +135,7 @@ fn reached(figure: f64, goal: f64, limit: f64, more: bool) -> &'static str {
     }
 }
 
-/// Suffix of the name of a carrier that runs an earlier build.
+/// Suffix of the name of a carrier that runs an earlier build of flanneld.
 pub(crate) const BEFORE: &str = ", before";
 
 impl Series<'_> {
@@ -147,7 +147,7 @@ impl Series<'_> {
     }
 }
 
-/// Appends the goals of a cable and whether the datapaths reached them, if the run also measured the kernel's vxlan.
+/// Appends the goals for a virtual cable and whether the datapaths reached these goals, if the run also measured the kernel's vxlan.
 pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let Some(kernel) = find(KERNEL) else { return };
@@ -234,7 +234,7 @@ pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     }
 }
 
-/// Appends the ratios of this build to an earlier build, round by round, if the run measured both builds.
+/// Appends the ratios of this build to an earlier build for each round of measurements, if the run measured both builds.
 pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
     let mut rows = String::new();
     for former in all {

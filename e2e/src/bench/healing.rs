@@ -1,4 +1,4 @@
-//! Time until the daemon repairs the kernel's state after a change by another program. Audits are disabled.
+//! Time until the daemon repairs a kernel object that another program changed or deleted. Audits are disabled.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ const LIVES: usize = 3;
 const ROUNDS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Script that prints a hash of the daemon's kernel state. The script takes about 20 ms, which the results include.
+/// Script that prints a hash of the daemon's kernel objects. Each result includes the script's run time of about 20 ms.
 const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip -o -4 address show dev flannel.1 | sed 's/^[0-9]*: //'; \
     ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; nft -s list table ip flannel-ipv4; } | sort | sha256sum";
 
-/// Name of the damage, the command that causes it, and the goal.
+/// Name of each damage, the command that causes the damage, and the goal for the repair time.
 const DAMAGES: [(&str, &str, &str); 10] = [
     (
         "a deletion of the device",
@@ -72,7 +72,7 @@ const DAMAGES: [(&str, &str, &str); 10] = [
     ),
 ];
 
-/// Damages the kernel's state of a node with many peers repeatedly and measures the repairs.
+/// Repeatedly damages the kernel objects of a node that has many peers, and measures the time of each repair.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let net_conf = NET_CONF.replacen('{', r#"{"EnableNFTables":true,"#, 1);
     let fleet = Fleet::with(PEERS, &net_conf, value)?;

@@ -1,4 +1,4 @@
-//! Packet loss of a peer that sends at a fixed rate while one processor sends junk handshakes without a pause.
+//! Packet loss of a peer that sends at a fixed rate while an attacker floods the node with junk handshakes.
 
 use std::io::IoSlice;
 use std::net::UdpSocket;
@@ -23,7 +23,7 @@ const ROUNDS: usize = 5;
 /// The peer's packets per second (`RATE`), and the time for which the peer sends (`TIME`).
 const RATE: u64 = 25_000;
 const TIME: Duration = Duration::from_secs(2);
-/// Number of attempts if this machine does not generate the packets fast enough.
+/// Maximum number of attempts to generate the peer's packets fast enough.
 const TRIES: usize = 5;
 /// Number of different messages, which the flood sends repeatedly.
 const MESSAGES: usize = 256;
@@ -33,8 +33,9 @@ pub(crate) const INITIATION: usize = 148;
 pub(crate) const DROPPED: &str =
     "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
-/// Builds initiations of unknown peers. The first MAC (`mac1`) of these initiations is valid, because it
-/// requires only the node's public key. The node therefore has to perform a curve operation before it finds that the peer is unknown.
+/// Builds handshake initiations of unknown peers. Each initiation has a valid first MAC (`mac1`),
+/// because `mac1` requires only the node's public key. The node performs an elliptic-curve operation for each
+/// initiation before the node finds that the peer is unknown.
 fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     let mut buffer = vec![0; 2048];
     let mut unknown = |number: usize| match Tunn::new(
@@ -53,7 +54,7 @@ fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     (0..MESSAGES).map(&mut unknown).collect()
 }
 
-/// Builds messages with the form of initiations and random content.
+/// Builds messages with the type and length of a handshake initiation, and with random content.
 fn noise() -> Vec<Vec<u8>> {
     let message = |_| {
         let mut bytes: Vec<u8> = (0..INITIATION).map(|_| rand::random()).collect();
@@ -65,7 +66,7 @@ fn noise() -> Vec<Vec<u8>> {
     (0..MESSAGES).map(message).collect()
 }
 
-/// Sends the messages until `stop`, as fast as one processor can. Returns the number of messages per second.
+/// Sends the messages repeatedly from one thread, as fast as possible, until `stop` is true. Returns the number of messages sent per second.
 pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
     let (start, mut sent) = (Instant::now(), 0);
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
@@ -90,7 +91,7 @@ pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool)
     sent as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Sends packets from the second pod to the first. Tries again when this machine stalls for longer than the queues can buffer.
+/// Sends packets from the second pod to the first. Tries again if this machine does not generate the packets fast enough.
 fn stream(bed: &Bed) -> Result<Small> {
     let [to, from] = bed.pods.as_slice() else {
         return Err(anyhow!("there are two pods"));
@@ -105,8 +106,8 @@ fn stream(bed: &Bed) -> Result<Small> {
     Err(last)
 }
 
-/// Sends the stream during a flood of junk. Also returns the number of junk packets sent per second and the
-/// number of junk packets that the node's engine dropped.
+/// Sends packets from the second pod to the first during a flood of junk handshakes. Returns the result, the number of junk packets sent
+/// per second, and the number of packets that the node's datapath dropped.
 fn stream_during_junk(
     bed: &Bed,
     attacker: &Host,
@@ -132,7 +133,7 @@ fn stream_during_junk(
     Ok((passed, rate, sum(daemon, DROPPED)? - before))
 }
 
-/// Measures the loss without junk and with each kind of junk, alternately.
+/// Measures the packet loss alternately without junk handshakes and with each type of junk handshake.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-junk")?;
     let bed = Bed::start(&lab, 2, NET_CONF, |_, options| options)?;

@@ -1,4 +1,4 @@
-//! The start of a daemon in a cluster of thousands of Nodes: time to the last route, cost, and number of API requests.
+//! Start of a daemon in a cluster of thousands of Nodes: time to the last route, memory, processor time, and API requests.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ const CLIENTS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","Backend":{"Type":"vxlan"}}"#;
 
-/// Builds a Node of the same size as a kubelet's Node, most of which is names of images.
+/// Builds a Node with as many image names as a kubelet reports, because image names make up most of a Node's size.
 fn node(number: u32) -> serde_json::Value {
     let [_, b, c, d] = number.to_be_bytes();
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8));
@@ -42,7 +42,7 @@ fn node(number: u32) -> serde_json::Value {
     node
 }
 
-/// Measures the start of one node among `nodes` Nodes.
+/// Measures the start of one node's daemon in a cluster of `nodes` Nodes.
 pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench")?;
     let lan = lab.switch("lan")?;
@@ -71,7 +71,7 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Creates the Nodes of the cluster with several clients at once, and then the Node of the host.
+/// Creates the Nodes of the cluster with several clients at once, and then the Node of the measured host.
 fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
         .map(drop)
 }
 
-/// The results of each start.
+/// Measurements of each daemon start.
 #[derive(Default)]
 struct Starts {
     times: Vec<Duration>,

@@ -1,4 +1,4 @@
-//! Loads between two pods, and their cost: streams, small packets, round trips. All loads are limited in time.
+//! Network loads between two pods: TCP streams, small packets and round trips. The module also measures processor time.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ use nix::sys::socket::{
     MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
 };
 
-/// Result of one or more streams.
+/// Bytes received from one or more TCP streams, and the duration.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flow {
     pub bytes: u64,
@@ -25,7 +25,7 @@ impl Flow {
     }
 }
 
-/// Sends `streams` TCP streams from one pod to another and calls `during`. Counts the bytes that arrive during `time`, which begins after 300 ms.
+/// Sends `streams` TCP streams from one pod to another, and calls `during` while the streams run. Counts the bytes that arrive during `time`, which begins after 300 ms.
 pub(crate) fn tcp(
     from: &Pod,
     to: &Pod,
@@ -100,7 +100,7 @@ pub(crate) fn tcp(
     Ok(counted)
 }
 
-/// Result of small packets at a fixed rate.
+/// Numbers of sent and received small packets at a fixed rate.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Small {
     pub sent: u64,
@@ -113,10 +113,10 @@ impl Small {
     }
 }
 
-/// Maximum number of packets per system call: the generator must cost less than the datapath under test.
+/// Maximum number of packets per system call, because the generator must use less processor time than the datapath under test.
 const VOLLEY: usize = 64;
 
-/// Sends UDP packets of 64 bytes for `time`, at `rate` packets per second. Returns an error if this machine
+/// Sends UDP packets with 64 bytes of payload for `time`, at `rate` packets per second. Returns an error if this machine
 /// does not generate the packets fast enough.
 pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
@@ -173,7 +173,7 @@ fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets
     );
 }
 
-/// Counts packets until the socket's read timeout passes without a packet.
+/// Counts received packets until the socket's read timeout passes without a packet.
 fn count(socket: &UdpSocket) -> u64 {
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     let mut room = [[0; 128]; VOLLEY];
@@ -196,7 +196,7 @@ fn count(socket: &UdpSocket) -> u64 {
     }
 }
 
-/// Replies to each datagram until `stop`.
+/// UDP server in a pod that returns each datagram to its sender.
 pub(crate) struct Echo {
     socket: UdpSocket,
 }
@@ -228,7 +228,7 @@ impl Echo {
     }
 }
 
-/// Scheduling of the two programs of a round trip.
+/// Scheduling of the sender and the responder of a round trip.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
     Ordinary,
@@ -237,7 +237,7 @@ pub(crate) enum Programs {
 }
 
 impl Programs {
-    /// Applies this scheduling to the calling thread.
+    /// Sets the scheduling policy of the calling thread.
     fn schedule(self) -> Result<()> {
         if self == Programs::Ordinary {
             return Ok(());
@@ -252,7 +252,7 @@ impl Programs {
     }
 }
 
-/// Measures round trips, one after the other, for `time`. Returns the sorted round trips in microseconds.
+/// Measures round trips, one after the other, for `time`. Returns the sorted round-trip times in microseconds.
 pub(crate) fn round_trips(
     from: &Pod,
     to: &Pod,
@@ -305,13 +305,13 @@ pub(crate) fn round_trips(
     Ok(times)
 }
 
-/// Returns a quantile of sorted figures: 0.5 is the median.
+/// Returns the quantile `part` of sorted numbers; 0.5 selects the median.
 pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * part).round();
     sorted.get(place as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the median of unsorted figures. Ignores NaN.
+/// Returns the median of unsorted numbers. Ignores NaN.
 pub(crate) fn median(figures: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = figures
         .iter()
@@ -327,16 +327,16 @@ pub(crate) fn median(figures: &[f64]) -> f64 {
 pub(crate) struct Cpu {
     /// Processor time of the whole machine.
     pub all: f64,
-    /// Processor time of the named processes.
+    /// Processor time of the processes with the given PIDs.
     pub daemons: f64,
-    /// Processor time of all programs except the named processes, this process and the kernel's threads.
+    /// Processor time of all processes except this process, kernel threads, and the processes with the given PIDs.
     pub foreign: f64,
 }
 
 const TICK: f64 = 0.01;
 
 impl Cpu {
-    /// Reads the processor time up to now.
+    /// Reads the current totals of processor time from `/proc`.
     pub(crate) fn now(daemons: &[u32]) -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let ticks: Vec<f64> = stat
@@ -388,7 +388,7 @@ impl Cpu {
         cpu
     }
 
-    /// Returns the processor time since an earlier reading.
+    /// Returns the processor time used since the earlier reading `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             all: self.all - before.all,

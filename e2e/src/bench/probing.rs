@@ -1,4 +1,4 @@
-//! The cost of probes to a thousand peers that reply, and the time until nodes detect a cut.
+//! Memory and processor time of probes to a thousand peers, and the time until nodes detect that a node is cut off.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use crate::table::Table;
 
 /// Number of peers.
 pub(crate) const PEERS: u32 = 1000;
-/// Number of rounds, each without probes and with them.
+/// Number of repetitions; each repetition measures a daemon once without probes and once with probes.
 const ROUNDS: usize = 4;
-/// Time between the start of the daemon and the measurement.
+/// Time between the daemon's readiness and the measurement.
 const SETTLED: Duration = Duration::from_secs(20);
 const WINDOW: Duration = Duration::from_secs(40);
-/// Window of the measurement with a status page, in which a node requests the reports of all peers once.
+/// Length of the measurement with an open status page. In 100 s, the node requests each peer's report once.
 const PAGE_WINDOW: Duration = Duration::from_secs(100);
-/// Number of times that the benchmark cuts off a node.
+/// Number of times that the benchmark disconnects a node from the network.
 const CUTS: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Returns the processor time of all threads in seconds. The function reads schedstat, because /proc/PID/stat has a resolution of only 10 ms.
+/// Returns the processor time of all threads of the daemon, in seconds. The function reads schedstat, because /proc/PID/stat has a resolution of only 10 ms.
 pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
@@ -43,9 +43,9 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
 struct Taken {
     memory: f64,
     rest: f64,
-    /// Share of a processor while a status page is open, in percent.
+    /// Share of a processor that the daemon uses while a status page is open, in percent.
     page: f64,
-    /// Share of a processor after all peers stop replying, in percent.
+    /// Share of a processor that the daemon uses after all peers stop replying, in percent.
     silence: f64,
 }
 
@@ -56,7 +56,8 @@ fn share(daemon: &Flanneld, window: Duration) -> Result<f64> {
     Ok((processor(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
 }
 
-/// Measures the share of a processor while a status page is open. Each response is a whole document, as if the document had changed.
+/// Measures the share of a processor that the daemon uses while a status page is open. Each response contains the
+/// whole document, as if the document changed before each request.
 fn share_with_page(daemon: &Flanneld) -> Result<f64> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -73,7 +74,7 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
     })
 }
 
-/// Measures a daemon first while all peers reply and then while no peer replies.
+/// Measures a daemon's memory and processor share, first while all peers reply and then while no peer replies.
 fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     let options = if probes {
         fleet.options.clone()
@@ -201,7 +202,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Cuts off one of three nodes repeatedly and measures the times until detection and recovery.
+/// Repeatedly disconnects one of three nodes, and measures the times until the nodes report the fault and the recovery.
 fn cuts(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-probing")?;
     let bed = Bed::start(&lab, 3, THREE_NODES, |_, options| options)?;
@@ -249,7 +250,7 @@ fn cuts(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of a node's peers that are in this state.
+/// Returns the number of a node's peers in the state `state`.
 fn peers_in(bed: &Bed, node: usize, state: &str) -> Result<f64> {
     sum(
         bed.daemons.get(node).context("a daemon")?,
@@ -264,7 +265,7 @@ fn all_peers_well(bed: &Bed) -> Result<bool> {
     Ok(well == 6.0)
 }
 
-/// Returns the exit code of `flannelctl status`.
+/// Returns the exit code of `flannelctl status` on a node.
 fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
     let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
     let (host, daemon) = bed
@@ -280,10 +281,10 @@ fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
         .code())
 }
 
-/// Returns the times from `start` to three reports of the cut. Both other nodes make the first report, their
-/// `flannelctl status` makes the second, and the cut-off node makes the third, about its peers.
+/// Returns the times from `start` to three reports that a node is cut off. The reports are in the
+/// connected nodes' metrics, in the connected nodes' `flannelctl status`, and in the cut-off node's metrics.
 ///
-/// One loop polls all three conditions, so that no condition waits for another.
+/// One loop polls for all three reports, so that waiting for one report does not falsify the time of another report.
 fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
     let mut times: [Option<Duration>; 3] = [None; 3];
     wait(start, "all know it", &mut || {
@@ -301,7 +302,7 @@ fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
     Ok(times)
 }
 
-/// Polls until the condition holds. Returns the time since `start`.
+/// Waits until `holds` returns true. Returns the time since `start`.
 fn wait(start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>) -> Result<Duration> {
     while !holds()? {
         ensure!(

@@ -1,4 +1,4 @@
-//! Peers of userspace WireGuard that renew their sessions while one address with a valid cookie sends handshakes without a pause.
+//! Renewal of userspace WireGuard sessions while an attacker with a valid cookie floods the node with handshakes.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -21,11 +21,11 @@ use crate::wireguard::{NET_CONF, PORT, key_of, secret, value};
 
 const PEERS: u32 = 100;
 const ROUNDS: usize = 3;
-/// Interval between the first initiations of two peers.
+/// Interval between the first initiations of two consecutive peers.
 const START_INTERVAL: Duration = Duration::from_millis(100);
 /// Time without a response after which a peer sends another initiation.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5200);
-/// Maximum time for a renewal: peers renew sessions from 120 s on, and sessions end after 180 s.
+/// Maximum time for a renewal: a peer renews a session at an age of 120 s, and the session ends at 180 s.
 const IN_TIME: Duration = Duration::from_secs(60);
 /// Length of a handshake response in bytes.
 const ANSWER: usize = 92;
@@ -44,7 +44,7 @@ fn initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
     }
 }
 
-/// Builds an initiation of an unknown peer with a valid cookie. Floods the node first, because the node sends cookies only under load.
+/// Builds a handshake initiation that has a valid cookie but belongs to an unknown peer. Floods the node first, because the node sends cookies only under load.
 fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
     let mut unknown = tunnel(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
     let message = vec![initiation(&mut unknown)?; VOLLEY];
@@ -88,7 +88,7 @@ struct Renewal {
     done: Option<Duration>,
 }
 
-/// Renews the sessions of all peers. Returns the times of the renewals that succeeded in time.
+/// Renews the sessions of all peers. Returns the duration of each renewal that succeeds within [`IN_TIME`].
 fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Duration>> {
     let start = Instant::now();
     let peer = |number: u32| {
@@ -134,7 +134,7 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
     Ok(peers.into_values().filter_map(|peer| peer.done).collect())
 }
 
-/// Renews all sessions during a flood. Returns the times of the renewals, and the packets per second of the flood.
+/// Renews all sessions during a flood of handshakes. Returns the duration of each successful renewal, and the flood's packets per second.
 fn renew_during_flood(
     attacker: &Host,
     socket: &UdpSocket,
@@ -153,7 +153,7 @@ fn renew_during_flood(
     })
 }
 
-/// Measures renewals, alternately with and without a flood.
+/// Measures the duration of session renewals, alternately without and with a flood of handshakes.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet

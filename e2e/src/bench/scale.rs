@@ -1,4 +1,5 @@
-//! Thousands of leases: the time and cost from the start of the daemon to the last route, and the time of one additional lease.
+//! Start of a daemon with thousands of leases: time to the last route, memory and processor time. The module also
+//! measures the time from one additional lease to its route.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -11,14 +12,14 @@ use lab::{
 use crate::gateway;
 use crate::table::Table;
 
-/// Numbers of peers to measure.
+/// Numbers of peers with which the benchmark measures a node.
 pub(crate) const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
 const ROUNDS: u32 = 5;
 const NEW_LEASES: u32 = 20;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"vxlan"}}"#;
 
-/// A node, and an etcd with the leases of its peers.
+/// A node, and an etcd with the leases of the node's peers.
 pub(crate) struct Fleet {
     pub node: Host,
     pub options: FlanneldOptions,
@@ -34,12 +35,12 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Writes the leases of `peers` peers with vxlan.
+    /// Creates a node and an etcd that contains the vxlan leases of `peers` peers.
     pub(crate) fn of(peers: u32) -> Result<Fleet> {
         Fleet::with(peers, NET_CONF, value)
     }
 
-    /// Writes the leases of `peers` peers with another network configuration.
+    /// Creates a node and an etcd that contains `net_conf` and the leases of `peers` peers.
     pub(crate) fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
         let lab = Lab::new("bench")?;
         let lan = lab.switch("lan")?;
@@ -80,7 +81,7 @@ impl Fleet {
         gateway::put(self.store_host.netns(), &entries, self.lease)
     }
 
-    /// Removes all of the daemon's kernel state, as a reboot does.
+    /// Deletes the vxlan device with its routes, neighbours and FDB entries, as a reboot does.
     fn forget(&self) -> Result<()> {
         self.node.netns().ip("link del flannel.1").map(drop)
     }
@@ -115,12 +116,12 @@ impl Fleet {
     }
 }
 
-/// Returns a peer's subnet: 10.64.0.0/24 and the following subnets, outside of the range from which the node gets its own subnet.
+/// Returns the subnet of peer `number`, which is outside the range from which the node gets its own subnet.
 fn subnet(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8))
 }
 
-/// Returns the lease value of a node.
+/// Returns the vxlan lease value of peer `number`.
 pub(crate) fn value(number: u32) -> String {
     value_at(number, number)
 }
@@ -130,7 +131,7 @@ pub(crate) fn public(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
 }
 
-/// Returns the lease value of a node with another node's underlay address.
+/// Returns the lease value of node `number` with the underlay address of node `address`.
 fn value_at(number: u32, address: u32) -> String {
     let [_, b, c, d] = number.to_be_bytes();
     lease(
@@ -141,7 +142,7 @@ fn value_at(number: u32, address: u32) -> String {
     )
 }
 
-/// Returns the lease value of a node as our daemon writes it.
+/// Returns the lease value of a node in the format that flannel-rs writes.
 pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
     format!(
         "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"{backend}\",\"BackendData\":{data},\
@@ -149,7 +150,7 @@ pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) ->
     )
 }
 
-/// Returns the resident memory and its peak, in MiB.
+/// Returns a daemon's resident memory and its peak, in MiB.
 pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let field = |name: &str| -> Result<f64> {
@@ -162,7 +163,7 @@ pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     Ok((field("VmRSS:")?, field("VmHWM:")?))
 }
 
-/// Returns the sum of the metrics that begin with `name`, such as all label sets of a metric.
+/// Returns the sum of the metrics whose lines begin with `name`, for example over all labels of one metric.
 pub(crate) fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     let (_, text) = daemon.get("/metrics")?;
     let values = text
@@ -181,7 +182,7 @@ pub(crate) fn stop(mut daemon: Flanneld) -> Result<()> {
     Ok(())
 }
 
-/// Measures starts and new leases with `peers` peers.
+/// Measures daemon starts and the time from a new lease to its route, with `peers` peers.
 pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
     let fleet = Fleet::of(peers)?;
     let mut starts = Starts::default();
@@ -196,12 +197,12 @@ pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
     new_leases(&fleet, peers, table)
 }
 
-/// The results of each start.
+/// Measurements of each daemon start.
 #[derive(Default)]
 struct Starts {
-    /// Time to the last route in the kernel.
+    /// Time from the daemon's start to the last route in the kernel.
     cold: Vec<Duration>,
-    /// Time to readiness if all objects are already in the kernel.
+    /// Time from the daemon's start to readiness, if all objects are already in the kernel.
     warm: Vec<Duration>,
     /// In milliseconds.
     processor: Vec<f64>,
@@ -210,7 +211,7 @@ struct Starts {
     peak: Vec<f64>,
     calls: Vec<f64>,
     writes: Vec<f64>,
-    /// Number of kernel writes of a restart.
+    /// Number of writes to the kernel during a restart.
     rewrites: Vec<f64>,
 }
 
@@ -314,7 +315,7 @@ impl Starts {
     }
 }
 
-/// The goals for a number of peers, and the figures of Go flannel.
+/// Goals of the benchmark for a given number of peers, and Go flannel's results for comparison.
 struct Goals {
     cold: (&'static str, &'static str),
     warm: &'static str,
@@ -349,7 +350,7 @@ impl Goals {
     }
 }
 
-/// Measures the time from one additional lease to its route, repeatedly.
+/// Repeatedly adds one lease, and measures the time until the kernel has the lease's route.
 fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready(DEADLINE)?;
@@ -376,7 +377,7 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     stop(daemon)
 }
 
-/// Measures the processor time for a hundred lease changes per second, one by one, and the delay of the last change.
+/// Measures the daemon's processor share at a hundred lease changes per second, and the delay until the last change is in the kernel.
 fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Result<()> {
     const ROUNDS: u32 = 5;
     const CHANGES: u32 = 300;

@@ -1,4 +1,4 @@
-//! The table of results, with the goals and the figures of Go flannel.
+//! Table of benchmark results, with the project's goals and Go flannel's results.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Rows in the order of the measurements.
+/// Table of results, in the order of the measurements.
 #[derive(Default)]
 pub(crate) struct Table {
     rows: Vec<[String; 5]>,
 }
 
 impl Table {
-    /// Adds a row of times: their median and their maximum, in milliseconds.
+    /// Adds a row with the median and the maximum of `times`, in milliseconds.
     pub(crate) fn times(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
         let milliseconds = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         self.figures(what, milliseconds, "ms", goal, go);
     }
 
-    /// Adds a row of figures in any unit: their median and their maximum.
+    /// Adds a row with the median and the maximum of `figures`, in the unit `unit`.
     pub(crate) fn figures(
         &mut self,
         what: &str,
@@ -50,7 +50,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Returns the whole table as Markdown, after a line about the machine.
+    /// Returns the table as Markdown, preceded by a line that describes the machine.
     pub(crate) fn markdown(&self) -> String {
         let mut out = measured();
         out.push_str(
@@ -64,12 +64,12 @@ impl Table {
     }
 }
 
-/// Returns the first line of a section: the command and the machine of the measurement.
+/// Returns the first line of a section, which names the command and the machine of the measurement.
 pub(crate) fn measured() -> String {
     format!("`make bench` measured these figures on {}.\n\n", machine())
 }
 
-/// Formats a figure with three significant digits.
+/// Formats a number with three significant digits.
 fn rounded(figure: f64) -> String {
     match figure {
         figure if figure >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),
@@ -89,12 +89,12 @@ fn machine() -> String {
     let (kernel, load) = (read("/proc/sys/kernel/osrelease"), read("/proc/loadavg"));
     let load = load.split_whitespace().next().unwrap_or("?").to_owned();
     format!(
-        "{count} processors ({model}) with Linux {} and a load of {load} at the end. etcd and all hosts share the processors",
+        "{count} processors ({model}) with Linux {} and a load of {load} at the end. The hosts and etcd share the processors",
         kernel.trim()
     )
 }
 
-/// Replaces a section of docs/performance.md, between its marks.
+/// Replaces the text between the two comments that mark a section of docs/performance.md.
 pub(crate) fn write(section: &str, text: &str) -> Result<()> {
     let marks = [
         format!("<!-- make bench, {section}: begin -->\n"),
@@ -113,7 +113,7 @@ pub(crate) fn write(section: &str, text: &str) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Writes the diagram next to docs/performance.md.
+/// Writes the diagram of the results to docs/datapath.svg.
 pub(crate) fn picture(svg: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/datapath.svg");
     std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))

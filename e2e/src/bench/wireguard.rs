@@ -1,4 +1,4 @@
-//! The start of a node with thousands of peers of userspace WireGuard that all respond to its handshakes: time, memory and processor share.
+//! Start of a node whose ten thousand userspace WireGuard peers all respond to handshakes: time, memory and processor share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -22,7 +22,7 @@ use crate::table::Table;
 pub(crate) const PEERS: u32 = 10_000;
 const ROUNDS: usize = 3;
 pub(crate) const PORT: u16 = 51820;
-/// The first byte of a data message, which contains a packet or is an empty keepalive.
+/// First byte of a WireGuard data message; an empty data message is a keepalive.
 const DATA: u8 = 4;
 /// Time for which the benchmark measures the processor share, once all peers have a session.
 const WINDOW: Duration = Duration::from_secs(20);
@@ -58,7 +58,7 @@ pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
     Ok(PublicKey::from(&StaticSecret::from(bytes)))
 }
 
-/// Responds to the node's handshakes for all peers until `stop`. Counts the peers that have a session with the node in `sessions`.
+/// Responds to the node's handshakes for all peers until `stop` is true. Counts in `sessions` the peers that have a session with the node.
 fn serve(
     host: &Host,
     node: Ipv4Addr,
@@ -95,7 +95,7 @@ fn serve(
     Ok(())
 }
 
-/// Figures of each start with all peers.
+/// Measurements of each daemon start with all peers.
 #[derive(Default)]
 struct Figures {
     ready: Vec<Duration>,
@@ -105,7 +105,7 @@ struct Figures {
     share: Vec<f64>,
 }
 
-/// Measures a node with [`PEERS`] peers.
+/// Measures the start of a node with [`PEERS`] peers.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet

@@ -1,6 +1,6 @@
-//! Measures the figures for which the project has goals, and prints the results next to the goals: `make bench`.
+//! Runs the project's benchmarks, and prints each result next to its goal. `make bench` runs the benchmark program.
 //!
-//! `--help` lists its arguments.
+//! `--help` lists the arguments of the benchmark.
 
 #[path = "../bench/answers.rs"]
 mod answers;
@@ -38,34 +38,34 @@ use anyhow::{Context, Result, bail, ensure};
 use table::Table;
 
 const HELP: &str = "\
-Measures what the goals of the project are about, and shows it beside them.
+Measures the project's goals, and prints each result next to its goal.
 
 Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
 
-  --quick             the small sizes only, one round
-  --markdown          write the tables into docs/performance.md, too
-  --peers=N           this many leases only, no healing, no packets
-  --cni               what the CNI plugin costs, and nothing else
-  --nodes=N           this many Nodes of Kubernetes, and nothing else
-  --probing           what probes cost and how soon they tell, and nothing else
-  --wireguard         what WireGuard's peers and junk cost, and nothing else
-  --renewals          WireGuard's renewals beside a flood, and nothing else
-  --no-datapath       all but how packets move
-  --datapath          how packets move, and nothing else
-  --rounds=N          of each carrier
-  --cable=wire|veth   one kind of cable only
-  --only=NAME         carriers with this name, or that begin with it; repeatable
-  --streams           of packets the streams only
-  --latency           of packets the streams, and round trips beside them
-  --before=PATH       another build of flanneld, measured beside this one
-  --no-ladder         of packets all but the rates of small ones
-  --metrics           show what the daemons counted, too
+  --quick             measure only small sizes, in one round
+  --markdown          also write the tables to docs/performance.md
+  --peers=N           use N leases; skip healing and packets
+  --cni               measure only the CNI plugin
+  --nodes=N           measure only N Kubernetes Nodes
+  --probing           measure only the cost and the detection time of probes
+  --wireguard         measure only WireGuard's cost for peers and junk packets
+  --renewals          measure only WireGuard's renewals during a flood
+  --no-datapath       skip the datapath
+  --datapath          measure only the datapath
+  --rounds=N          measure each backend N times
+  --cable=wire|veth   use only one kind of cable
+  --only=NAME         measure backends whose name begins with NAME; repeatable
+  --streams           of the datapath, measure only streams
+  --latency           of the datapath, measure streams and their round trips
+  --before=PATH       also measure another build of flanneld, in the same rounds
+  --no-ladder         skip the rates of small packets
+  --metrics           also print the daemons' counters
 
-With GO_FLANNELD=/path/to/flanneld in the environment Go flannel is measured
-beside ours, with GO_FLANNEL_CNI=/path/to/flannel its CNI plugin. It needs root.
+If GO_FLANNELD=/path/to/flanneld is set, bench also measures Go flannel, and with
+GO_FLANNEL_CNI=/path/to/flannel its CNI plugin. bench needs root.
 ";
 
-/// Number of pods that each plugin adds: without `--quick`, and with `--quick`.
+/// Number of pods that each CNI plugin adds, without `--quick` (`CNI_ROUNDS`) and with `--quick` (`CNI_QUICK`).
 const CNI_ROUNDS: usize = 40;
 const CNI_QUICK: usize = 10;
 
@@ -74,13 +74,13 @@ struct Order {
     markdown: bool,
     sizes: Vec<u32>,
     heal: bool,
-    /// Number of pods that each plugin adds.
+    /// Number of pods that each CNI plugin adds.
     cni: usize,
     /// Number of Kubernetes Nodes.
     nodes: u32,
     probing: bool,
     wireguard: bool,
-    /// Whether to measure only the renewals of WireGuard.
+    /// Whether to measure only the renewals of WireGuard sessions.
     renewals: bool,
     packets: bool,
     plan: datapath::Plan,
@@ -202,7 +202,7 @@ fn complain(error: &anyhow::Error) {
     let _ = writeln!(stderr(), "bench: {error:#}");
 }
 
-/// Prints to standard output. A reader that closes the pipe early (`| head`) is not an error.
+/// Prints to standard output. Ignores the error when a reader closes the pipe early (`| head`).
 fn show(text: &str) -> Result<()> {
     match writeln!(stdout(), "{text}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -212,7 +212,7 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-/// Makes the selected measurements, prints the tables, and with `--markdown` writes them into the documentation.
+/// Runs the selected measurements, prints the tables, and with `--markdown` writes the tables into docs/performance.md.
 fn measure(order: &Order) -> Result<()> {
     let scale = measure_scale(order)?;
     let kube = measured(order.nodes > 0, |table| {

@@ -1,4 +1,4 @@
-//! Admission of leases: a pool that contains the nodes' own network works, and flanneld reports refused leases.
+//! Tests the admission of leases: the subnet pool may contain the nodes' own network, and flanneld reports refused leases.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use crate::healing::scenarios;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Returns a configuration with a pool of four subnets around the nodes' own network, 192.168.56.0/24.
+/// Returns a network configuration with four subnets, one of which is the nodes' own network, 192.168.56.0/24.
 fn around(backend: &str) -> String {
     format!(
         r#"{{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0","Backend":{backend}}}"#
@@ -119,7 +119,7 @@ fn refused_leases_are_reported_while_nodes_stay_ready() {
     .unwrap();
 }
 
-/// flanneld reports a lease of another backend once, with both types, and lists the lease as not used. flanneld also reports a key that is not UTF-8.
+/// flanneld logs a lease of another backend once, names both backends, and lists the lease as not used. flanneld also reports a key that is not UTF-8.
 #[test]
 fn peer_of_another_backend_is_reported() {
     Lab::run("other-backend", |lab| {
@@ -132,7 +132,7 @@ fn peer_of_another_backend_is_reported() {
         std::fs::write(bed.leases.join("subnets").join(OsStr::from_bytes(b"10.5.9.0-24\xff")), "{}")?;
         let reports = [
             "10.5.3.0/24 of the node at 192.168.56.103 uses backend host-gw, but this network uses vxlan",
-            "10.5.4.0/24 is reserved for the node at 192.168.56.104, which has not taken it yet",
+            "10.5.4.0/24 is reserved for the node at 192.168.56.104, which has not acquired the lease yet",
             "10.5.5.0/24 is published without an address of its family",
             "10.5.9.0-24\\xff",
         ];

@@ -1,5 +1,5 @@
-//! Tests that a bad peer affects only itself, with leases in etcd and in a directory. flanneld reports the bad peer, and
-//! the other nodes stay ready and reach each other.
+//! Tests that an unreachable peer does not affect other nodes, with leases in etcd and in a directory. flanneld reports
+//! the unreachable peer, and the other nodes stay ready and reach each other.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use lab::{
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// A time longer than the ten seconds after which a node that is not in sync becomes not ready.
+/// Time for which the nodes must stay ready. A node that is not in sync becomes not ready after ten seconds.
 const HOLDS: Duration = Duration::from_secs(15);
 const HOST_GW: &str =
     r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"host-gw"}}"#;
-/// Subnets of unreachable peers: off the link, and at the link's broadcast address.
+/// Subnets and leases of two unreachable peers: `FAR` has an address off the link, and `BROADCAST` has the link's broadcast address.
 const FAR: (&str, &str) = (
     "10.5.3.0",
     r#"{"PublicIP":"10.99.0.5","PublicIPv6":null,"BackendType":"host-gw"}"#,
@@ -25,8 +25,8 @@ const BROADCAST: (&str, &str) = (
     r#"{"PublicIP":"192.168.56.255","PublicIPv6":null,"BackendType":"host-gw"}"#,
 );
 
-/// Checks that all daemons are ready and report both peers. The peer that admission refuses is among the
-/// unused leases, and the peer that the kernel refuses is among the failed peers.
+/// Checks that all daemons are ready and report both unreachable peers. `/status` lists `FAR` among the
+/// refused leases, and `BROADCAST` among the failed peers.
 fn require_named_and_ready(daemons: &[Flanneld]) -> Result<()> {
     for daemon in daemons {
         eventually(DEADLINE, "the far one is refused", || {

@@ -1,4 +1,4 @@
-//! `make bench` as a command: it measures Go flannel when its path is given, and reports errors in one line.
+//! Tests that `make bench` measures Go flannel if `GO_FLANNELD` contains its path, and reports errors in one line.
 
 use std::process::{Command, Output};
 

@@ -1,8 +1,8 @@
-//! Tests that no secret leaves the daemon. Each secret contains a canary, which no log, response, file that
-//! other users can read, output of flannelctl or support bundle shows.
+//! Tests that no secret leaves the daemon. Each secret contains a canary, which appears in no log, response,
+//! support bundle, output of flannelctl, or file that other users can read.
 //!
 //! The tests form a table of stores and secrets, with one test for each store. Each secret has one [`Row`]
-//! for each source from which the daemon gets the secret.
+//! for each source from which the daemon reads the secret.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::kube::turn;
 
 const SOON: Duration = Duration::from_secs(60);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// A word that occurs nowhere else.
+/// Canary in the secrets: a word that no other text contains.
 pub(crate) const CANARY: &str = "c4n4ry-0d9e8f7a6b";
 const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
 const API_PATHS: [&str; 5] = [
@@ -29,7 +29,7 @@ const API_PATHS: [&str; 5] = [
     "/api/v1/node?rows",
     "/api/v1/findings",
 ];
-/// The only output that may be empty.
+/// Name of the only output that may be empty.
 const NEIGHBOUR_FILE: &str = "a file next to subnet.env";
 
 /// One row of the table: a secret, its source, and the expected outcome.
@@ -47,15 +47,15 @@ struct Row {
 #[derive(Clone, Copy)]
 enum Outcome {
     Ready,
-    /// Readiness, with the canary in the arguments or the environment.
+    /// Readiness of a daemon whose arguments or environment contain the canary (the word in each secret).
     ReadyWithCanary,
-    /// A warning, an error or an exit.
+    /// A warning, an error or an exit of the daemon.
     Complaint,
     /// A warning, an error or an exit, without readiness of the daemon.
     Refusal,
-    /// A warning, an error or readiness.
+    /// A warning or an error from the daemon, or the daemon's readiness.
     ComplaintOrReady,
-    /// A warning, an error or readiness, then an exit with code 1. The log and the exit report contain this text.
+    /// A warning, an error or readiness, then an exit with code 1. The log and the exit report contain the variant's text.
     Exit(&'static str),
 }
 
@@ -95,7 +95,7 @@ fn complains(daemon: &Flanneld) -> bool {
     log.contains("WARN") || log.contains("ERROR")
 }
 
-/// Checks that the daemon received the secret. Otherwise, outputs without the secret would prove nothing.
+/// Checks that the daemon received the secret. If the daemon had no secret, outputs without the secret would prove nothing.
 fn require_canary_given(daemon: &Flanneld) -> Result<()> {
     let pid = daemon.pid();
     let given = ["cmdline", "environ"].iter().any(|name| {
@@ -106,7 +106,7 @@ fn require_canary_given(daemon: &Flanneld) -> Result<()> {
     Ok(())
 }
 
-/// A host on which secrets are in use, with its own /etc/default.
+/// A host whose daemon uses secrets, and which has its own /etc/default.
 struct Cage {
     host: Host,
     folder: PathBuf,
@@ -131,7 +131,7 @@ impl Cage {
         self.folder.join("default/flanneld")
     }
 
-    /// Checks all rows in turn, because they share the host's subnet.env. Returns an error that names each row that failed.
+    /// Checks the rows one after the other, because all rows share the host's subnet.env. Returns an error that names each row that failed.
     fn check_all(&mut self, rows: &[Row]) -> Result<()> {
         ensure!(!rows.is_empty(), "no rows");
         let failures: Vec<String> = rows
@@ -189,7 +189,7 @@ impl Cage {
         Ok(())
     }
 
-    /// Checks that no output contains one of the secrets, with a daemon that runs or has ended. `store` holds the flags of flannelctl.
+    /// Checks that no output of the daemon or of flannelctl contains a secret. `store` contains flannelctl's flags for the store.
     fn require_silence(
         &mut self,
         what: &str,
@@ -252,7 +252,7 @@ impl Cage {
         Ok(outputs)
     }
 
-    /// Makes a support bundle and returns all its texts.
+    /// Creates a support bundle and returns the content of all its files.
     fn bundle(&mut self) -> Result<String> {
         let program = binaries::own("flannelctl")?;
         let bundle = self.folder.join(format!("b{}.tar.gz", self.scripts));
@@ -295,7 +295,7 @@ impl Cage {
     }
 }
 
-/// Returns the log and, if the daemon runs, its responses.
+/// Returns the daemon's log and, if the daemon runs, its HTTP responses.
 fn answers(daemon: &Flanneld) -> Vec<(&'static str, String)> {
     let mut outputs = vec![("log", daemon.log())];
     for path in HEALTH_PATHS {
@@ -307,7 +307,7 @@ fn answers(daemon: &Flanneld) -> Vec<(&'static str, String)> {
     outputs
 }
 
-/// Returns the longest line of a PEM file, which is long enough to occur nowhere else by chance.
+/// Returns the longest line of a PEM file. The line is long enough to occur nowhere else by chance.
 fn longest_line(pem: &Path) -> Result<String> {
     let text = std::fs::read_to_string(pem)?;
     text.lines()
@@ -364,7 +364,7 @@ fn etcd_options(args: &[String]) -> FlanneldOptions {
         .arg("--v=10")
 }
 
-/// Returns rows for each place of the password, and for each mistake that could show a secret.
+/// Returns rows for each source of etcd's password, and for each wrong flag value that could reveal a secret.
 fn etcd_rows(cage: &Cage, all: &[String]) -> Result<Vec<Row>> {
     let mut secrets = ["keyfile", "cafile", "certfile"]
         .iter()
@@ -447,7 +447,7 @@ fn kubeconfig(server: &str, ca: &Path, user: &str) -> String {
     )
 }
 
-/// Returns rows for each kind of credential: accepted, refused and malformed.
+/// Returns rows for Kubernetes credentials that the API server accepts or refuses, and for malformed credentials.
 fn kubernetes_rows(cage: &Cage, server: &str, ca: &Path) -> Result<Vec<Row>> {
     let (net_conf, config, token_file) = (
         cage.folder.join("net-conf.json"),
@@ -505,7 +505,7 @@ fn kubernetes_rows(cage: &Cage, server: &str, ca: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Returns kubeconfigs that the API server refuses or that cannot be parsed, with their names.
+/// Returns named kubeconfigs that the API server refuses or that flanneld cannot parse.
 fn refused_kubeconfigs(server: &str, ca: &Path, token_file: &Path) -> Vec<(&'static str, String)> {
     let key =
         |text: &str| format!("{{client-certificate-data: '{text}', client-key-data: '{text}'}}");
@@ -561,7 +561,7 @@ fn network_configuration_secrets_are_never_shown() -> Result<()> {
     })
 }
 
-/// Returns rows with a preshared key in each backend's configuration, well-formed and malformed.
+/// Returns rows with a preshared key or a password in well-formed and malformed backend configurations.
 fn net_conf_rows(store: &Store, folder: &Path) -> Vec<Row> {
     let psk = format!(r#"{{"Type":"wireguard","PSK":"{CANARY}"}}"#);
     let network = |backend: &str| format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#);
@@ -666,7 +666,7 @@ fn require_answers(daemon: &Flanneld) -> Result<()> {
     Ok(())
 }
 
-/// Makes a support bundle, checks that only root can read it, and unpacks it in the folder.
+/// Creates a support bundle, checks that only root can read the bundle, and unpacks the bundle into `folder`.
 fn unpack_bundle(host: &Host, daemon: &Flanneld, folder: &Path) -> Result<()> {
     let file = folder.join("b.tar.gz").display().to_string();
     succeeded(
@@ -687,7 +687,7 @@ fn unpack_bundle(host: &Host, daemon: &Flanneld, folder: &Path) -> Result<()> {
         .map(drop)
 }
 
-/// Checks that the bundle contains each listed item, or the reason for its absence.
+/// Checks that the bundle contains each item of `support-bundle --list`, or the reason for the item's absence.
 fn require_complete(daemon: &Flanneld, bundle: &Path) -> Result<()> {
     let listed = texts(&daemon.flannelctl(&["support-bundle", "--list"])?);
     for item in listed

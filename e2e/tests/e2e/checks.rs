@@ -1,4 +1,5 @@
-//! Checks of a node's own host: no packet loops over the default route, and findings appear and disappear with their causes.
+//! Tests of flanneld's checks of its own host: findings appear and disappear with their causes. With
+//! `--ip-blackhole-route`, no packet to an unassigned pod address uses the default route.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -129,7 +130,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
 
 const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// Returns the number of findings of a check that the daemon reports.
+/// Returns the number of findings that the daemon reports for a check.
 fn findings(daemon: &lab::Flanneld, check: &str) -> Option<u32> {
     daemon.findings(check).ok().flatten()
 }
@@ -276,7 +277,7 @@ fn firewalls_are_reported_by_name() {
 }
 
 /// flanneld reports an nftables chain with policy drop soon after the chain appears, whether flanneld's rules are in iptables or in nftables.
-/// The finding disappears soon after the chain lets pods pass.
+/// The finding disappears soon after the chain accepts pods' packets.
 #[test]
 fn nftables_firewall_is_noticed_with_iptables_rules() {
     a_firewall_in_nftables_is_seen_when_it_comes(false);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Context;
 use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually, eventually_ok};
 
-/// Deadline of a step while all tests run at the same time. Under that load, a daemon that usually needs a second to start may need half a minute.
+/// Deadline of each wait. While all tests run at the same time, a daemon may need half a minute to start instead of one second.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Objects of other programs on the host: rules of every kind, routes, addresses, neighbours, a vxlan device, a bridge for pods.
+/// Script that creates objects of other programs: iptables and nftables rules, routes, addresses, neighbours, a vxlan device, a bridge for pods.
 const OTHERS: &str = "
     for program in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
         $program -t nat -N MINE; $program -t nat -A MINE -j RETURN; $program -t nat -A POSTROUTING -o vx0 -j MINE
@@ -33,11 +33,11 @@ const OTHERS: &str = "
     ip rule add from 172.30.0.0/24 lookup 77 priority 7000; ip route add default via 192.168.56.253 table 77
 ";
 
-/// The range of subnets that nodes may lease, which contains no destination of a route in [`OTHERS`].
+/// Range of subnets that nodes may lease, outside the destinations of all non-default routes in [`OTHERS`].
 const RANGE: &str = r#""SubnetMin":"10.244.1.0","SubnetMax":"10.244.60.0","IPv6SubnetMin":"fd10:244:0:1::","IPv6SubnetMax":"fd10:244:0:3c::""#;
 
-/// Returns all kernel state of a host that a program can create.
-/// The dump omits multicast groups, because the kernel joins them for addresses at any time.
+/// Returns all kernel objects of a host that a program can create, as text.
+/// The dump omits FDB entries of IPv6 multicast groups, because the kernel joins multicast groups at any time.
 pub(crate) fn dump(host: &Host) -> String {
     // A device gets its link-local address some time after it is up. Its routes follow when duplicate address detection is done.
     let unsettled = "
@@ -59,7 +59,7 @@ pub(crate) fn dump(host: &Host) -> String {
     host.netns().sh(script).unwrap()
 }
 
-/// Returns the lines that only one of two dumps has.
+/// Returns the lines that only one of two dumps contains.
 fn differences(before: &str, after: &str) -> String {
     let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
         (before.lines().collect(), after.lines().collect());
@@ -93,8 +93,8 @@ fn run_files(host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// Checks that a dry run prints the lines of a real run and changes nothing, and that a real run restores `before`.
-/// Also checks that another run has nothing to do.
+/// Checks that `flannelctl cleanup` restores the dump `before`, and that `--dry-run` lists the same objects and removes nothing.
+/// A second `flannelctl cleanup` must find nothing to remove.
 pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
     let there = dump(host);
     let files = run_files(host);
@@ -223,7 +223,7 @@ fn cleanup_restores_the_host_after_flanneld() {
     }
 }
 
-/// Converts a capture of Go flannel's rules, in the form of `-S` listings, into restore programs and their payloads.
+/// Returns the name and the input of each iptables-restore variant. Derives the input from captured `iptables -S` listings of Go flannel's rules.
 fn payloads(listing: &str) -> Vec<(String, String)> {
     let mut out: Vec<(String, String)> = Vec::new();
     for section in listing.split("# ").skip(1) {

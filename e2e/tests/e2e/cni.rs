@@ -1,4 +1,4 @@
-//! The CNI plugin with the real reference plugins, old and new, and the real daemon.
+//! Tests of the CNI plugin with old and new releases of the reference plugins, and with the real daemon.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const SOON: Duration = Duration::from_secs(60);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// A host with its container runtime.
+/// A host with a simulated container runtime and its CNI configuration.
 struct Node<'a> {
     host: &'a Host,
     cni: Cni,
@@ -43,7 +43,7 @@ impl<'a> Node<'a> {
         conf
     }
 
-    /// Creates a pod with a network. Returns the pod's namespace and ADD's result.
+    /// Creates a pod, and calls ADD for the pod's interface. Returns the pod's network namespace and ADD's result.
     fn pod(&self, name: &str) -> Result<(Netns, Value)> {
         let pod = self.host.empty_pod(name)?;
         let answer = self.cni.call("ADD", Some(&pod), "eth0", &self.conf)?;
@@ -107,7 +107,7 @@ fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
         .collect()
 }
 
-/// Runs pods on two nodes, from ADD to DEL.
+/// Adds pods on two nodes, checks that the pods reach each other, and deletes the pods.
 fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
     Lab::run("cni", |lab| {
         let lan = lab.switch("lan")?;
@@ -238,7 +238,7 @@ fn checked(node: &Node<'_>, pod: &Netns, result: &Value, version: CniVersion) ->
     Ok(())
 }
 
-/// Checks that GC removes the objects that a node's crash left, including addresses.
+/// Checks that GC releases the address and removes the files of a pod that ended without DEL.
 fn collected(node: &Node<'_>, living: &Netns) -> Result<()> {
     let (lost, result) = node.pod("lost")?;
     let address = addresses(&result)?[0].to_string();
@@ -267,7 +267,7 @@ fn collected(node: &Node<'_>, living: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Runs the commands of docs/cni.md on a host where `/run`, `/opt` and `/var/lib` hold only what that document requires.
+/// Runs the commands of docs/cni.md on a host where `/run`, `/opt` and `/var/lib` contain only the files that the document requires.
 #[test]
 fn documented_cni_commands_work() {
     Lab::run("cni-page", |lab| {

@@ -1,5 +1,5 @@
-//! Tests that the userspace datapath carries packets unchanged: udp, vxlan and WireGuard, in every packet
-//! mode, and with kernel vxlan on the other node.
+//! Tests that the userspace datapath of udp, vxlan and WireGuard carries packets unchanged in every
+//! packet mode. Userspace vxlan also exchanges packets with kernel vxlan.
 
 pub(crate) mod engines;
 
@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_secs(10);
 const MODES: [&str; 3] = ["offload", "mmsg", "plain"];
 const BULK: u64 = 8_000_000;
 
-/// Starts one dual-stack host for each value. The host's daemon has the environment variable with this value.
+/// Starts one dual-stack host for each element of `values`. On each host, the daemon's environment variable `variable` has the value of the host's element.
 pub(crate) fn bed(lab: &Lab, engine: &Engine, variable: &str, values: &[&str]) -> Result<Bed> {
     Bed::start(
         lab,
@@ -38,7 +38,7 @@ pub(crate) fn bed(lab: &Lab, engine: &Engine, variable: &str, values: &[&str]) -
     )
 }
 
-/// Starts hosts whose daemons run in these packet modes.
+/// Starts one host for each packet mode in `modes`, and runs the host's daemon in the host's packet mode.
 pub(crate) fn bed_of_modes(lab: &Lab, engine: &Engine, modes: &[&str]) -> Result<Bed> {
     bed(lab, engine, "FLANNELD_DATAPATH", modes)
 }
@@ -71,7 +71,7 @@ scenarios! { offloads_change_no_byte;
     vxlan_delivers_the_same_bytes_with_and_without_offloads => &VXLAN,
 }
 
-/// Checks all pairs in both families with small packets and the longest packets that fit, then with bulk data in both directions.
+/// Checks that all pairs of pods exchange small packets, packets of the maximum length and bulk data, in both address families.
 fn all_carry(bed: &Bed, overheads: (u32, u32)) -> Result<()> {
     let pods = &bed.pods;
     let v4: Vec<IpAddr> = pods
@@ -111,7 +111,7 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Checks that hosts with several queues, like hosts with many processors, reach a host with one queue.
+/// Checks that hosts whose datapath has several queues reach a host whose datapath has one queue.
 fn queues_interoperate(engine: &Engine) -> Result<()> {
     Lab::run(&format!("{} queues", engine.name), |lab| {
         let queues = ["4", "1", "2"];
@@ -182,7 +182,7 @@ fn userspace_vxlan_interoperates_with_kernel_vxlan() -> Result<()> {
     })
 }
 
-/// Checks that flows differ in the outer source port, by which networks spread them, and that a flow keeps its port.
+/// Checks that each flow keeps its outer source port, and that flows use several ports, so that the underlay can balance the flows.
 fn source_ports(bed: &Bed, ipv6: bool) -> Result<()> {
     let address = |number: usize| bed.pods[number].addresses()[usize::from(ipv6)];
     let (from, to) = (address(0), address(1));
@@ -256,7 +256,7 @@ fn vxlan_mode_auto_uses_kernel_vxlan() -> Result<()> {
     })
 }
 
-/// Returns sizes of UDP payloads: at regular steps, and around the boundaries of packets and fragments.
+/// Returns sizes of UDP payloads: at regular steps, and around the maximum sizes of packets and fragments.
 fn sizes(mtu: usize) -> Vec<usize> {
     let headers = [28, 48];
     let borders = headers.into_iter().flat_map(|headers| {
@@ -287,7 +287,7 @@ fn content(size: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(size).collect()
 }
 
-/// Sends one datagram of each size, a few at a time, and sends lost ones again.
+/// Sends one datagram of each size, a few at a time, and repeats lost datagrams.
 fn every_size(from: &Pod, to: &Pod, ipv6: bool) -> Result<()> {
     let address = |pod: &Pod| pod.addresses()[usize::from(ipv6)];
     let (source, target) = (address(from), address(to));
@@ -363,7 +363,7 @@ fn switch_off_offloads(host: &Host, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// Returns the packets of a device in one direction, and the number of units in which the datapath moved them.
+/// Returns the metrics `packets` and `units` of a device in one direction. A unit is one packet, or several packets that the datapath moves at once.
 fn gathered(bed: &Bed, number: usize, device: &str, direction: &str) -> Result<(f64, f64)> {
     let of = |what: &str| {
         bed.daemons[number].metric(&format!(
@@ -382,7 +382,7 @@ fn gathered(bed: &Bed, number: usize, device: &str, direction: &str) -> Result<(
     anyhow::bail!("the counters of {device} never stand still")
 }
 
-/// Transfers bulk data while tcpdump verifies every checksum that arrives in the pod.
+/// Transfers bulk data while tcpdump verifies the checksum of every packet that arrives in the pod.
 fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions) -> Result<()> {
     let file = lab.folder("pcap")?.join("bulk.pcap");
     let _ = std::fs::remove_file(&file);
@@ -440,7 +440,7 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
     Ok(())
 }
 
-/// Checks with tcpdump that all checksums are right where no network card completes them.
+/// Checks with tcpdump that all checksums are correct if the interfaces have no offloads.
 fn checksums_are_right(engine: &Engine) -> Result<()> {
     Lab::run(&format!("{} checksums", engine.name), |lab| {
         let bed = bed_of_modes(lab, engine, &["offload", "offload"])?;
@@ -462,7 +462,7 @@ fn checksums_are_right(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Returns packets of every kind that merging or splitting could damage.
+/// Returns TCP and UDP packets that merging or splitting could damage.
 fn kinds(from: IpAddr, to: IpAddr) -> Vec<Vec<u8>> {
     let at = |ip, port| SocketAddr::new(ip, port);
     let v4 = from.is_ipv4();
@@ -541,7 +541,7 @@ fn kinds(from: IpAddr, to: IpAddr) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Returns the packets from one address that a pod received. Zeroes the IPv4 identification and header checksum, which may differ.
+/// Returns the packets from one address that a pod received. Zeroes the IPv4 identification and header checksum, which may differ between packet modes.
 fn seen(frames: &[Vec<u8>], from: IpAddr) -> Vec<Vec<u8>> {
     let normal = |frame: &Vec<u8>| {
         let mut packet = frame.get(14..)?.to_vec();
@@ -560,7 +560,7 @@ fn seen(frames: &[Vec<u8>], from: IpAddr) -> Vec<Vec<u8>> {
     frames.iter().filter_map(normal).collect()
 }
 
-/// Checks that a datapath that merges and splits packets delivers the same bytes as one that moves them one by one.
+/// Checks that the datapath delivers the same bytes whether it merges and splits packets or moves each packet separately.
 fn offloads_change_no_byte(engine: &Engine) -> Result<()> {
     Lab::run(&format!("{} differential", engine.name), |lab| {
         let mut bed = bed_of_modes(lab, engine, &["offload", "offload"])?;
@@ -585,7 +585,7 @@ fn offloads_change_no_byte(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Returns the packets of every kind that the second pod receives, in both families.
+/// Sends the packets of [`kinds`] in both address families, and returns the packets that the second pod receives.
 /// Checks that the datapath merges packets in the mode `offload`, and in no other mode.
 fn delivered(bed: &Bed, engine: &Engine, mode: &str) -> Result<Vec<Vec<u8>>> {
     let before = gathered(bed, 1, engine.device, "received")?;
@@ -619,8 +619,8 @@ fn delivered(bed: &Bed, engine: &Engine, mode: &str) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Sends packets from the first pod while both daemons are stopped. Each daemon then reads all packets in one
-/// batch and merges all packets that it can merge.
+/// Sends packets from the first pod while both daemons are suspended. Each resumed daemon reads all packets
+/// in one batch and merges as many packets as possible.
 fn pass_in_one_batch(bed: &Bed, device: &str, packets: &[Vec<u8>]) -> Result<()> {
     let count = packets.len() as f64;
     let before = gathered(bed, 1, device, "received")?;

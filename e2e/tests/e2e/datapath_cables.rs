@@ -1,4 +1,4 @@
-//! Tests that kernel vxlan and userspace vxlan carry TCP and UDP to each other over any cable, even if no card completes checksums.
+//! Tests that kernel vxlan and userspace vxlan exchange TCP and UDP packets over each virtual cable, even if no network card completes checksums.
 //! A virtual cable delivers single packets and GSO packets as the sender's kernel passes them to a network card.
 
 use std::collections::BTreeSet;
@@ -68,7 +68,7 @@ fn bed(lab: &Lab, cable: Cable) -> Result<Bed> {
     Ok(bed)
 }
 
-/// Returns the bytes of a datagram, which depend only on its number.
+/// Returns the content of a datagram, which depends only on the datagram's number and size.
 fn content(number: usize, size: usize) -> Vec<u8> {
     (number as u32)
         .to_be_bytes()
@@ -77,7 +77,7 @@ fn content(number: usize, size: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Two sockets of pods for datagrams of several sizes, including fragmented ones and GSO packets.
+/// UDP sockets of a sending pod (`out`) and of a receiving pod (`into`).
 struct Datagrams<'a> {
     from: &'a Pod,
     to: &'a Pod,
@@ -111,7 +111,7 @@ impl Datagrams<'_> {
         )
     }
 
-    /// Sends datagrams until all have arrived, and repeats lost ones. With `gather`, the function sends the datagrams as one GSO packet.
+    /// Sends datagrams, and repeats lost datagrams until all have arrived. With `gather`, the function sends the datagrams as one GSO packet.
     fn all_arrive(&self, wanted: &[Vec<u8>], gather: bool) -> Result<()> {
         let mut buffer = vec![0; 65_536];
         let mut missing: BTreeSet<&[u8]> = wanted.iter().map(Vec::as_slice).collect();

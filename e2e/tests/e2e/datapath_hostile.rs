@@ -1,4 +1,4 @@
-//! Tests that the userspace datapath accepts only packets from a peer to a pod, reports why it drops other packets, and survives them.
+//! Tests that the userspace datapath accepts only packets from a peer to a pod, and reports why it drops all other packets.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ enum Framing {
     Vxlan,
 }
 
-/// Underlay path of one family to the first host.
+/// Addresses and VTEP MAC for datagrams that the test sends to the first host's tunnel, in one address family.
 struct Injection {
     device: &'static str,
     port: u16,
@@ -70,7 +70,7 @@ impl Injection {
         )
     }
 
-    /// Returns a packet that is valid in every respect.
+    /// Returns a valid packet from the peer's pod to the first host's pod.
     fn good(&self) -> Vec<u8> {
         self.packet(self.peers_pod, self.pod)
     }
@@ -190,7 +190,7 @@ impl Siege {
     }
 
     /// Sends datagrams, each several times. Checks that the datapath counts the datagrams under one of the
-    /// reasons and that none of them reaches the pod.
+    /// drop reasons, and that no datagram reaches the pod.
     fn repelled(
         &self,
         path: &Injection,
@@ -273,7 +273,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Checks that the datapath drops malformed datagrams, in any mode of `Checks`.
+    /// Checks that the datapath drops malformed datagrams, with any value of the configuration key `Checks`.
     fn malformed(&self, path: &Injection) -> Result<()> {
         let good = path.good();
         let framed = path.frame(&good);
@@ -386,7 +386,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Checks that the default checks refuse forged packets.
+    /// Checks that the datapath drops forged packets with the default value of `Checks`.
     fn forged(&self, path: &Injection) -> Result<()> {
         let from = |source: &str| {
             Ok::<_, anyhow::Error>(path.frame(&path.packet(source.parse()?, path.pod)))
@@ -509,7 +509,7 @@ impl Siege {
     }
 }
 
-/// Returns an address outside the network, of the path's family.
+/// Returns an address outside the pod network, in the path's address family.
 fn outside(path: &Injection) -> IpAddr {
     if path.pod.is_ipv4() {
         [172, 31, 9, 9].into()
@@ -621,7 +621,7 @@ fn malformed_packets_are_refused_without_checks(framing: Framing) -> Result<()> 
     })
 }
 
-/// Sends the largest possible datagrams: whole packets that no peer would send, and trailing bytes that belong to no packet.
+/// Sends datagrams of up to 65507 bytes. The datapath drops datagrams with bytes after the packet's end, and delivers packets that exceed the pod's MTU.
 #[test]
 fn huge_datagrams_do_no_harm() -> Result<()> {
     Lab::run("huge", |lab| {
@@ -725,7 +725,7 @@ fn ttl_is_decremented_and_expired_packets_get_icmp_errors() -> Result<()> {
     Ok(())
 }
 
-/// The refused lease would send the tunnel's own datagrams into the tunnel.
+/// flanneld refuses a lease whose underlay address is inside another lease's subnet, because the tunnel would carry its own datagrams.
 #[test]
 fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
     for framing in [Framing::Udp, Framing::Vxlan] {
@@ -803,7 +803,7 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// One core sends junk without a pause, while a known peer sends at a fixed rate.
+/// An attacker floods the tunnel with junk while a known peer sends packets at a fixed rate.
 #[test]
 fn peers_packets_pass_during_a_flood_of_junk() -> Result<()> {
     let _turn = lab::load_turn();

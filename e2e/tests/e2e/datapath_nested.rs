@@ -1,4 +1,4 @@
-//! Proves that the tunnel drops its own datagrams when a pod sends them, and that pods may build tunnels among themselves.
+//! Tests that the tunnel drops a pod's datagrams to another node's tunnel port. A pod reaches the same port number of other pods.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -20,7 +20,7 @@ scenarios! { tunnel_datagrams_stay_out;
     datagrams_to_a_node_are_dropped_by_wireguard => &WIREGUARD,
 }
 
-/// The tunnel of one family.
+/// A tunnel device, its UDP port, and the address family of the underlay.
 struct Tunnel {
     device: &'static str,
     port: u16,
@@ -28,7 +28,7 @@ struct Tunnel {
 }
 
 impl Tunnel {
-    /// Returns one tunnel for each device: udp carries both families over IPv4.
+    /// Returns one tunnel for each device: udp carries both address families over IPv4.
     fn all_of(engine: &Engine) -> Vec<Tunnel> {
         let v4 = Tunnel {
             device: engine.device,

@@ -1,5 +1,5 @@
-//! Tests that the userspace datapath survives a restart if a store keeps its file descriptors, and leaves nothing behind without a store.
-//! Kernel vxlan and the userspace datapath replace each other, and the userspace datapath repairs damage.
+//! Tests that the userspace datapath's device survives a daemon restart with a file descriptor store, and disappears without the store.
+//! The tests also switch between kernel vxlan and the userspace datapath, and damage the userspace datapath.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -14,13 +14,13 @@ use lab::{
 use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD, WIREGUARD_AUTO};
 use crate::healing::scenarios;
 
-/// Deadline of a step: all tests start at once, so a step of one second may take half a minute.
+/// Deadline of a wait: all tests start at once, so an operation that needs one second may need half a minute.
 const SOON: Duration = Duration::from_secs(120);
 const READY: Duration = Duration::from_secs(30);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 const KERNEL: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// Rules of a router that does not report packets that it cannot forward.
+/// nftables rules of a router that sends no ICMP errors.
 const SILENT: &str = "table ip silent {\n chain out {\n type filter hook output priority 0; policy accept;\n meta l4proto icmp drop\n }\n}\n";
 
 scenarios! { restart_without_a_store;
@@ -75,7 +75,7 @@ fn end(bed: &mut Bed, number: usize, how: End) -> Result<()> {
     }
 }
 
-/// Starts a stream in each direction between the two pods, and waits until both streams flow.
+/// Starts a stream of packets in each direction between the two pods, and waits until packets arrive in both directions.
 fn streams(bed: &Bed, interval: Duration) -> Result<[Probe; 2]> {
     let options = ProbeOptions::default().interval(interval);
     let probes = [
@@ -88,7 +88,7 @@ fn streams(bed: &Bed, interval: Duration) -> Result<[Probe; 2]> {
     Ok(probes)
 }
 
-/// Checks that a daemon without a store leaves no objects, and that the next daemon creates all of them.
+/// Checks that a daemon without a file descriptor store leaves no device and no routes, and that packets pass again after the next start.
 fn restart_without_a_store(engine: &Engine) -> Result<()> {
     let device = engine.device;
     Lab::run(&format!("restart {}", engine.name), |lab| {
@@ -129,7 +129,7 @@ fn restart_without_a_store(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Both ends of a TCP connection between pods.
+/// Sockets at both ends of a TCP connection between pods.
 struct Connection {
     ends: [TcpStream; 2],
 }
@@ -170,7 +170,7 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
     Ok((store, options))
 }
 
-/// Checks that the objects in a store survive the process: the device, its sockets, routes and connections between pods.
+/// With a file descriptor store, checks that the device, its sockets, its routes and the pods' connections survive restarts of the daemon.
 fn restart_with_a_store(
     (engine, net_conf, queues, lost_at_most): (&Engine, String, &str, Duration),
 ) -> Result<()> {
@@ -217,7 +217,7 @@ fn restart_with_a_store(
     })
 }
 
-/// Checks that the store has the device's files and its sockets.
+/// Checks that the store has the file descriptors of the device and of its sockets.
 fn require_kept(store: &FileStore, device: &str) -> Result<()> {
     let names: Vec<_> = store.files().into_iter().map(|(name, _)| name).collect();
     for kind in ["tun", "udp"] {
@@ -229,11 +229,11 @@ fn require_kept(store: &FileStore, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Interval of packets. At this rate the device and the socket can queue all packets while the process starts, even if the start takes seconds.
+/// Interval of packets. With an interval of 10 ms, the queues of the device and of the socket can store all packets that arrive during a daemon start of several seconds.
 const RESTART_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Ends the first daemon and starts it again while both directions carry packets. Packets may be lost for `lost_at_most`,
-/// and with `starting` also until the new process is ready.
+/// Restarts the first host's daemon while packets flow in both directions. Allows packet loss for `lost_at_most`, and
+/// with `starting` also until the new process is ready.
 fn restart_under_load(
     bed: &mut Bed,
     options: &FlanneldOptions,
@@ -276,7 +276,7 @@ fn restart_under_load(
     Ok(())
 }
 
-/// Lists flannel's devices on a host, with their names and kinds.
+/// Lists flannel's devices on a host, with their names and link types.
 fn devices(host: &Host) -> Result<Vec<(String, String)>> {
     let kind = |link: &lab::observe::Link| {
         link.linkinfo["info_kind"]
@@ -292,7 +292,8 @@ fn devices(host: &Host) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Checks that daemons with another backend or mode replace the earlier devices. With `kept`, a store has the files of the devices.
+/// Checks that a daemon replaces the device of an earlier daemon that had another backend or mode. With `kept`, a
+/// file descriptor store keeps the devices' file descriptors.
 fn backend_or_mode_changes(kept: bool) -> Result<()> {
     Lab::run(if kept { "modes kept" } else { "modes" }, |lab| {
         let mut bed = Bed::start(lab, 2, &UDP.v4(), |_, options| options)?;
@@ -344,7 +345,7 @@ fn backend_or_mode_changes(kept: bool) -> Result<()> {
     })
 }
 
-/// Waits until each host has only this device, and sends packets through it.
+/// Waits until `device` is the only flannel device of each host, and sends packets through the device.
 fn require_one_device(bed: &Bed, device: &str, kind: &str) -> Result<()> {
     let wanted = vec![(device.to_owned(), kind.to_owned())];
     for host in &bed.hosts {
@@ -419,7 +420,7 @@ fn heals_under_load(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Damages the first host. Checks that packets pass again and that the daemon restores the device's MTU.
+/// Runs the script `damage` on the first host. Checks that packets pass again and that the daemon restores the device's MTU.
 fn heals_after(bed: &Bed, device: &str, damage: &str) -> Result<()> {
     let probes = streams(bed, MILLISECOND)?;
     let began = Instant::now();
@@ -444,7 +445,7 @@ fn heals_after(bed: &Bed, device: &str, damage: &str) -> Result<()> {
     eventually(SOON, "the MTU is back", mtu).map(drop)
 }
 
-/// Ten thousand leases appear and disappear while two nodes stay.
+/// Writes and deletes ten thousand leases while two nodes' pods exchange packets, and checks that the pods lose at most one packet in 1000.
 #[test]
 fn lease_churn_loses_almost_no_packet() -> Result<()> {
     const LEASES: u32 = 10_000;
@@ -484,7 +485,8 @@ fn lease_churn_loses_almost_no_packet() -> Result<()> {
     })
 }
 
-/// Checks a path that has a smaller MTU than the underlay and does not report this MTU. The path fragments outer packets, and TCP continues.
+/// Checks that packets pass a router whose MTU is smaller than the hosts' MTU, and which sends no ICMP errors. The
+/// router fragments outer packets, and TCP transfers complete.
 fn narrow_underlay_is_passed(engine: &Engine) -> Result<()> {
     Lab::run(&format!("narrow {}", engine.name), |lab| {
         let (left, right) = (lab.switch("left")?, lab.switch("right")?);

@@ -1,4 +1,4 @@
-//! Tests that WireGuard of the userspace datapath survives restarts, NAT and changes of address, and that no packet leaves in the clear.
+//! Tests that userspace WireGuard sessions resume after restarts and changes of a NAT port, and that no pod packet leaves unencrypted.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::datapath::engines::WIREGUARD;
 const SOON: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(20);
 
-/// Packets to a restarted node are lost until it has a session. The node starts handshakes with every peer, without waiting for traffic of its own.
-/// Meanwhile no packet leaves in the clear.
+/// A restarted node loses incoming packets until the node has a new WireGuard session. The node starts handshakes
+/// with every peer, even if its pods send no packets. Before the session starts, no packet leaves unencrypted.
 #[test]
 fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
     Lab::run("wireguard restart", |lab| {
@@ -51,11 +51,11 @@ fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
     })
 }
 
-/// One peer only sends. The other node replies to nothing and restarts with its files kept, so it cannot decrypt packets of the former session.
-/// The peer notices only the silence, after at least 9 s, so the restarted node starts the new session.
+/// A node sends packets and receives no reply. The receiving node restarts, keeps its file descriptors, and cannot decrypt packets of the former session.
+/// The sender detects missing replies only after at least 9 s, so the restarted node starts the new session.
 #[test]
 fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
-    /// Maximum time without packets: ten times the goal, not including the time that the machine needs to start a program.
+    /// Maximum time without packets, not including the daemon's start: ten times the goal.
     const LOST_AT_MOST: Duration = Duration::from_secs(3);
     Lab::run("wireguard one way", |lab| {
         let store = FileStore::start(&lab.folder("")?.join("notify"))?;
@@ -115,8 +115,9 @@ fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
     })
 }
 
-/// A node publishes an address that differs from the source address that its route selects. A peer behind a
-/// NAT or a strict firewall accepts only replies from the published address, to which it sends.
+/// The node publishes an address (`--public-ip`) other than the source address that its route to the peer
+/// selects. A peer behind a NAT or a strict firewall accepts only replies from the address to which the peer
+/// sent its packets.
 #[test]
 fn replies_leave_from_the_published_address() -> Result<()> {
     const PUBLIC: &str = "192.168.56.201";
@@ -162,7 +163,7 @@ fn replies_leave_from_the_published_address() -> Result<()> {
     })
 }
 
-/// Puts a node's WireGuard behind a NAT with this external port, and drops packets to earlier ports.
+/// Puts a node's WireGuard behind a NAT with the external port `port`, and drops packets to earlier ports.
 fn nat(host: &Host, port: u16) -> Result<()> {
     let rules = format!(
         "table ip nat9\ndelete table ip nat9\ntable ip nat9 {{\n\
@@ -173,8 +174,9 @@ fn nat(host: &Host, port: u16) -> Result<()> {
     host.netns().feed("nft", &["-f", "-"], &rules).map(drop)
 }
 
-/// Gives the second node's NAT one port after the other. `follows` checks that the first node uses the new port, even if the lease names another one.
-/// `stays` checks that the first node keeps using the new port.
+/// Sets the external port of the second node's NAT to each of `ports` in turn. `follows` checks that the first node
+/// sends to the new port, even if the lease contains another port. `stays` checks that the first node still sends to
+/// the new port after a repair of the device.
 pub(crate) fn ports_are_followed(
     hosts: &[Host],
     ports: impl IntoIterator<Item = u16>,
@@ -191,7 +193,7 @@ pub(crate) fn ports_are_followed(
     Ok(())
 }
 
-/// The node behind the NAT sends only its keepalives.
+/// The node behind the NAT sends only WireGuard keepalives.
 #[test]
 fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     const KEEPALIVE: u32 = 1;
@@ -243,8 +245,8 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     })
 }
 
-/// Both ends restart at the same time with their files kept, and start handshakes with each other. Neither initiation cancels the other's handshake.
-/// The sender repeats a lost handshake after 5 s.
+/// Both nodes restart at the same time, keep their file descriptors, and start handshakes with each other. Neither
+/// node's initiation cancels the other node's handshake. A node repeats a lost handshake after 5 s.
 #[test]
 fn simultaneous_restarts_agree_on_a_session() -> Result<()> {
     const AGREED: Duration = Duration::from_secs(3);

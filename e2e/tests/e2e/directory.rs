@@ -1,4 +1,4 @@
-//! Leases in a directory that becomes unavailable: unmounted, moved, replaced or hung. No packet is lost, and the daemon reports the outage.
+//! Tests daemons whose lease directory becomes unavailable: unmounted, moved, replaced or hung. Pods lose no packet, and the daemons report the outage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use lab::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Ten times the timeout of the store's operations, which is 10 s.
+/// Deadline: ten times the 10 s timeout of operations on the lease directory.
 const HANG_DEADLINE: Duration = Duration::from_secs(100);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// Number of probes on each path during the outage.
 const PROBES: u32 = 400;
 
-/// Returns the length of the outage, which exceeds the daemon's times for detecting a removal (10 s) and for delaying the removal (5 s).
+/// Returns the duration of the outage. The default of 20 s is longer than the daemon needs to detect a removed lease (10 s) and to delay the removal (5 s).
 fn outage() -> Duration {
     Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 20))
 }
@@ -30,7 +30,7 @@ struct Cluster {
     options: FlanneldOptions,
     /// Folder that contains the leases.
     real: PathBuf,
-    /// Folder that the daemons use.
+    /// Path at which the daemons read the leases: `real`, or a mount point for `real`.
     place: PathBuf,
     mesh: Option<Mesh>,
 }
@@ -80,7 +80,7 @@ impl Cluster {
             .try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))
     }
 
-    /// Runs a script in each daemon's mount namespace, so that nothing is left in the test's own namespace.
+    /// Runs a script in each daemon's mount namespace, so that no mount remains in the test's own namespace.
     fn in_each(&self, script: &str) -> Result<()> {
         for daemon in &self.daemons {
             let pid = daemon.pid().to_string();

@@ -14,7 +14,7 @@ use lab::{
 
 use crate::mesh::{PROBES, V4, peer};
 
-/// Deadline of a wait: ten times its expected time.
+/// Deadline of a wait: ten times the expected time.
 const DEADLINE: Duration = Duration::from_secs(100);
 /// Arguments of setpriv: user `nobody`, without groups and capabilities.
 const NOBODY: [&str; 5] = [
@@ -27,7 +27,7 @@ const NOBODY: [&str; 5] = [
 const HEALTH: u16 = 8081;
 const API: u16 = 8474;
 
-/// Test environment of each attack.
+/// Test environment in which all attacks run.
 struct Scene {
     bed: Bed,
 }
@@ -109,7 +109,7 @@ fn daemon_withstands_a_pod() {
     withstands("doors-pod", POD_ATTACKS).unwrap();
 }
 
-/// Checks that the daemon is healthy after each attack. Returns an error that names the attacks that had an effect.
+/// Runs the attacks, and checks after each attack that the daemon is healthy. Returns an error that names the attacks that had an effect.
 fn withstands(title: &str, attacks: &[(&str, Attack)]) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, V4, |_, options| {
@@ -152,7 +152,7 @@ impl Scene {
             .output("setpriv", &[&NOBODY[..], &["sh", "-c", script]].concat())
     }
 
-    /// Checks that the script fails because the kernel refuses it.
+    /// Checks that the user `nobody` cannot run the script, because of a permission error.
     fn refused(&self, script: &str) -> Result<()> {
         let output = self.nobody(script)?;
         let text = texts(&output);
@@ -164,7 +164,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Runs a Perl script as the user `nobody` until the process is dropped. Waits until the script prints `ready`.
+    /// Runs a Perl script as the user `nobody`, until the caller drops the returned process. Waits until the script prints `ready`.
     fn perl(&self, name: &str, script: &str) -> Result<Process> {
         let launch = Launch::new("setpriv").args(NOBODY).args([
             "perl",
@@ -364,7 +364,7 @@ fn half_open(scene: &mut Scene) -> Result<()> {
     })
 }
 
-/// Returns the number of response bytes in the send queues of a port of the host.
+/// Returns the number of bytes in the send queues of all TCP connections to a port of the host.
 fn kept(scene: &Scene, port: u16) -> Result<usize> {
     let table = scene.here().sh("cat /proc/net/tcp /proc/net/tcp6")?;
     let columns = table
@@ -631,7 +631,7 @@ fn route_localnet(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Returns the addresses of each of the two nodes: in the underlay, and in the overlay.
+/// Returns the underlay address and the overlay address of each of the two nodes.
 fn addresses(scene: &Scene) -> Result<[[IpAddr; 2]; 2]> {
     let of = |node: usize| -> Result<[IpAddr; 2]> {
         let overlay = scene.bed.daemons[node]
@@ -662,7 +662,7 @@ fn junk_from_a_pod(scene: &mut Scene) -> Result<()> {
     send(scene, &packets)
 }
 
-/// Sends packets from the pod. A full queue in the pod is not an error.
+/// Sends packets from the first pod. Ignores send errors, for example if the pod's queue is full.
 fn send(scene: &Scene, packets: &[Vec<u8>]) -> Result<()> {
     for some in packets.chunks(64) {
         let _ = craft::send_raw(scene.bed.pods[0].netns(), some);
@@ -670,7 +670,7 @@ fn send(scene: &Scene, packets: &[Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// Returns a probe message with the instances of two nodes.
+/// Returns a probe message from the node instance `from` to the node instance `to`.
 fn message(kind: u8, nonce: u64, from: [u8; 8], to: [u8; 8], words: u32) -> Vec<u8> {
     let mut bytes = [
         &b"flpr\x01"[..],
@@ -687,7 +687,7 @@ fn message(kind: u8, nonce: u64, from: [u8; 8], to: [u8; 8], words: u32) -> Vec<
     bytes
 }
 
-/// Returns the instance of a node, which follows from its ID and its subnet.
+/// Returns the instance of a node, which the function computes from the node's ID and subnet.
 fn number(netns: &Netns, id: &str, subnet: &str) -> Result<[u8; 8]> {
     let half = |text: &str| -> Result<[u8; 4]> {
         let sum = netns.sh(&format!("printf %s '{text}' | sha256sum"))?;
@@ -782,7 +782,7 @@ fn icmp(kind: u8, code: u8, rest: [u8; 4], inner: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns an IP packet that carries ICMP instead of UDP.
+/// Returns an IPv4 packet that contains an ICMP message.
 fn icmp_packet(from: IpAddr, to: IpAddr, icmp: &[u8]) -> Vec<u8> {
     let packet = craft::udp_packet(
         SocketAddr::new(from, 0),
@@ -871,7 +871,7 @@ fn arp(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Sends datagrams inside VXLAN from pod 0 to a node's tunnel port. Checks that the node's pod receives no datagram from the tunnel.
+/// Sends VXLAN datagrams from pod 0 to a node's tunnel port. Checks that the node's pod receives no datagram from the tunnel.
 fn tunnel(scene: &Scene, to_node: usize) -> Result<()> {
     let [_, theirs] = addresses(scene)?;
     let target = &scene.bed.pods[to_node];

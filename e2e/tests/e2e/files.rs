@@ -1,4 +1,4 @@
-//! Files, pipes and sockets of the programs: pipes without a reader, links in place of files, and unreadable or unwritable files.
+//! Tests of the programs with unusual files: pipes without a reader, links in place of files, and unreadable or unwritable files.
 
 use std::fs::{self, File};
 use std::io::Read;

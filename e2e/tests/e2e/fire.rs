@@ -1,4 +1,4 @@
-//! Checks during mass starts, lost leases, hostile values and outages that no subnet has two owners and no packet is lost or misdelivered.
+//! Checks that no subnet has two owners and no packet is lost or misdelivered during mass starts, lost leases, hostile values and outages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ impl Cluster {
         Ok(mesh)
     }
 
-    /// Writes a key below `subnets/` through stdin, because large values do not fit into an argument.
+    /// Writes a key below `subnets/`. etcdctl reads the value from stdin, because large values do not fit into an argument.
     fn put(&self, key: &str, value: &str) -> Result<()> {
         let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
         let key = self.store.key(&format!("subnets/{key}"));
@@ -109,7 +109,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the subnet of a node in the form of its lease's key.
+    /// Returns a node's subnet in the format of a lease key.
     fn key_of(&self, number: usize) -> Result<String> {
         key_of(&self.daemons[number])
     }
@@ -175,7 +175,7 @@ fn fake_subnet(number: u8) -> String {
     format!("10.5.{}.0/24", 100 + number)
 }
 
-/// Checks that nothing about these subnets changed in the flannel devices and routes of a host while the monitor ran.
+/// Checks that the host's kernel reported no change of flannel's objects for `subnets` while the monitor ran.
 fn require_silence_about(subnets: &[String], host: &Host, monitor: &mut Monitor) -> Result<()> {
     let reports = monitor.reports()?;
     let begins: Vec<&str> = subnets
@@ -208,7 +208,7 @@ fn watch(host: &Host) -> Result<Monitor> {
     Monitor::ip(host, &["neigh"])
 }
 
-/// Every revision of the leases, as etcd reports it.
+/// A process that runs `etcdctl watch` and records every revision of the leases.
 struct History {
     process: Process,
     store_host: Host,
@@ -389,7 +389,7 @@ fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
     Ok(lines.sum())
 }
 
-/// Waits until a node counts exactly the unreadable entries, and at least the entries that it must refuse.
+/// Waits until the node's metrics count exactly the unreadable entries, and at least the entries that the node must refuse.
 fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     let count = |fate: Fate| entries.iter().filter(|(.., found)| *found == fate).count() as u64;
     eventually_ok(DEADLINE, "what is hostile is counted", || {
@@ -415,7 +415,7 @@ fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     })
 }
 
-/// Returns the third byte of each node's subnet, and the MAC of its vxlan device.
+/// Returns the third byte of each node's subnet, and the MAC of each node's vxlan device.
 fn good(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<(u8, String)>> {
     let of = |(host, daemon): (&Host, &Flanneld)| {
         let third = daemon
@@ -623,7 +623,7 @@ fn etcd_cut_off_compacted_killed_and_restored_loses_no_packet() {
     .unwrap();
 }
 
-/// Compacts etcd's history while no daemon can watch, so that only a new list contains the keys written meanwhile.
+/// Writes a key and compacts etcd's history while etcd is disconnected. A daemon then receives the key only when the daemon lists all keys again.
 fn compact_behind_a_cut(cluster: &Cluster) -> Result<()> {
     let client = cluster.etcd.client()?;
     cluster.store_host.cut("enp0s8")?;

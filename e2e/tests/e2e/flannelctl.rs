@@ -1,4 +1,4 @@
-//! `flannelctl leases` and `flannelctl release`, on both kinds of store.
+//! Tests of `flannelctl leases` and `flannelctl release`, with leases in etcd and in a directory.
 
 use std::path::Path;
 use std::process::Output;
@@ -10,7 +10,7 @@ use lab::{
 };
 
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"host-gw"}}"#;
-/// Ten times the 5 s for which peers keep a lease that vanished, in case it returns.
+/// Ten times the 5 s for which peers keep the routes of a deleted lease.
 const DAMPED: Duration = Duration::from_secs(50);
 
 fn flannelctl(host: &Host, place: &str, args: &[&str]) -> Output {
@@ -26,7 +26,7 @@ fn routes_to(host: &Host, subnet: &str) -> usize {
         .count()
 }
 
-/// Starts three nodes, kills the third one, and releases its lease.
+/// Starts three nodes, kills the third node's daemon, and releases the third node's lease.
 fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) {
     store.configure(NETWORK).unwrap();
     let options = FlanneldOptions::new(store).iface("enp0s8");
@@ -83,7 +83,7 @@ fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) 
     );
 }
 
-/// Checks the list of three nodes' leases, as text and as JSON. `key` is the key of the third node.
+/// Checks the list of three nodes' leases, as text and as JSON. `key` is the third node's lease key.
 fn leases_are_listed(host: &Host, place: &str, key: &str) {
     let listed = stdout(&flannelctl(host, place, &["leases", "--long"]));
     for number in 1..=3 {
@@ -186,7 +186,7 @@ fn unreadable_lease_is_listed_with_the_reason() {
     );
 }
 
-/// Terminal control sequences, for each text that a writer of the store can choose freely.
+/// Text with terminal control sequences, for each lease field that a writer to the store can choose freely.
 const HOSTILE: &str =
     "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod\u{200b}\u{2028}\u{7f}";
 
@@ -250,7 +250,7 @@ fn write_hostile_leases(folder: &Path) {
     );
 }
 
-/// Checks that both log formats and each response escape the hostile text.
+/// Checks that both log formats and each HTTP response escape the hostile text.
 fn daemons_show_it_escaped(hosts: &[Host], store: &Store) {
     for (host, format) in hosts.iter().zip(["text", "json"]) {
         let options = FlanneldOptions::new(store)
@@ -271,7 +271,7 @@ fn daemons_show_it_escaped(hosts: &[Host], store: &Store) {
     }
 }
 
-/// Checks the list as text and as JSON. Returns the text.
+/// Checks that `flannelctl leases` escapes hostile text, in text and in JSON. Returns the text output.
 fn listing_shows_it_escaped(host: &Host, place: &str) -> String {
     let listed = flannelctl(host, place, &["leases"]);
     require_visible("leases", &texts(&listed));
@@ -289,7 +289,7 @@ fn listing_shows_it_escaped(host: &Host, place: &str) -> String {
     stdout(&listed)
 }
 
-/// Checks the output on a terminal, with colours and a prompt, to which the test replies "no".
+/// Checks that flannelctl escapes hostile text on a terminal, in a table with colours and in a prompt.
 fn terminal_shows_it_escaped(host: &Host, place: &str) {
     let program = binaries::own("flannelctl").unwrap();
     for command in [
@@ -310,7 +310,7 @@ fn terminal_shows_it_escaped(host: &Host, place: &str) {
     }
 }
 
-/// Releases the key as an operator copies it from the list.
+/// Releases a lease by its escaped key, which an operator copies from the output of `flannelctl leases`.
 fn hostile_key_is_released_as_shown(host: &Host, place: &str, folder: &Path, listed: &str) {
     let shown = listed
         .lines()

@@ -1,5 +1,6 @@
-//! Checks that our node works with Go flannel's nodes and replaces a Go node in place. The tests imitate the
-//! Go nodes: the imitations leave the same state on the wire and in the kernel as Go flannel.
+//! Checks that a flannel-rs node exchanges packets with Go flannel's nodes, and replaces a Go flannel node
+//! in place. The tests imitate Go flannel's nodes: the imitations write the same leases and create the same
+//! kernel objects.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -22,7 +23,7 @@ const STOP: Duration = Duration::from_secs(20);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const MEGABYTES: u64 = 1_000_000;
 
-/// Fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`). It ignores all others.
+/// Fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`). Go flannel ignores all other fields.
 #[derive(Deserialize)]
 struct Attrs {
     #[serde(rename = "PublicIP")]
@@ -37,7 +38,7 @@ struct Attrs {
     v6_data: Option<Data>,
 }
 
-/// Fields that Go flannel's vxlan reads from `BackendData`.
+/// Fields that Go flannel's vxlan backend reads from `BackendData`.
 #[derive(Deserialize)]
 struct Data {
     #[serde(rename = "VNI")]
@@ -46,7 +47,7 @@ struct Data {
     mac: String,
 }
 
-/// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. The node acts only when the test calls it.
+/// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. The node acts only when the test calls its functions.
 struct GoNode {
     host: Host,
     client: EtcdClient,
@@ -142,7 +143,7 @@ impl GoNode {
         Ok(value + "}")
     }
 
-    /// Writes the lease with a plain put, and overwrites any value.
+    /// Writes the lease with a plain put, which overwrites any earlier value.
     fn publish(&self) -> Result<()> {
         self.client
             .put_leased(&self.key(), &self.value()?, self.lease)
@@ -223,7 +224,7 @@ scenarios! { our_node_joins_go_nodes;
     our_node_joins_go_nodes_host_gw => ("host-gw", EtcdVersion::V36),
 }
 
-/// Adds one of our nodes to two Go nodes. Then the first Go node returns with another MAC, and later leaves.
+/// Adds a flannel-rs node to a network of two Go nodes. With vxlan, the first Go node then changes its MAC. At the end, the first Go node leaves.
 fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("joins {backend}"), |lab| {
         let bed = Bed::build(lab, backend, version)?;
@@ -307,7 +308,7 @@ scenarios! { go_node_is_replaced_in_place_and_back;
     go_node_is_replaced_in_place_and_back_host_gw => ("host-gw", EtcdVersion::V34),
 }
 
-/// Checks that the kernel has the objects that the Go node left, with our routing protocol.
+/// Checks that the kernel has exactly the Go node's objects, except that the routes have flannel-rs' protocol number.
 fn only_the_protocol_changed(bed: &Bed, host: &Host, before: &[String]) -> Result<()> {
     let wanted: Vec<String> = before
         .iter()
@@ -320,7 +321,7 @@ fn only_the_protocol_changed(bed: &Bed, host: &Host, before: &[String]) -> Resul
     })
 }
 
-/// Checks that the key has the Go node's value plus our node's identity, and that its etcd lease differs from the Go node's lease.
+/// Checks that flanneld only adds `NodeID` to the Go node's lease value, and attaches the key to another etcd lease.
 fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> Result<()> {
     let keys = bed.client.get_prefix(SUBNETS)?;
     ensure!(keys.len() == 3, "{keys:#?}");
@@ -341,8 +342,8 @@ fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> 
     Ok(())
 }
 
-/// Replaces the Go flannel daemon of a node with ours and back, while all pods exchange packets. The
-/// replacement loses no packet and creates no object again.
+/// Replaces a node's Go flannel with flannel-rs and back, while all pods exchange packets. The
+/// replacement loses no packet and re-creates no object.
 fn go_node_is_replaced_in_place_and_back(
     (backend, version): (&'static str, EtcdVersion),
 ) -> Result<()> {
@@ -530,7 +531,7 @@ impl Bed {
         Ok(FlanneldOptions::new(&self.etcd.store()?).iface("enp0s8"))
     }
 
-    /// Starts a Go node on the host with this index. The first node has the subnet 10.5.11.0/24.
+    /// Starts a Go node on host number `index`. The first node has the subnet 10.5.11.0/24.
     fn go(&self, index: u8) -> Result<GoNode> {
         GoNode::start(
             &self.hosts[usize::from(index)],
@@ -540,7 +541,7 @@ impl Bed {
         )
     }
 
-    /// Pings all pairs of pods in both families, with the longest packets that the device allows.
+    /// Pings all pairs of pods in both address families, with packets as long as the overlay's MTU.
     fn everybody_reaches_everybody(&self, pods: &[Pod]) -> Result<()> {
         let vxlan = self.backend == "vxlan";
         let v4 = pods
@@ -564,7 +565,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Lists the overlay's routes of both families.
+    /// Lists the overlay's routes of both address families.
     fn routes(&self, host: &Host) -> Result<Vec<String>> {
         let text = host.netns().exec("ip", &["-4", "-d", "route"])?
             + &host.netns().exec("ip", &["-6", "-d", "route"])?;

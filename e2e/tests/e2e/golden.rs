@@ -1,4 +1,4 @@
-//! Checks that our node leaves in etcd, in `subnet.env` and in the kernel the same state as Go flannel 0.28.9. The captures are in `golden/`.
+//! Checks that flanneld writes the same lease, `subnet.env` and kernel objects as Go flannel 0.28.9. Captures of Go flannel's objects are in `golden/`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -16,7 +16,7 @@ use crate::healing::scenarios;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
-/// Fields of `ip -d -j link` that depend on this kernel: numbers, queues and offloads.
+/// Fields of `ip -d -j link` that depend on the kernel: indexes, queues and offload limits.
 const IGNORED: [&str; 9] = [
     "ifindex",
     "qdisc",
@@ -43,10 +43,10 @@ scenarios! { compare;
     alloc => "alloc",
 }
 
-/// Lines to compare, by the file name of the capture. Words replace subnets and MACs.
+/// Lines to compare, by the file name of the capture. Placeholders replace subnets and MACs.
 type Facts = BTreeMap<&'static str, Vec<String>>;
 
-/// Builds the hosts of the captures, runs our daemons on them, and waits until all state is as captured.
+/// Creates hosts like those of the captures, runs flanneld on each host, and waits until all of flanneld's objects equal the captured objects.
 pub(crate) fn compare(case: &str) -> Result<()> {
     let capture = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden")
@@ -90,7 +90,7 @@ pub(crate) fn compare(case: &str) -> Result<()> {
     })
 }
 
-/// Builds a host of the captures. The host's default route does not lead to the other host.
+/// Creates a host with the interfaces and addresses of a captured host. The host's default route does not lead to the other host.
 fn host(lab: &Lab, lan: &Switch, number: u8) -> Result<Host> {
     let nat = lab.switch(&format!("nat{number}"))?;
     let uplinks = [
@@ -241,7 +241,7 @@ fn found(etcd: &Etcd, daemon: &Flanneld, host: &Host, sysctls: &str) -> Result<F
     Ok(facts)
 }
 
-/// Returns a value as Go flannel would have written it. Our value has one more field, at its end.
+/// Removes the field `NodeID` from a lease value, so that the value has Go flannel's format. In flannel-rs' leases, `NodeID` is the last field.
 fn without_node_id(entry: &KeyValue) -> Result<String> {
     let value: Value = serde_json::from_str(&entry.value).with_context(|| entry.value.clone())?;
     ensure!(
@@ -261,7 +261,7 @@ fn without_node_id(entry: &KeyValue) -> Result<String> {
     Ok(format!("{before}}}"))
 }
 
-/// Words that replace random parts: subnets, keys, MACs and the link-local addresses that follow from MACs.
+/// Placeholders for random parts: subnets, keys, MACs and the link-local addresses that follow from MACs.
 struct Names(Vec<(String, String)>);
 
 impl Names {
@@ -304,7 +304,7 @@ impl Names {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Replaces random parts in a set of lines. The order of the lines has no meaning, and a line may occur twice.
+    /// Replaces the random parts of lines with placeholders. Sorts the lines, and removes repeated lines.
     fn in_lines<S: AsRef<str>>(&self, lines: impl IntoIterator<Item = S>) -> Vec<String> {
         let lines: BTreeSet<String> = lines
             .into_iter()
@@ -394,7 +394,8 @@ fn addresses(json: &str) -> Result<String> {
     Ok(serde_json::to_string_pretty(&interfaces)?)
 }
 
-/// Returns the routes in a text, except link-local routes. Our routes to other nodes have protocol 241, and Go flannel's routes have `boot`.
+/// Returns the routes in the output of `ip route`, except link-local routes. flannel-rs' routes to other nodes have
+/// protocol 241, and Go flannel's routes have protocol `boot`.
 fn routes(names: &Names, text: &str, of_go: bool) -> Vec<String> {
     let lines = names.in_lines(trimmed(text).filter(|line| !line.contains("fe80::")));
     // With wireguard, our blackholes keep packets from leaving unencrypted. Go flannel has none.
@@ -430,7 +431,7 @@ fn wireguard(names: &Names, text: &str) -> Vec<String> {
     )
 }
 
-/// Returns a line such as `net.ipv4.conf.flannel/1.rp_filter = 0` with the value that the sysctl has in this network namespace.
+/// Returns a line such as `net.ipv4.conf.flannel/1.rp_filter = 0` with the value that the sysctl has in the network namespace `netns`.
 fn sysctl(netns: &Netns, line: &str) -> String {
     let name = line.split(" = ").next().unwrap_or_default();
     // In a sysctl name, a slash stands for the dot in an interface's name.

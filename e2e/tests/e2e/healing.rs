@@ -1,4 +1,4 @@
-//! Checks that a kernel event triggers flanneld's repair of each damage to a node's data plane. The repairs
+//! Checks that flanneld repairs each damage to a node's data plane after a kernel event. flanneld's repairs
 //! do not change the objects of other programs.
 
 mod backends;
@@ -16,7 +16,7 @@ use lab::{
 };
 use state::{others, ours, sorted};
 
-/// Creates a test from each row of a table: `runner; name => row, …`. An attribute before a name, such as `#[ignore]`, applies to that test.
+/// Creates a test from each row of a table: `runner; name => row, …`. An attribute before a test's name, such as `#[ignore]`, applies to that test.
 macro_rules! scenarios {
     ($runner:ident; $($(#[$attribute:meta])* $name:ident => $row:expr),+ $(,)?) => {
         $(
@@ -30,21 +30,21 @@ macro_rules! scenarios {
 }
 pub(crate) use scenarios;
 
-/// Deadline of an event. The deadline is shorter than the 30 s after which the daemon checks the underlay without an event. The
+/// Deadline for a repair after a kernel event. The deadline is shorter than the 30 s after which the daemon checks the underlay without an event. The
 /// deadline is far longer than the goals: 1 s for the repair of an object on a device, and 2 s for a device.
 const DEADLINE: Duration = Duration::from_secs(25);
 
-/// A link of another program, and the program's routes over this link, one of them inside our network.
+/// Commands that create another program's link and routes over the link. One route's destination is inside the pod network.
 const FOREIGN: &str = "link add other0 type veth peer name other1\naddress add 172.31.0.1/24 dev other0\nlink set other1 up\nlink set other0 up\n\
     route add 10.99.0.0/16 dev other0 proto static\nroute add 10.5.200.0/24 dev other0 proto static";
-/// Objects that another program adds to our device, outside our network. The last object is only for devices with MACs.
+/// Objects that another program adds to flannel's device, with addresses outside the pod network. The last object requires a device with a MAC.
 const FOREIGN_ON_DEVICE: [&str; 3] = [
     "route replace 10.97.0.0/16 dev DEV proto static",
     "address replace 10.98.0.1/24 dev DEV",
     "neighbour replace 10.98.0.9 lladdr 02:00:00:00:09:09 dev DEV nud permanent",
 ];
 
-/// Restores the underlay's IPv6 address, which the kernel drops when the interface goes down.
+/// Command that restores the underlay's IPv6 address, which the kernel removes when the interface goes down.
 const UNDERLAY_BACK: &str = "ip address replace fd00:56::101/64 dev enp0s8 nodad";
 
 scenarios! { heals;
@@ -212,12 +212,12 @@ impl Cluster {
             .try_for_each(|mesh| mesh.wait_flowing(deadline).map(drop))
     }
 
-    /// Damages the first host and waits until all hosts are as before.
+    /// Damages the first host, and waits until all hosts have their earlier kernel objects again.
     fn heals(&self, what: &str, damage: &str, foreign: Foreign) -> Result<()> {
         self.becomes(what, damage, foreign, |_, before| before.to_owned())
     }
 
-    /// Damages the first host and waits until all hosts are as before. Checks that the daemon counts a write to the kernel.
+    /// Damages the first host, and waits until all hosts have their earlier kernel objects again. Checks that the daemon counts a write to the kernel.
     fn repairs(&self, what: &str, damage: &str, foreign: Foreign) -> Result<()> {
         let writes = || self.daemons[0].metric("flannel_kernel_writes_total");
         let before = writes()?;
@@ -229,7 +229,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Damages the first host and waits until each host has the state that `expected` derives from the host's number and earlier state.
+    /// Damages the first host, and waits until each host has the kernel objects that `expected` returns for the host's number and earlier objects.
     fn becomes(
         &self,
         what: &str,
@@ -284,7 +284,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Causes each damage that the backend lists.
+    /// Causes each of the backend's `damages`, and waits for the repair.
     fn damage_devices(&self) -> Result<()> {
         for damage in self.backend.damages {
             let command = damage.command_for(self.backend.devices);
@@ -301,7 +301,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes the damages that apply to every backend.
+    /// Causes the damages that apply to every backend.
     fn damage_routes_and_underlay(&self) -> Result<()> {
         self.repairs(
             "our routes are flushed",
@@ -416,7 +416,7 @@ impl Cluster {
     }
 }
 
-/// Starts probes on every path, in each family.
+/// Starts probes on every path, in each address family.
 fn meshes(pods: &[Pod]) -> Result<Vec<Mesh>> {
     let options = ProbeOptions::default().interval(Duration::from_millis(10));
     let mut meshes = vec![Mesh::start(pods, &options)?];
@@ -426,7 +426,7 @@ fn meshes(pods: &[Pod]) -> Result<Vec<Mesh>> {
     Ok(meshes)
 }
 
-/// Returns the reported changes of our devices and routes.
+/// Returns the monitor's reports about flannel's devices and routes.
 fn changes_of_ours(monitor: &mut Monitor) -> Result<Vec<String>> {
     let reports = monitor.reports()?;
     Ok(reports

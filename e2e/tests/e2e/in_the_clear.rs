@@ -1,5 +1,6 @@
-//! Change of a cluster to wireguard, node by node, with routes that Go flannel left. The test records which
-//! pod packets are visible between the nodes, and the times of these packets.
+//! Tests the change of a cluster to wireguard, node by node, with flannel-rs' routes or Go flannel's
+//! routes. The tests capture frames on the nodes' uplinks, and check when a frame contains an unencrypted pod
+//! packet.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -17,7 +18,7 @@ use crate::wireguard_keys::{Keys, key_file};
 const SOON: Duration = Duration::from_secs(60);
 /// Interval of the probes from each pod to each other pod.
 const OFTEN: Duration = Duration::from_millis(100);
-/// Number of nodes at the start, which is enough for the guard against mass deletions. One more joins later.
+/// Number of nodes at the start. flanneld recognises a mass deletion only if more than three leases vanish. Another node joins later.
 const NODES: u8 = 5;
 
 scenarios! { change;
@@ -25,11 +26,11 @@ scenarios! { change;
     change_from_host_gw_sends_nothing_in_the_clear => (r#"{"Type":"host-gw"}"#, "userspace", OFTEN),
 }
 
-/// The data of a node for the analysis of captured frames.
+/// Name, addresses and start time of a node, for the analysis of captured frames.
 struct Node {
     name: String,
     mac: Vec<u8>,
-    /// The bytes of the addresses of the node's pod.
+    /// Addresses of the node's pod, as bytes.
     pod: Vec<Vec<u8>>,
     /// Time at which the node became ready with wireguard.
     ready: SystemTime,
@@ -56,9 +57,9 @@ impl Node {
 }
 
 /// Changes five nodes one by one to wireguard while pods exchange packets. The earlier backend does not encapsulate packets.
-/// Nodes have our routes or Go flannel's routes. Some of Go flannel's routes lead to a subnet that another node leases at the end.
-/// Once two nodes run wireguard, no uplink shows an unencrypted packet between their pods. Once a node runs wireguard, no uplink shows an
-/// unencrypted pod packet from this node.
+/// Nodes have flannel-rs' routes or Go flannel's routes. Some of Go flannel's routes lead to a subnet that another node leases at the end.
+/// Once two nodes run wireguard, no uplink carries an unencrypted packet between their pods. Once a node runs wireguard, its uplink
+/// carries no unencrypted pod packet from the node.
 pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -> Result<()> {
     let net_conf = |backend: &str| {
         format!(
@@ -136,7 +137,7 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
 }
 
 /// Adds routes to the subnet of a node that joins later, and an operator's route.
-/// With `as_go`, the function also changes our own routes into Go flannel's routes, which have the protocol `boot`.
+/// With `as_go`, the function also changes flannel-rs' routes into Go flannel's routes, which have the protocol `boot`.
 fn add_foreign_routes(
     host: &Host,
     gateway: &Host,
@@ -208,7 +209,7 @@ fn only_the_operators_route_stays(
     Ok(())
 }
 
-/// Waits until these pods reach each other in both families.
+/// Waits until all of `pods` reach each other in both address families.
 fn reach(pods: &[Pod]) -> Result<()> {
     for family in 0..2 {
         let targets: Vec<IpAddr> = pods
@@ -222,7 +223,7 @@ fn reach(pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a frame is a WireGuard data packet with a payload: on the port of either family, and longer than a keepalive.
+/// Returns whether a frame is a WireGuard data message to either address family's tunnel port, and longer than a keepalive.
 fn is_sealed(frame: &[u8]) -> bool {
     let ip = match frame.get(12..14) {
         Some([0x08, 0x00]) if frame.get(23) == Some(&17) => 20,
@@ -237,7 +238,7 @@ fn is_sealed(frame: &[u8]) -> bool {
         && frame.len() > udp + 8 + 32
 }
 
-/// Checks all frames. Prints for each pair of nodes the times of the last packet in the clear and of the first encrypted packet.
+/// Checks all frames. Prints for each pair of nodes the times of the last unencrypted packet and of the first encrypted packet.
 fn judge(frames: &[Frame], began: SystemTime, nodes: &[Node]) -> Result<()> {
     let since = |at: SystemTime| at.duration_since(began).unwrap_or_default();
     let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! Manifests, the chart and images that an operator installs, as API servers and container engines read them.
+//! Tests that API servers and container engines accept the manifests, the chart and the images that an operator installs.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn read(path: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Checks that the tests run each command of the documents or give a reason not to, and that the tests list no other command.
+/// Checks that the tests run each command of the documents or exclude it with a reason, and that the tests list no other command.
 fn require_known(
     on_pages: &BTreeSet<String>,
     run: &[&str],
@@ -65,7 +65,7 @@ fn api_server(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     Ok(api)
 }
 
-/// Returns the objects of manifests as the server would store them. The server stores nothing.
+/// Returns the objects of manifests as the server would store them. The API server stores nothing, because the request is a dry run.
 fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     let file = lab.folder("manifests")?.join("dry-run.yml");
     std::fs::write(&file, manifests)?;
@@ -85,7 +85,7 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     })
 }
 
-/// Returns the object of a kind and a name, in any namespace if `namespace` is `None`.
+/// Returns the object with the given kind and name, in any namespace if `namespace` is `None`.
 fn object<'a>(
     objects: &'a [Value],
     namespace: Option<&str>,

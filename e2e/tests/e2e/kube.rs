@@ -1,4 +1,4 @@
-//! Kubernetes: the Node API as the lease store on a real API server, and whole clusters of real nodes.
+//! Tests with Kubernetes: the Node API of a real API server as the lease store, and whole clusters of real nodes.
 
 mod all_doctors;
 mod bed;

@@ -1,4 +1,4 @@
-//! Checks that the lab's hosts, pods, stores and measurements work, and that a dropped lab leaves nothing behind.
+//! Checks that the lab's hosts, pods, stores and measurements work, and that a dropped lab leaves no objects.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -326,7 +326,7 @@ fn kernel_state_is_read_completely() {
     );
 }
 
-/// Adds a VXLAN device and the three objects of one peer.
+/// Adds a vxlan device, and the route, neighbour and FDB entry of one peer.
 fn add_vxlan_peer(netns: &Netns) {
     netns
         .ip("link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning\naddress add 10.5.1.0/32 dev flannel.1")

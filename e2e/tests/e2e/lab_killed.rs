@@ -1,4 +1,4 @@
-//! Checks that `flannelctl lab --remove` removes all objects that a killed `flannelctl lab` left, and no other lab.
+//! Checks that `flannelctl lab --remove` removes all objects of a killed `flannelctl lab`, and no objects of another lab.
 //!
 //! Each test has its own `/run` and `/tmp`, so that `--remove` cannot reach other labs of this machine.
 

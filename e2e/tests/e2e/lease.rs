@@ -84,7 +84,7 @@ impl Cluster {
             .context("the first node has no lease")
     }
 
-    /// Returns whether the second node sends packets for the first node to this address.
+    /// Returns whether the second node sends packets for the first node to `address`.
     fn sends_to(&self, address: &str) -> bool {
         self.hosts[1].netns().fdb("flannel.1").is_ok_and(|fdb| {
             fdb.iter()
@@ -211,7 +211,9 @@ fn manual_changes_of_the_own_lease_are_reported() {
         client.put(&key, &before.value.replace(&address(101), &address(222)))?;
         stands("the foreign address is put back, lease included", false)?;
         eventually(DEADLINE, "it is logged", || {
-            cluster.logged("192.168.56.222, which is not this node's: flanneld restored it")
+            cluster.logged(
+                "192.168.56.222, which is not this node's address: flanneld restored the lease",
+            )
         })?;
         // An unreadable value is neither a deletion nor a reservation.
         client.put(&key, "{garbage")?;
@@ -235,7 +237,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
             stands("it is a reservation", true)?;
         }
         eventually(DEADLINE, "it is logged", || {
-            cluster.logged("From now on, it is a reservation of this node")
+            cluster.logged("From now on, the lease is a reservation of this node")
         })?;
         throughout(Duration::from_millis(500), "it is said once", || {
             ensure!(
@@ -322,7 +324,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
     .unwrap();
 }
 
-/// Renames the device as an operator does. The daemon may rename the device back between two of the commands.
+/// Renames flannel's device as an operator does. The daemon may rename the device back between two of the commands.
 fn renamed(lab: &str, net_conf: &str, device: &str) {
     Lab::run(lab, |lab| {
         let mut cluster = Cluster::start(lab)?;

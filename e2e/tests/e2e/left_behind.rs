@@ -1,5 +1,5 @@
-//! Checks that a new backend, once it works, removes the objects of an earlier backend, which may be ours or
-//! Go flannel's. Objects that other programs use stay.
+//! Checks that flanneld removes the objects of an earlier backend of flannel-rs or Go flannel once the new
+//! backend works. Objects that other programs use stay.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ fn net_conf(backend: &str) -> String {
     )
 }
 
-/// A device of another network, whose daemon does not run. Only the device's address shows the network.
+/// A device of another network. The daemon of that network does not run. Only the device's address identifies the network.
 const ANOTHER_NETWORKS: &str = "ip link add flannel.77 type vxlan id 77 local 192.168.56.101 dev enp0s8 dstport 8499
     ip address add 10.99.3.0/32 dev flannel.77; ip link set flannel.77 up; ip route add 10.99.4.0/24 via 10.99.4.0 dev flannel.77 onlink";
 
-/// Returns commands that create the objects that Go flannel's vxlan and udp leave, with a route to a subnet that no node has any more.
+/// Returns commands that create the objects that Go flannel's vxlan and udp leave, with a route to a subnet that no node has.
 fn of_go(own: &str, peer: &str) -> String {
     format!(
         "ip link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning
@@ -59,7 +59,7 @@ const BACKENDS: [(&str, &[&str]); 6] = [
     ("Go flannel's", &["flannel.77"]),
 ];
 
-/// Replaces our routes by Go flannel's objects.
+/// Replaces flannel-rs' routes by Go flannel's objects.
 fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
     let subnet = |daemon: &Flanneld| {
         let subnet = daemon.subnet_env()?.subnet;
@@ -76,7 +76,7 @@ fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
     Ok(())
 }
 
-/// Runs one backend after the other, and then a backend after Go flannel. Each time, only the devices of the current backend remain.
+/// Runs all backends in turn, and then one backend after Go flannel. After each change, only the devices of the current backend remain.
 #[test]
 fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
     Lab::run("left behind", |lab| {

@@ -1,4 +1,4 @@
-//! Floods of connections to the daemon's listeners, and the places from which the listeners are reachable.
+//! Tests floods of connections to the daemon's listeners, and which hosts and pods can reach the listeners.
 //! The tests also run flannelctl with and without a daemon.
 
 use std::io::{Read, Write};
@@ -25,10 +25,10 @@ const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Number of connections to each listener.
 const CONNECTIONS: usize = 10_000;
-/// Limit of the daemon's open files, far above the number that it may use.
+/// Limit on the daemon's open files, far above the number of files that the daemon may use.
 const FILES: usize = 1024;
 
-/// Returns the duration of the flood: some seconds by default, and one minute in `make soak`.
+/// Returns the duration of the flood: 12 seconds by default, and one minute in `make soak`.
 fn flood_time() -> Duration {
     Duration::from_secs(env_number("FLANNEL_TEST_FIRE", 12))
 }
@@ -292,7 +292,7 @@ fn status_api_is_reachable_from_its_own_host_only() {
     .unwrap();
 }
 
-/// Checks that the API accepts only the host's own names in the Host header, because a web page could resolve its own name to 127.0.0.1.
+/// Checks that the status API accepts only the host's own names in the Host header, because a web page's name could resolve to 127.0.0.1.
 fn answers_to_its_own_names(cluster: &Cluster) -> Result<()> {
     let node = |name: &str| {
         ask(
@@ -326,7 +326,7 @@ fn answers_to_its_own_names(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Checks that neither pods nor another host can connect to the API.
+/// Checks that neither pods nor another host can connect to the status API.
 fn is_unreachable_from_outside(cluster: &Cluster) -> Result<()> {
     let own = cluster.hosts[0].v4()?;
     let gateway = cluster.daemons[0]
@@ -354,7 +354,7 @@ fn is_unreachable_from_outside(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Checks that only root may use the socket and the commands that change or collect data, and that one line reports the refusal.
+/// Checks that only root may use the socket and the commands that change or collect data. flannelctl reports the refusal in one line.
 fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
     let (daemon, here) = (&cluster.daemons[0], cluster.hosts[0].netns());
     let program = binaries::own("flannelctl")?;
@@ -383,7 +383,7 @@ fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
     Ok(std::fs::remove_file(&copy)?)
 }
 
-/// Two hosts whose daemons keep leases in a directory, and flannelctl on the first host.
+/// Two hosts whose daemons store leases in a directory, and flannelctl on the first host.
 struct StatusBed {
     hosts: Vec<Host>,
     options: FlanneldOptions,
@@ -408,7 +408,7 @@ impl StatusBed {
         })
     }
 
-    /// Runs flannelctl on the first host, with or without a daemon there.
+    /// Runs flannelctl on the first host, which may have no running daemon.
     fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         let file = format!("--subnet-file={}", self.file.display());
         self.hosts[0].flannelctl(&[args, &[file.as_str()]].concat())
@@ -418,7 +418,7 @@ impl StatusBed {
         json(&self.flannelctl(args)?)
     }
 
-    /// Checks that `flannelctl status` exits with code 3 and prints all of these texts.
+    /// Checks that `flannelctl status` exits with code 3 and prints each of `parts`.
     fn require_down(&self, parts: &[&str]) -> Result<()> {
         let output = self.flannelctl(&["status"])?;
         let text = texts(&output);
@@ -433,7 +433,7 @@ impl StatusBed {
         self.file.with_file_name("subnet.env.ended")
     }
 
-    /// Checks the commands before the daemon's first start.
+    /// Checks the output of `flannelctl status` and `flannelctl peers` before the daemon's first start.
     fn is_absent(&self) -> Result<()> {
         self.require_down(&["is not running on"])?;
         let begun = Instant::now();
@@ -446,7 +446,7 @@ impl StatusBed {
         Ok(())
     }
 
-    /// Checks the status of a daemon that knows its peer, as text and as JSON.
+    /// Checks the output of `flannelctl status` for a daemon with one peer, as text and as JSON.
     fn status_is_complete(&self, daemon: &Flanneld) -> Result<()> {
         let ready = eventually_ok(DEADLINE, "both know each other", || {
             let output = self.flannelctl(&["status"])?;
@@ -478,7 +478,7 @@ impl StatusBed {
         Ok(())
     }
 
-    /// Checks that the output has the peer's lease, and the probe results of this node and of the other node.
+    /// Checks that `flannelctl peers` prints the peer's lease, and the probe results of both nodes.
     fn peers_are_complete(&self) -> Result<()> {
         let peers = texts(&self.flannelctl(&["peers"])?);
         ensure!(
@@ -541,8 +541,8 @@ impl StatusBed {
         self.require_down(&["with exit code 1:\n    ", "nosuch"])
     }
 
-    /// Checks that a daemon removes the exit report when it is ready. A killed daemon leaves no exit report,
-    /// and its stale socket does not stop the next daemon.
+    /// Checks that a ready daemon removes the exit report. A killed daemon leaves no exit report, and its
+    /// stale socket does not stop the next daemon.
     fn kill_leaves_no_exit_report(&self) -> Result<()> {
         let mut again = self.hosts[0].flanneld(&self.options)?;
         eventually(DEADLINE, "the exit report is removed", || {
@@ -625,7 +625,7 @@ fn reserved_subnet_is_leased_to_its_node_in_a_directory() {
     .unwrap();
 }
 
-/// Reserves one subnet before its node starts, and another subnet while its node runs.
+/// Reserves one subnet for a node before the node starts, and another subnet while the node runs.
 fn reserved_subnet_is_leased(hosts: &[Host], store: &Store, flag: &str) -> Result<()> {
     store.configure(VXLAN)?;
     let ctl = |words: &[&str]| hosts[0].flannelctl(&[words, &[flag]].concat());

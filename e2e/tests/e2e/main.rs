@@ -1,4 +1,4 @@
-//! Tests on hosts in network namespaces. The tests are one program, so that waiting tests run in parallel and linking happens once.
+//! Tests on hosts in network namespaces. All tests are in one program, so that the tests wait in parallel and Cargo links only once.
 //!
 //! One suite: `cargo test -p e2e -- rules::`. One test: `cargo test -p e2e -- rules::repair::a_name`, or a part of its name.
 

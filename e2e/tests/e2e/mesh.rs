@@ -1,4 +1,4 @@
-//! Checks that probes give both nodes a verdict on each fault between them, and that filtered probes are no fault.
+//! Checks that probes detect each fault between two nodes on both nodes, and that nodes report no fault if a firewall drops probes.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Bed, Host, Lab, Netns, Uplink, eventually_ok, json, succeeded, throughout};
@@ -11,7 +11,7 @@ pub(crate) const REPORTED: Duration = Duration::from_secs(300);
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"TYPE"}}"#;
 
-/// Returns a node's verdict on a peer in one family: the state, and the peer's whole document.
+/// Returns a node's verdict on a peer in one address family: the state, and the peer's whole document.
 pub(crate) fn peer(
     bed: &Bed,
     node: usize,
@@ -41,7 +41,7 @@ pub(crate) fn peer(
     ))
 }
 
-/// Waits until these pairs of nodes have these states, in both families.
+/// Waits until each pair of nodes in `wanted` has the expected state in both address families.
 fn wait_verdicts(bed: &Bed, what: &str, wanted: &[(usize, usize, &str)]) -> Result<()> {
     eventually_ok(REPORTED, what, || {
         for (node, of, state) in wanted {
@@ -59,7 +59,7 @@ fn wait_verdicts(bed: &Bed, what: &str, wanted: &[(usize, usize, &str)]) -> Resu
     })
 }
 
-/// Checks every peer of every node, in both families.
+/// Returns an error unless `check` is true for every peer of every node, in both address families.
 fn everybody(bed: &Bed, check: impl Fn(&serde_json::Value) -> bool) -> Result<()> {
     for node in 0..bed.hosts.len() {
         for of in (0..bed.hosts.len()).filter(|of| *of != node) {
@@ -76,12 +76,12 @@ fn is_well(peer: &serde_json::Value) -> bool {
     peer["state"] == "well"
 }
 
-/// Returns whether a peer is healthy or, as on a busy machine, slow.
+/// Returns whether a peer is healthy, or slow because the machine is busy.
 fn is_reached(peer: &serde_json::Value) -> bool {
     peer["state"] == "well" || peer["state"] == "slow"
 }
 
-/// Returns rules for frames that the switch forwards from one host to another, in both families of the underlay.
+/// Returns nftables rules for frames that the switch forwards from one host to another, in both address families of the underlay.
 fn between(from: &Host, to: &Host, matches: [&str; 2], verdict: &str) -> Result<String> {
     let [v4, v6] = matches;
     Ok(format!(
@@ -93,7 +93,7 @@ fn between(from: &Host, to: &Host, matches: [&str; 2], verdict: &str) -> Result<
     ))
 }
 
-/// Adds rules to the switch that drop packets.
+/// Adds the nftables rules `rules` to the switch.
 fn drop_on_the_switch(bed: &Bed, rules: &str) -> Result<()> {
     let table = format!(
         "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}}}; }}\n"
@@ -108,7 +108,7 @@ fn remove_switch_fault(bed: &Bed) -> Result<()> {
         .map(drop)
 }
 
-/// Makes all faults at once, each between a different pair of nodes.
+/// Causes all faults at once, each fault between a different pair of nodes.
 fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Result<()> {
     Lab::run(&format!("mesh-{backend}"), |lab| {
         let bed = Bed::start(lab, 4, &DUAL.replace("TYPE", backend), |_, options| options)?;
@@ -205,7 +205,7 @@ fn each_fault_of_udp_has_its_verdict_at_both_ends() {
     each_fault_has_its_verdict("udp", 8285, [1372, 1372]).unwrap();
 }
 
-/// No node reports a peer as broken when firewalls reject or drop packets to the probe port, or pings.
+/// No node reports a peer as broken when firewalls reject or drop pings or packets to the probe port.
 #[test]
 fn filtered_probes_are_not_reported_as_a_fault() {
     Lab::run("mesh-filtered", |lab| {
@@ -245,7 +245,7 @@ fn filtered_probes_are_not_reported_as_a_fault() {
     .unwrap();
 }
 
-/// Checks that no peer is broken, and that findings about filters are risks at most.
+/// Checks that no peer is broken, and that no finding about filtered probes is more severe than a risk.
 fn no_peer_is_reported_broken(bed: &Bed) -> Result<()> {
     for daemon in &bed.daemons {
         succeeded("flannelctl peers", &daemon.flannelctl(&["peers"])?)?;
@@ -277,7 +277,7 @@ fn question(length: u16) -> Vec<u8> {
     bytes
 }
 
-/// Sends a probe from a namespace, and returns the length of the reply if one arrives within 500 ms.
+/// Sends a probe from a network namespace, and returns the length of the reply if the reply arrives within 500 ms.
 fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<Option<usize>> {
     netns.run(|| -> Result<Option<usize>> {
         let socket = UdpSocket::bind(from)?;
@@ -322,7 +322,7 @@ fn flood(netns: &Netns, from: SocketAddr, to: IpAddr) -> Result<()> {
     })?
 }
 
-/// Only nodes with a lease get replies, which are never longer than the probe, and junk changes no verdict.
+/// Only nodes with a lease get replies. A reply is never longer than the probe, and junk changes no verdict.
 #[test]
 fn foreign_hosts_get_no_reply_and_junk_changes_nothing() {
     Lab::run("mesh-strangers", |lab| {
@@ -399,7 +399,7 @@ pub(crate) fn require_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)
     Ok(())
 }
 
-/// Checks that all these peers are currently healthy or slow. Checks over a period call this function repeatedly.
+/// Checks that the peers in `pairs` are currently healthy or slow. Call the function repeatedly to check a period of time.
 pub(crate) fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (_, peer) = peer(bed, *node, *of, false)?;
@@ -417,7 +417,7 @@ pub(crate) fn wait_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) 
     eventually_ok(REPORTED, state, || require_verdict_v4(bed, state, pairs))
 }
 
-/// Two machines have the same address, and the wrong machine replies.
+/// Two machines have the same address, and the wrong machine replies to probes.
 #[test]
 fn wrong_node_that_replies_is_named() {
     Lab::run("mesh-wrong-node", |lab| {
@@ -444,7 +444,7 @@ fn wrong_node_that_replies_is_named() {
     .unwrap();
 }
 
-/// Checks backends with a device of the userspace datapath, and backends without a device.
+/// Checks that peers are healthy with a backend whose device belongs to the userspace datapath, or which has no device.
 fn peers_are_healthy_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);

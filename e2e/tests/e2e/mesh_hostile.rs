@@ -1,4 +1,4 @@
-//! A hostile host in the mesh, which forges addresses, sends unsolicited replies and sends false reports. The host changes no verdict on other nodes.
+//! Tests with a hostile host, which forges addresses, sends unsolicited replies and sends false reports. The hostile host changes no verdict on other nodes.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -18,10 +18,10 @@ const ROW_REQUEST: u8 = 3;
 const ROW_REPLY: u8 = 4;
 const ECHO: usize = 72;
 const ROW: usize = 1232;
-/// Number of the state "cut off" in messages.
+/// Number of the state "cut off" in probe messages.
 const CUT_OFF: u8 = 7;
 
-/// Returns a message as `docs/probing.md` describes it, with zeros after its header.
+/// Returns a probe message as `docs/probing.md` describes it, with zeros after the header.
 fn message(kind: u8, length: usize, nonce: u64, from: [u8; 8], to: [u8; 8]) -> Vec<u8> {
     let mut bytes = [
         &b"flpr\x01"[..],
@@ -36,7 +36,7 @@ fn message(kind: u8, length: usize, nonce: u64, from: [u8; 8], to: [u8; 8]) -> V
     bytes
 }
 
-/// Returns a peer report with the worst value in each field, and with an escape sequence for a colour in the name.
+/// Returns a peer report with an extreme or false value in each field, and with a terminal escape sequence in the name.
 fn lies(question: &[u8]) -> Vec<u8> {
     let (nonce, from, to) = (&question[8..16], &question[16..24], &question[24..32]);
     let mut bytes = [
@@ -61,11 +61,11 @@ fn lies(question: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Instances of nodes, by the addresses of their probes.
+/// Instance of each node, by the source address of the node's probes.
 type Instances = BTreeMap<IpAddr, [u8; 8]>;
 type Numbers = Mutex<Instances>;
 
-/// Runs on a host in place of the host's daemon. Replies to each request for the host's peer report with lies, and records the senders.
+/// Runs on a host in place of the host's daemon. Replies to each request for the host's peer report with false data, and records the senders.
 fn lie(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Relaxed) {
@@ -101,7 +101,7 @@ fn overlay_of(bed: &Bed, node: usize) -> Result<IpAddr> {
         .into())
 }
 
-/// Sends forged packets from one node to another over the underlay and in the tunnel: all kinds of probes and replies, and junk.
+/// Sends forged probes, forged replies and junk to the node `to` over the underlay and in the tunnel, in another node's name.
 fn forge(
     bed: &Bed,
     outsider: &Host,
@@ -170,9 +170,9 @@ fn forge(
     )
 }
 
-/// Number of forged probes that a host must receive before the test proves anything.
+/// Minimum number of forged probes that a host must receive for a valid test.
 const PROBES_NEEDED: u64 = 1000;
-/// Limit of rounds: several times the number of rounds that `PROBES_NEEDED` probes need.
+/// Maximum number of times that the hostile host sends its set of forged packets: several times the number for `PROBES_NEEDED` probes.
 const MAX_ROUNDS: u64 = 1000;
 
 /// Counts probes to a host's probe port and the replies that the host sends, in packets and bytes.
@@ -243,7 +243,7 @@ fn verdicts_hold(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the API shows the liar's claims as the liar's own, and that these claims change no verdict.
+/// Checks that the status API attributes false reports to the hostile host, and that false reports change no verdict.
 fn lies_are_attributed(bed: &Bed) -> Result<()> {
     let liar = bed.hosts[2].name();
     let row = eventually_ok(REPORTED, "the liar's row", || {
@@ -278,7 +278,7 @@ fn lies_are_attributed(bed: &Bed) -> Result<()> {
     })
 }
 
-/// Returns the instances of both nodes, which the liar learns from their probes.
+/// Returns the instances of both nodes, which the hostile host learns from the nodes' probes.
 fn instances(bed: &Bed, numbers: &Numbers) -> Result<Instances> {
     eventually_ok(REPORTED, "both have sent probes", || {
         let known = numbers.lock().unwrap().clone();
@@ -294,7 +294,7 @@ fn instances(bed: &Bed, numbers: &Numbers) -> Result<Instances> {
 }
 
 /// Checks that forged packets change no verdict on a healthy peer, and that the node sends no more packets or
-/// bytes than it receives. Returns the number of rounds.
+/// bytes than it receives. Returns the number of times that the hostile host sent its forged packets.
 fn forged_packets_are_answered_sparingly(
     bed: &Bed,
     outsider: &Host,
@@ -334,7 +334,7 @@ fn forged_packets_are_answered_sparingly(
     Ok(round)
 }
 
-/// Checks that forged packets in the name of a cut-off peer do not make the verdict on this peer healthy.
+/// Checks that forged packets in the name of a cut-off peer do not change the peer's state.
 fn silent_peer_stays_cut_off(
     bed: &Bed,
     outsider: &Host,

@@ -1,6 +1,6 @@
-//! Nodes of another build of this program, together with nodes of the current build.
+//! Tests of nodes with another build of flanneld, together with nodes of the current build.
 //!
-//! `make test-mixed BEFORE=/path/to/flanneld` runs the tests with the flanneld of the other build at this path.
+//! `make test-mixed BEFORE=/path/to/flanneld` runs the tests. `BEFORE` is the path of the other build's flanneld.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Twenty real nodes on one switch: the cost of their probes, faults of many peers at once, and the time until each node notices them.
+//! Tests of twenty real nodes on one switch: number of probes, faults of many peers at once, and time until each node detects the faults.
 
 mod hundred;
 mod wire;
@@ -15,13 +15,13 @@ use crate::mesh::V4;
 const NODES: u8 = 20;
 /// Deadline: twenty times the expected 15 seconds.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// Interval at which the test reads a node's mesh.
+/// Interval at which the test reads a node's probe results.
 const LOOK: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(6);
-/// The time during which the test checks for wrong verdicts. A node that wrongly considers a living peer dead does so within two cycles.
+/// The time during which the test checks for wrong verdicts. A wrong verdict on a running peer appears within two probe cycles.
 const AFTERWARDS: Duration = Duration::from_secs(12);
 
-/// Returns the mesh as a node sees it.
+/// Returns a node's probe results: the object `mesh` of the node's status document.
 fn mesh(daemon: &Flanneld) -> Result<Value> {
     let (code, text) = daemon.api("/api/v1/node")?;
     ensure!(code == 200, "{code}: {text}");
@@ -39,13 +39,13 @@ fn state(mesh: &Value, of: usize) -> Option<&str> {
     peer["state"].as_str()
 }
 
-/// Returns the number of peers in this state.
+/// Returns the number of peers in the state `state`.
 fn tally(mesh: &Value, state: &str) -> usize {
     let peers = mesh["peers"].as_array().into_iter().flatten();
     peers.filter(|peer| peer["state"] == state).count()
 }
 
-/// Waits until `knows` holds on each of these nodes. Returns the seconds until `knows` held on the first node and on the last node.
+/// Waits until `knows` holds on each node in `nodes`. Returns the seconds until `knows` is true on the first node and on the last node.
 fn learnt(
     bed: &Bed,
     nodes: Range<usize>,
@@ -78,7 +78,7 @@ fn learnt(
     }
 }
 
-/// Waits until `knows` holds on each of these nodes, and prints the times of the first and the last node in seconds.
+/// Waits until `knows` is true on each node in `nodes`, and prints the times of the first and the last node in seconds.
 fn learn(bed: &Bed, nodes: Range<usize>, what: &str, knows: impl Fn(&Value) -> bool) -> Result<()> {
     let (first, last) = learnt(bed, nodes, what, knows)?;
     println!("{what}: known to the first after {first:.1} s, to all after {last:.1} s");
@@ -101,7 +101,7 @@ fn at_rest(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Returns the findings of a node that no other finding explains, in the doctor's order.
+/// Returns a node's findings that no other finding explains, in the doctor's order.
 fn causes(daemon: &Flanneld) -> Result<Vec<String>> {
     let report = json(&daemon.flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;
@@ -125,7 +125,7 @@ fn wait_cause(daemon: &Flanneld, check: &str) -> Result<()> {
     })
 }
 
-/// Makes the switch drop IPv4 and ARP packets that match.
+/// Makes the switch drop the IPv4 and ARP packets that match any of `matches`.
 fn drop_on(lan: &Switch, matches: &[&str]) -> Result<()> {
     let rules: String = matches
         .iter()
@@ -143,7 +143,7 @@ fn mend(lan: &Switch) -> Result<()> {
         .map(drop)
 }
 
-/// Cuts off one node. All other nodes notice the fault, `flannelctl probe` notices it at once, and the node itself reports that it is isolated.
+/// Disconnects one node. All other nodes detect the fault, and `flannelctl probe` detects the fault at once. The disconnected node reports its isolation.
 fn one_dead(bed: &Bed) -> Result<()> {
     let dead = usize::from(NODES - 1);
     let before = wire::broadcasts(&bed.lan)?;
@@ -183,7 +183,7 @@ fn one_dead(bed: &Bed) -> Result<()> {
     at_rest(bed)
 }
 
-/// Cuts one direction of a node's links, or of its tunnel.
+/// Drops packets in one direction of a node's link, and then in one direction of the node's tunnel.
 fn one_direction(bed: &Bed) -> Result<()> {
     let node = 7;
     let address = bed.hosts[node].v4()?;
@@ -211,7 +211,7 @@ fn one_direction(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Cuts off several nodes at once. Each other node notices all dead nodes, and reports no living node as broken.
+/// Disconnects several nodes at once. Each connected node detects all disconnected nodes, and reports no connected node as broken.
 fn many_dead(bed: &Bed, dead: Range<usize>) -> Result<()> {
     let living = dead.end..usize::from(NODES);
     for host in &bed.hosts[dead.clone()] {
@@ -254,7 +254,7 @@ fn many_dead(bed: &Bed, dead: Range<usize>) -> Result<()> {
     at_rest(bed)
 }
 
-/// Blocks the tunnel's port for all nodes. Each node notices that all peers fail alike.
+/// Blocks the tunnel's port for all nodes. Each node detects that all peers have the same fault.
 fn tunnel_blocked(bed: &Bed) -> Result<()> {
     let all = 0..usize::from(NODES);
     drop_on(&bed.lan, &["udp dport 8472"])?;
@@ -270,7 +270,7 @@ fn tunnel_blocked(bed: &Bed) -> Result<()> {
     at_rest(bed)
 }
 
-/// All cases share one lab, because the cases spend most of their time waiting. Only the measurement at rest needs a machine without other load.
+/// All test cases share one lab, because each case spends most of its time waiting. Only the measurement without faults needs a machine without other load.
 #[test]
 fn twenty_nodes_probe_rarely_and_detect_each_fault() {
     let turn = lab::load_turn();

@@ -1,4 +1,4 @@
-//! Metrics, alerts and the dashboard, checked with Prometheus' own programs.
+//! Tests of metrics, alerts and the dashboard with Prometheus' own programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -15,9 +15,9 @@ use serde_json::Value;
 const SOON: Duration = Duration::from_secs(120);
 /// Port of Prometheus on the first host.
 const PORT: u16 = 9090;
-/// Configuration with udp, because a userspace datapath also has its own metrics.
+/// Network configuration with the udp backend, because the userspace datapath has additional metrics.
 const NET_CONF: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"udp"}}"#;
-/// Metrics that are absent on a node with udp, leases in a directory and no faults of these kinds, with the reasons.
+/// Metrics that are absent on a healthy node with udp and leases in a directory, with the reasons for their absence.
 const ABSENT: [(&str, &str); 9] = [
     (
         "flannel_lease_age_seconds",
@@ -168,7 +168,7 @@ impl Drop for Prometheus<'_> {
     }
 }
 
-/// Returns the queries of the dashboard, with its variables filled in.
+/// Returns the dashboard's queries, with values in place of the dashboard's variables.
 fn dashboard() -> Result<BTreeMap<String, String>> {
     fn collect(value: &Value, title: &str, found: &mut BTreeMap<String, String>) {
         match value {

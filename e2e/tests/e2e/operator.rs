@@ -1,4 +1,4 @@
-//! An operator: a shell whose kubectl and helm use a cluster, and the commands of the documentation.
+//! Simulated operator: a shell whose kubectl and helm use the lab's cluster, and functions that read the documentation's commands.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// Returns an administrator of a cluster, with a separate folder.
+    /// Returns an operator with administrator rights in a cluster, and with a separate folder.
     pub(crate) fn of(lab: &Lab, api: &ApiServer) -> Result<Operator> {
         let folder = lab.folder("operator")?;
         std::fs::create_dir_all(folder.join("bin"))?;
@@ -119,7 +119,7 @@ pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns the remedies of the NAT trap in docs/troubleshooting.md, each from the first check to the proof that pods reach each other.
+/// Returns the commands of each remedy in docs/troubleshooting.md for nodes with the same address, from the first check to the last check.
 /// The remedies are for systemd, for a DaemonSet with an argument, and for a DaemonSet with a variable.
 pub(crate) fn remedies_of_the_trap() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");

@@ -1,4 +1,4 @@
-//! Checks that the outputs in `docs/packet-path.md` equal the outputs in a lab. `FLANNEL_WRITE_DOCS=1` writes them again.
+//! Checks that the outputs in `docs/packet-path.md` equal the commands' outputs in a lab. `FLANNEL_WRITE_DOCS=1` updates the outputs in the document.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,7 +21,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Runs a command of the document, which begins with its prompt, such as `node-1#` or `pod-2$`.
+    /// Runs a command line of the document. The line begins with a prompt, such as `node-1#` or `pod-2$`.
     fn run(&self, line: &str) -> Result<String> {
         let (place, command) = line
             .split_once(['#', '$'])
@@ -75,7 +75,7 @@ impl Pair {
     }
 }
 
-/// Replaces the values that differ between two labs: MACs, ports, and numbers of devices and of packets.
+/// Replaces the values that differ between two labs: MACs, ports, device indexes, and numbers in packets.
 fn comparable(text: &str) -> String {
     [
         (r"([0-9a-f]{2}:){5}[0-9a-f]{2}", "MAC"),
@@ -96,7 +96,7 @@ fn comparable(text: &str) -> String {
     })
 }
 
-/// Returns the document's blocks for a backend: the start and the end of each block, and the block's commands.
+/// Returns the document's code blocks for a backend: the start and the end of each block, and the block's commands.
 fn blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<String>)> {
     let fence = format!("```console,{backend}\n");
     page.match_indices(&fence)

@@ -1,4 +1,4 @@
-//! The status page of a real daemon in a real browser. `flanneld/tests/page.rs` tests the page with clusters of up to 1000 nodes.
+//! Tests of a real daemon's status page in a real browser. `flanneld/tests/page.rs` tests the page with clusters of up to 1000 nodes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use lab::{Bed, Lab, Netns, eventually_ok};
 use serde_json::{Value, json};
 
 const NET_CONF: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// Thirty times the expected time.
+/// Deadline of a wait: thirty times the expected time.
 const SOON: Duration = Duration::from_secs(120);
 /// Time within which the page must report that the daemon does not respond, in milliseconds. The report takes
 /// about two seconds, but other tests load the machine.
@@ -53,7 +53,7 @@ impl Browser {
         Ok(writeln!(self.input, "{line}")?)
     }
 
-    /// Reads lines until the line `wanted`.
+    /// Reads the browser's output until the line `wanted`.
     fn wait(&mut self, wanted: &str) -> Result<()> {
         let mut line = String::new();
         while line.trim() != wanted {
@@ -85,7 +85,7 @@ impl Drop for Browser {
     }
 }
 
-/// Waits until the title of the `sentence` in `/api/v1/view` starts with this text.
+/// Waits until the title of the `sentence` in `/api/v1/view` starts with `text`.
 fn wait_sentence(bed: &Bed, text: &str) -> Result<()> {
     eventually_ok(SOON, text, || {
         let (_, document) = bed.daemons[0].api("/api/v1/view")?;
@@ -183,7 +183,7 @@ fn resident(pid: u32) -> Result<u64> {
     Ok(number.trim().parse()?)
 }
 
-/// `make soak` runs this test for ten minutes, with the programs as flannel-rs ships them.
+/// `make soak` runs this test for ten minutes, with release builds of the programs.
 #[test]
 #[ignore = "part of make soak"]
 fn page_left_open_costs_little_and_does_not_grow() -> Result<()> {

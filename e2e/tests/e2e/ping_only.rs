@@ -1,4 +1,4 @@
-//! Checks that Go flannel's nodes, which do not reply to probes, are healthy by ping only, and that no finding concerns these nodes.
+//! Checks that Go flannel's nodes, which reply to pings but not to probes, are healthy peers and cause no finding.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use anyhow::{Context, Result, ensure};
 use lab::{Flanneld, Host, eventually_ok, json, stdout, throughout};
 use serde_json::Value;
 
-/// Ten times the time that a verdict takes.
+/// Ten times the expected time until a verdict.
 const PROBED: Duration = Duration::from_secs(100);
-/// Delay of the doctor after the start, plus one of its rounds.
+/// Delay of the doctor after the daemon's start, plus the duration of one run of the doctor.
 const DOCTOR: Duration = Duration::from_secs(22);
 
-/// Checks that all other nodes reply to ping only, in both families, and that the doctor has no finding about them.
+/// Checks that flanneld reports all other nodes as healthy by ping only, in both address families, and that the doctor has no finding.
 pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<()> {
     eventually_ok(PROBED, "Go flannel's nodes are well, by ping alone", || {
         let output = ours.flannelctl(&["peers", "-o", "json"])?;

@@ -1,4 +1,4 @@
-//! `--probe-pods`: faults on the pods' path that only probes find, and the lifetime of the probes' port.
+//! Tests of `--probe-pods`: faults on pods' paths that only pod probes detect, and the lifetime of the probes' bridge port.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use crate::doctor::node::{Node, well_nodes_with};
 const DEADLINE: Duration = Duration::from_secs(60);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Lists the devices of the port, and the neighbour entry that leads to it.
+/// Script that lists the devices of the probes' bridge port, and the neighbour entry that leads to the port.
 const TRACES: &str = "{ ip -o link show; ip neighbour show dev cni0; } | grep -e flpod -e flprobe -e 02:66:6c:70:6f:64";
 
-/// Runs a test with three nodes that probe the path of their pods. Each has one pod.
+/// Runs a test with three nodes that probe the path of their pods. Each node has one pod.
 fn run(network: &str, work: impl FnOnce(&mut [Node], &[Pod]) -> Result<()>) -> Result<()> {
     let options = FlanneldOptions::bare().arg("--probe-pods");
     well_nodes_with(network, "probes of pods", 3, options, |_, _, nodes| {
@@ -36,7 +36,7 @@ fn paths(node: &mut Node) -> Result<Vec<Value>> {
     paths.cloned().with_context(|| format!("no paths: {text}"))
 }
 
-/// Waits until the probes of a node pass in this many families.
+/// Waits until a node's pod probes succeed in exactly `families` address families.
 fn pass(node: &mut Node, families: usize) -> Result<()> {
     eventually_ok(DEADLINE, "probes pass", || {
         let paths = paths(node)?;
@@ -91,7 +91,7 @@ fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
     })
 }
 
-/// Floods the address of the probe from a pod, and checks that the node then gives no verdict and reports no loss.
+/// Floods the pod probes' address from a pod, and checks that the node then reports no verdict and no loss.
 fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     let path = paths(node)?.swap_remove(0);
     let address = path["address"].as_str().context("no address")?.to_owned();
@@ -130,7 +130,7 @@ fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)
 }
 
-/// Gives a pod the address of the probe, and checks that the pod keeps its packets and the doctor reports the conflict.
+/// Assigns the pod probes' address to a pod, and checks that the pod still receives its packets and the doctor reports the conflict.
 fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     let path = paths(node)?.remove(0);
     let address = path["address"].as_str().context("no address")?.to_owned();
@@ -150,7 +150,8 @@ fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)
 }
 
-/// The daemon removes the port when it ends. After a kill, the next start or cleanup removes the port. No pod sees it.
+/// The daemon removes the probes' bridge port when the daemon exits. After a kill, the next start or `flannelctl
+/// cleanup` removes the port. The port receives no pod's broadcasts.
 #[test]
 fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
     run(VXLAN, |nodes, pods| {
@@ -206,7 +207,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
     })
 }
 
-/// Probes work with every backend, in both families except with udp, and with no other capabilities than NET_ADMIN and NET_RAW.
+/// Pod probes work with every backend, in both address families except with udp, and need only the capabilities NET_ADMIN and NET_RAW.
 #[test]
 fn pod_probes_pass_with_every_backend() -> Result<()> {
     for backend in [

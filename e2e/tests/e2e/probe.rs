@@ -18,7 +18,7 @@ fn run(bed: &Bed, node: usize, args: &[&str]) -> Result<Output> {
     bed.daemons[node].flannelctl(&[&["probe"], args].concat())
 }
 
-/// Returns the exit code and all output.
+/// Returns the exit code and all output of a command.
 fn result(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), texts(output))
 }
@@ -42,7 +42,7 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a str {
         .unwrap_or("no step")
 }
 
-/// Waits until the path ends at this step, or at no step, and the steps have these outcomes.
+/// Waits until `flannelctl probe` reports that the path ends at the step `at`, or at no step, and the steps have the expected outcomes.
 fn ends(
     bed: &Bed,
     target: &str,
@@ -53,7 +53,7 @@ fn ends(
     ends_and(bed, target, at, outcomes, sentence, |_| true)
 }
 
-/// Waits as [`ends`] does, and until the document fulfils `holds`, which may take longer on a busy machine.
+/// Waits as [`ends`] does, and until `holds` is true for the document, which may take longer on a busy machine.
 fn ends_and(
     bed: &Bed,
     target: &str,
@@ -96,7 +96,7 @@ fn ends_and(
     )
 }
 
-/// Returns each name of a peer, and the addresses of its pod.
+/// Returns each name that `flannelctl probe` accepts for a peer, and the addresses of the peer's pod.
 fn names(bed: &Bed, node: usize) -> Result<(Vec<String>, Vec<IpAddr>)> {
     let env = bed.daemons[node].subnet_env()?;
     let subnets = [
@@ -111,7 +111,7 @@ fn names(bed: &Bed, node: usize) -> Result<(Vec<String>, Vec<IpAddr>)> {
     Ok((peers, bed.pods[node].addresses()))
 }
 
-/// Steps up to the tunnel, which are the same for all backends.
+/// Steps before the tunnel, which are the same for all backends, and their expected outcomes.
 const COMMON_STEPS: [(&str, &str); 4] = [
     ("route", "ok"),
     ("underlay", "ok"),
@@ -119,7 +119,7 @@ const COMMON_STEPS: [(&str, &str); 4] = [
     ("overlay", "ok"),
 ];
 
-/// Checks the path of a backend: a complete path by each name and in both families, and a cut in the underlay.
+/// Checks that `flannelctl probe` reports a complete path for each name of a peer in both address families, and reports a cut underlay.
 fn path_is_reported(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, &DUAL.replace("BACKEND", backend), |_, options| {
@@ -152,7 +152,7 @@ fn path_is_reported(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Resu
     })
 }
 
-/// Checks a pod that replies, and an address that no pod has, whose silence proves nothing.
+/// Checks the report for a remote pod that replies, and for an address without a pod, where a missing reply proves nothing.
 fn remote_pod_is_reported(bed: &Bed, pod: IpAddr, steps: &[(&str, &str)]) -> Result<()> {
     let with_pod = [steps, &[("pod", "ok")]].concat();
     ends(
@@ -219,7 +219,7 @@ fn cut_is_reported(bed: &Bed, peer: &str) -> Result<()> {
     .map(drop)
 }
 
-/// Returns an unused address in the same subnet.
+/// Returns an unused address in the pod's subnet.
 fn neighbour_of(pod: IpAddr) -> IpAddr {
     match pod {
         IpAddr::V4(v4) => (v4.to_bits() + 100).to_be_bytes().into(),
@@ -246,7 +246,7 @@ backends! {
     path_over_userspace_vxlan_has_no_neighbour_step: r#"{"Type":"vxlan","Mode":"userspace"}"#, NO_TUNNEL_STEPS;
 }
 
-/// Replaces the firewall of a host.
+/// Replaces the test's firewall rules on a host.
 fn firewall(host: &Host, rules: &str) -> Result<()> {
     let text = format!(
         "table inet faults {{}}\ndelete table inet faults\ntable inet faults {{\n{rules}\n}}\n"
@@ -290,7 +290,7 @@ fn path_ends_at_the_step_of_each_fault() {
     .unwrap();
 }
 
-/// Two hosts. Faults end the path from the first host to the pods of the second host.
+/// Two hosts. The tests cause faults that end the path from the first host to the pods of the second host.
 struct FaultBed {
     bed: Bed,
     /// Subnets of the second host, IPv4 and IPv6.
@@ -389,7 +389,7 @@ impl FaultBed {
         firewall(self.peer(), "")
     }
 
-    /// Makes this host drop the peer's packets to the tunnel port of this host.
+    /// Makes the first host drop the peer's packets to the first host's tunnel port.
     fn host_drops_the_tunnel(&self) -> Result<()> {
         firewall(self.host(), &input("udp dport 8472 drop"))?;
         for subnet in &self.subnets {
@@ -428,7 +428,7 @@ impl FaultBed {
         firewall(self.peer(), "")
     }
 
-    /// Makes this host drop forwarded packets. Probes pass, because probes are packets of the host itself.
+    /// Makes the first host drop forwarded packets. Probes pass, because the host itself sends the probes.
     fn host_drops_forwarded_packets(&self) -> Result<()> {
         firewall(
             self.host(),
@@ -446,7 +446,7 @@ impl FaultBed {
         firewall(self.host(), "")
     }
 
-    /// Checks more specific routes, routes that drop packets, and a rule that leads to another table.
+    /// Checks the reports for more specific routes, for routes that drop packets, and for a rule that selects another routing table.
     fn routes_conflict(&self, pod: &str, subnet: &str) -> Result<()> {
         let (ip, bits) = if pod.contains(':') {
             ("ip -6", 128)
@@ -604,7 +604,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the command notices a hanging or absent daemon before it requests a probe, and thus in less time than a probe may take.
+/// Checks that the command reports a hanging or absent daemon before the request for a probe, in less time than a probe may take.
 fn fails_at_once(bed: &Bed, cause: &str) -> Result<()> {
     let begun = Instant::now();
     let (code, text) = result(&run(bed, 0, &["h2"])?);

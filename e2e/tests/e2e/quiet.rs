@@ -1,7 +1,7 @@
 //! Checks that the doctor has no findings in a network without faults. The test loads all processors and links, restarts
-//! daemons, adds a node, and releases this node.
+//! daemons, adds a node, and releases the node's lease.
 //!
-//! The test is a part of `make soak`. `FLANNEL_TEST_QUIET` is the time of each backend in seconds.
+//! The test is a part of `make soak`. `FLANNEL_TEST_QUIET` is the duration of the test with each backend, in seconds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ use serde_json::Value;
 
 use crate::healing::scenarios;
 
-/// Deadline of an event, which is long because the machine is busy.
+/// Deadline for the effect of an event, which is long because the machine is busy.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Time between two actions: several rounds of the doctor and of the probes.
+/// Time between two actions, in which the doctor and the probes run several times.
 const PAUSE: Duration = Duration::from_secs(12);
 /// Number of bytes that a stream sends before the next stream starts.
 const PIECE: u64 = 16 << 20;
@@ -41,11 +41,11 @@ struct Cluster {
     options: FlanneldOptions,
     daemons: Vec<Flanneld>,
     guest: Option<Flanneld>,
-    /// Whether daemons carry the packets of pods. If so, the pods of `ended` lose packets while its daemon
-    /// does not run. The peers of `ended` correctly report this loss.
+    /// Whether daemons carry the packets of pods. If true, the pods of the node `ended` lose packets
+    /// while the node's daemon does not run. Peers of the node correctly report the packet loss.
     carried: bool,
     ended: Option<usize>,
-    /// All other findings, with the node and the preceding action.
+    /// All unexpected findings, with the node and the preceding action.
     reported: BTreeSet<String>,
     looks: u32,
 }
@@ -142,7 +142,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the daemon of a node, by SIGTERM or by a kill, and starts it again. Meanwhile, records the findings of the other nodes.
+    /// Ends the daemon of a node, by SIGTERM or by a kill, and starts it again. Records the findings of the other nodes during the restart.
     fn restart(&mut self, node: usize, kill: bool) -> Result<()> {
         let when = if kill {
             "after a kill"
@@ -169,14 +169,14 @@ impl Cluster {
         self.watch(when)
     }
 
-    /// Starts the fourth node.
+    /// Starts the fourth node's daemon.
     fn join(&mut self) -> Result<()> {
         self.ended = None;
         self.guest = Some(self.hosts[3].flanneld(&self.options)?);
         self.watch("after a node joined")
     }
 
-    /// Ends the fourth node and releases its lease.
+    /// Ends the fourth node's daemon, and releases the node's lease.
     fn release(&mut self) -> Result<()> {
         let Some(mut guest) = self.guest.take() else {
             bail!("nobody joined")
@@ -226,7 +226,7 @@ impl Cluster {
     }
 }
 
-/// Returns the path of a flanneld that does not see this machine's files.
+/// Returns the path of a script that runs flanneld with a test folder in place of the machine's /etc/default and /etc/cni/net.d.
 fn alone(files: &Path) -> Result<PathBuf> {
     std::fs::write(
         files.join("10-flannel.conflist"),
@@ -336,7 +336,7 @@ scenarios! { has_no_findings;
     host_gw_under_load_has_no_findings => "host-gw",
 }
 
-/// Watches a backend with both kinds of rules, and with one and two families.
+/// Watches a backend with iptables rules and with nftables rules, each with one and two address families.
 fn has_no_findings(backend: &str) -> Result<()> {
     let _turn = lab::load_turn();
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {

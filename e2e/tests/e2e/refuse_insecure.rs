@@ -1,4 +1,4 @@
-//! Checks that, with `--refuse-insecure`, secrets that others can read cause an error that names the remedy, and that flanneld creates no device.
+//! Checks that flanneld with `--refuse-insecure` reports an error and a remedy if other users can read a secret, and creates no device.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

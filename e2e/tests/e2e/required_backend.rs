@@ -41,7 +41,7 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
     Ok(())
 }
 
-/// Checks that the daemon refuses a wrong backend, that the doctor reports this backend, and that the daemon accepts a corrected backend.
+/// Checks that the daemon refuses a wrong backend, that the doctor reports the wrong backend, and that the daemon accepts a corrected backend.
 /// A change while the daemon runs has no effect, and the daemon refuses the change at its next start.
 fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()> {
     let options = FlanneldOptions::new(store)

@@ -1,4 +1,4 @@
-//! `flannelctl routes`: each desired object compared with the kernel's state, and the conflicting objects of other programs.
+//! Tests of `flannelctl routes`, which compares each desired object with the kernel's objects and lists conflicting objects of other programs.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use lab::{
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Ten times the time that a command without an answer may take.
+/// Ten times the time that a command may take if the daemon does not respond.
 const AT_ONCE: Duration = Duration::from_secs(30);
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"TYPE"}}"#;
 
-/// Runs flannelctl on a host, with or without a daemon there.
+/// Runs flannelctl on a host, which may have no running daemon.
 fn flannelctl(host: &Host, args: &[&str]) -> Result<Output> {
     let file = format!("--subnet-file={}", host.subnet_file()?.display());
     host.flannelctl(&[args, &[file.as_str()]].concat())
 }
 
-/// Returns the document. Checks the document's schema and the exit code.
+/// Returns the JSON document of `flannelctl routes`. Checks the document's schema and the exit code.
 fn document(host: &Host, code: i32) -> Result<Value> {
     let output = flannelctl(host, &["routes", "-o", "json"])?;
     ensure!(
@@ -39,7 +39,7 @@ fn document(host: &Host, code: i32) -> Result<Value> {
     Ok(document)
 }
 
-/// Checks a value against a schema, for the part of the schema language that our schemas use. Returns an error if the value does not match.
+/// Checks a value against a JSON schema. Supports only the keywords that flannel-rs' schemas contain. Returns an error if the value does not match.
 fn valid(schema: &Value, part: &Value, value: &Value) -> Result<()> {
     if let Some(name) = part["$ref"].as_str() {
         return valid(
@@ -104,7 +104,7 @@ fn valid(schema: &Value, part: &Value, value: &Value) -> Result<()> {
     }
 }
 
-/// Waits until all objects are in sync, and returns the text.
+/// Waits until all objects are in sync, and returns the output of `flannelctl routes`.
 fn all_in_sync(host: &Host) -> Result<String> {
     let mut text = String::new();
     eventually_ok(DEADLINE, "all is in sync", || {
@@ -120,7 +120,7 @@ fn all_in_sync(host: &Host) -> Result<String> {
     Ok(text)
 }
 
-/// Returns the kind and the text of the objects in this state.
+/// Returns the kind and the text of each object in the state `state`.
 fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
     let objects = document["objects"]
         .as_array()
@@ -137,7 +137,7 @@ fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-/// Returns whether `ip` or `bridge` prints this object of a kind: one line with the same words.
+/// Returns whether `ip` or `bridge` prints an object of the kind `kind` in one line with the same words as `text`.
 fn is_printed(host: &Host, kind: &str, text: &str) -> Result<bool> {
     let ns = host.netns();
     let all = match kind {
@@ -317,7 +317,7 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
     .unwrap();
 }
 
-/// Checks that the command fails soon if no answer is possible: it prints one line and exits with code 1.
+/// Checks that `flannelctl routes` fails at once without a responding daemon: the command prints one line and exits with code 1.
 fn refuses_at_once(host: &Host, part: &str) -> Result<()> {
     let begun = Instant::now();
     let output = flannelctl(host, &["routes"])?;

@@ -1,5 +1,5 @@
-//! Checks that pods reach each other, at full MTU and with intact content, with each kernel backend, family
-//! and etcd version. Nodes join and leave, and nodes keep their reserved subnets.
+//! Checks that pods reach each other, at full MTU and with intact content, with each kernel backend,
+//! address family and etcd version. Nodes join and leave, and nodes keep their reserved subnets.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::healing::scenarios;
 
-/// Deadline of an event: more than ten times the five seconds by which daemons delay the removal of a lease.
+/// Deadline for the effect of an event: more than ten times the five seconds by which daemons delay the removal of a lease.
 const DEADLINE: Duration = Duration::from_secs(60);
 const MEGABYTES: u64 = 1_000_000;
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -58,7 +58,7 @@ scenarios! { carries;
     host_gw_dual_etcd_36 => ("host-gw", Families::Dual, EtcdVersion::V36),
 }
 
-/// Runs three nodes and a fourth node that joins and leaves, and checks the state that an operator sees.
+/// Runs three nodes and a fourth node that joins and leaves, and checks traffic, leases and subnet.env.
 pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("{backend} {version:?}"), |lab| {
         let lan = lab.switch("lan")?;
@@ -144,7 +144,7 @@ pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion
     })
 }
 
-/// Returns the objects on a host that lead to a subnet: the route, and the neighbour entry behind the route.
+/// Returns a host's routes to a subnet, and the neighbour entries of the routes' gateways.
 fn traces(host: &Host, subnet: &str) -> Result<Vec<String>> {
     let netns = host.netns();
     let network = subnet.split('/').next().unwrap_or_default();
@@ -185,7 +185,7 @@ fn traces(host: &Host, subnet: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Pings all pairs of pods in each family with the longest packets that the device allows. Checks that a packet with one more byte does not pass.
+/// Pings all pairs of pods in each family with the longest packets that the device allows. Checks that a packet one byte longer than the device allows does not pass.
 fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) -> Result<()> {
     let mtu = |overhead: u32| match backend {
         "vxlan" => 1500 - overhead,
@@ -226,7 +226,7 @@ fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) 
     Ok(())
 }
 
-/// Checks that `etcdctl get` shows a node's lease in Go flannel's form, and that `subnet.env` agrees with the lease.
+/// Checks that `etcdctl get` prints a node's lease in Go flannel's format, and that `subnet.env` agrees with the lease.
 fn the_operator_sees(
     etcd: &Etcd,
     host: &Host,
@@ -335,7 +335,7 @@ fn end_daemons(round: &str, hosts: &[Host], daemons: &mut [Flanneld]) -> Result<
     Ok(())
 }
 
-/// Reserves a subnet for one node before its first start, and a subnet for another node while that node runs. Both keep their subnets.
+/// Reserves a subnet for one node before its first start, and a subnet for another node while that node runs. Both nodes keep their subnets.
 fn reservation_is_kept((backend, families, version): (&str, Families, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("reservation {backend}"), |lab| {
         let lan = lab.switch("lan")?;
@@ -480,7 +480,7 @@ fn etcd(lab: &Lab, lan: &Switch, version: EtcdVersion, net_conf: &str) -> Result
     Ok(etcd)
 }
 
-/// Returns a node's subnets in the form of routes, IPv4 first.
+/// Returns a node's subnets as `ip route` prints them, IPv4 first.
 fn subnets(daemon: &Flanneld) -> Result<Vec<String>> {
     let env = daemon.subnet_env()?;
     let v4 = env.subnet.map(|net| net.trunc().to_string());

@@ -1,5 +1,5 @@
-//! Two daemons for two networks on one host. Each daemon keeps its own rules in the shared chains. A daemon
-//! refuses to start only because of an object that the daemons cannot share.
+//! Tests of two daemons for two networks on one host. Each daemon keeps its own rules in the shared chains. A daemon
+//! refuses to start only if both daemons need an object that the daemons cannot share.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ struct Network {
     pods: Vec<Pod>,
 }
 
-/// Returns the options of a network's daemons: `10.<number>.0.0/16` with the VNI `number`, and a port for their health endpoints.
+/// Returns the options of the daemons of network `10.<number>.0.0/16`, with a separate port for the health endpoints.
 fn options(lab: &Lab, number: u8, config: &str, flags: &[&str]) -> FlanneldOptions {
     let store = Store::dir(&lab.folder(&format!("leases-{number}")).unwrap());
     store
@@ -71,8 +71,8 @@ impl Network {
         })
     }
 
-    /// Starts probes from a pod on the first host to a pod on the second host, and through the masquerade to
-    /// a machine outside. Each packet uses a separate connection.
+    /// Starts probes from a pod on the first host to a pod on the second host, and through masquerade rules
+    /// to a machine outside. Each packet uses a separate connection.
     fn probes(&self, hosts: &[Host], outside: &Host) -> Result<Vec<Probe>> {
         let options = ProbeOptions::default()
             .interval(Duration::from_millis(10))
@@ -173,7 +173,7 @@ fn two_networks_lose_nothing_with_nftables() {
     restarts(true, Xtables::Nft);
 }
 
-/// Returns the configurations of two networks, and the object that they cannot share.
+/// Returns the configurations of two networks, and the object that the two networks cannot share.
 fn conflicts() -> Vec<(String, String, &'static str)> {
     let vxlan = |vni: u32, more: &str| format!(r#""Backend":{{"Type":"vxlan","VNI":{vni}{more}}}"#);
     vec![
@@ -211,7 +211,7 @@ fn conflicts() -> Vec<(String, String, &'static str)> {
 }
 
 /// The second daemon refuses to use an object that two daemons cannot share, and reports the owner's pid and
-/// network. The first daemon is undisturbed.
+/// network. The first daemon continues without an error.
 #[test]
 fn daemon_is_refused_when_another_owns_its_resource() {
     let lab = Lab::new("two-nets").unwrap();
@@ -362,7 +362,7 @@ fn probes_by_udp(daemon: &Flanneld) -> Result<()> {
     Ok(())
 }
 
-/// Returns the configuration of a vxlan network with this VNI.
+/// Returns the configuration of a vxlan network with the VNI `vni`.
 fn vxlan_config(nftables: bool, vni: u8) -> String {
     format!(r#""EnableNFTables":{nftables},"Backend":{{"Type":"vxlan","VNI":{vni}}}"#)
 }
@@ -434,15 +434,15 @@ impl GuardBed {
         })
     }
 
-    /// Returns the number of packets of unknown senders that each guard has counted.
+    /// Returns the number of packets of unknown senders that each network's guard rules have counted.
     fn counted(&self) -> (f64, f64) {
         let count = |daemon: &Flanneld| daemon.metric("flannel_encap_stranger_packets").unwrap();
         (count(&self.first), count(&self.second))
     }
 
-    /// Waits until the guards admit each packet of both networks, and returns their counters.
+    /// Waits until the guard rules admit each packet of both networks, and returns the rules' counters.
     ///
-    /// Until the daemon writes the rules again, a counter includes packets that node 3 sent before its lease was known.
+    /// Until the daemon writes the rules again, a counter includes packets that node 3 sent before node 1 read node 3's lease.
     fn wait_settled(&self, nftables: bool) -> Result<(f64, f64)> {
         let mut before = self.counted();
         eventually(DEADLINE, "the rules stay as they are", || {
@@ -460,7 +460,7 @@ impl GuardBed {
         Ok(before)
     }
 
-    /// Returns the guards' chains on node 1.
+    /// Returns the chains of the guard rules on node 1.
     fn chains(&self) -> BTreeSet<String> {
         rules(&self.hosts[0])
             .split_whitespace()
@@ -470,7 +470,7 @@ impl GuardBed {
     }
 }
 
-/// Checks that the guards of two networks on one port admit only the nodes of both networks, including nodes that join later.
+/// Checks that the guard rules of two networks on one port admit only the nodes of both networks, including nodes that join later.
 fn guard_admits_peers_of_all_networks(nftables: bool) -> Result<()> {
     let lab = Lab::new("two-nets")?;
     let mut bed = GuardBed::start(&lab, nftables)?;
@@ -572,7 +572,7 @@ impl CleanupBed {
         Ok(self.state()?.contains(&format!("10.{number}.")))
     }
 
-    /// Runs `flannelctl cleanup` for network 51. Returns whether the cleanup succeeded, and the output of all runs.
+    /// Runs `flannelctl cleanup` for network 51. Returns whether the cleanup succeeded, and the output of all cleanups.
     fn cleanup(&self) -> Result<(bool, String)> {
         let file = self.host.subnet_file()?.with_file_name("net51.env");
         let launch = Launch::new(binaries::own("flannelctl")?)
@@ -583,8 +583,8 @@ impl CleanupBed {
     }
 }
 
-/// Checks that flannelctl refuses a cleanup while the network's daemon runs. Afterwards, cleanup removes all objects of
-/// the network, and the other network loses nothing.
+/// Checks that flannelctl refuses a cleanup while the network's daemon runs. After the daemon's end, cleanup removes
+/// all objects of the network, and the other network loses nothing.
 fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
     let lab = Lab::new("two-nets")?;
     let mut bed = CleanupBed::start(&lab, nftables)?;

@@ -1,4 +1,4 @@
-//! Checks that readiness follows events of the underlay's interface: its removal and return, and changes of its state, its carrier and its address.
+//! Checks that a daemon's readiness follows events of the underlay interface: removal and return, and changes of state, carrier and address.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The NAT trap of Vagrant: every host has 10.0.2.15 on the interface of the default route, and only `enp0s8` joins the hosts.
+//! Tests of Vagrant hosts: every host has 10.0.2.15 on the NAT interface with the default route, and only `enp0s8` connects the hosts.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ struct Bed {
     vagrant: Vagrant,
 }
 
-/// Host of etcd. Both places are common.
+/// Host of etcd. Operators commonly run etcd on a separate host or on the first host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum EtcdOn {
     /// A separate host, 192.168.56.199.
@@ -49,7 +49,7 @@ impl Bed {
         &self.vagrant.hosts
     }
 
-    /// Checks that both hosts publish the address that joins them, and that their pods reach each other.
+    /// Checks that both hosts publish their addresses in the host-only network, and that the hosts' pods reach each other.
     fn require_joined(&self, daemons: &[Flanneld]) -> Result<()> {
         let subnets = self.store()?.subnets()?;
         ensure!(subnets.len() == 2, "{subnets:?}");
@@ -118,7 +118,7 @@ fn trap(etcd_on: EtcdOn) -> Result<()> {
     })
 }
 
-/// Checks that the first node warns once, with the interfaces, the store and the option, and publishes the NAT's address.
+/// Checks that the first node logs one warning, which names the interfaces, the store and the option, and publishes the NAT interface's address.
 fn require_warning(bed: &Bed, log: &str, store: &str) -> Result<()> {
     // The doctor logs its own findings after its first round.
     let warnings: Vec<&str> = log
@@ -148,7 +148,7 @@ fn require_warning(bed: &Bed, log: &str, store: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the error of the second node names the conflict and the option, and that the node leaves nothing behind.
+/// Checks that the error of the second node names the conflict and the option, and that the node leaves no objects.
 fn require_refusal(bed: &Bed, log: &str, second: &Host) -> Result<()> {
     let (_, error) = log
         .split_once(" ERROR ")
@@ -239,8 +239,8 @@ scenarios! { joins;
     iface_auto_joins_the_nodes => |_| Ok("--iface=auto".to_owned()),
 }
 
-/// Starts flanneld on both hosts with an argument that names the interface: on new hosts, and after the NAT trap. The
-/// interface joins the hosts, and the daemons log no warning.
+/// Starts flanneld on both hosts with an argument that names the interface, on new hosts and on hosts where flanneld
+/// ran without `--iface`. The daemons publish the interface's addresses and log no warning.
 fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
     for (etcd_on, after_the_trap) in [
         (EtcdOn::OwnHost, false),
@@ -266,7 +266,7 @@ fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
     Ok(())
 }
 
-/// Starts flanneld on both hosts without `--iface`. The function keeps all that flanneld leaves, except the logs.
+/// Starts flanneld on both hosts without `--iface`. The function removes only the logs, not the other objects that flanneld leaves.
 fn fall_into_the_trap(bed: &Bed) -> Result<()> {
     let [first, second] = bed.hosts() else {
         anyhow::bail!("two hosts")

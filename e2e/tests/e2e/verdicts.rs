@@ -1,5 +1,5 @@
-//! Checks that the doctor's findings are correct. Healthy hosts have no findings, even if they are unusual. The doctor
-//! reports a fault by its cause, on the faulty node and on the other nodes. The commands of the first finding fix the fault.
+//! Checks that the doctor's findings are correct. Healthy hosts have no findings, even if they are unusual. The doctor names
+//! the cause of a fault, on the faulty node and on the other nodes. The commands that the first finding suggests fix the fault.
 
 mod bench;
 mod cluster;
@@ -13,12 +13,12 @@ use anyhow::Result;
 
 use fault::{Fault, Row, walk};
 
-/// Number of labs that run in parallel.
+/// Maximum number of labs that run in parallel.
 const LABS: usize = 4;
-/// Number of cases with two faults that are part of `make test`.
+/// Number of cases with two simultaneous faults that `make test` runs.
 const QUICK_PAIRS: usize = 5;
 
-/// Runs the cases of a table in parallel labs.
+/// Runs the fault cases `rows` in several labs in parallel.
 fn side_by_side(title: &str, network: &str, rows: &[Row]) -> Result<()> {
     let labs = rows.len().div_ceil(4).clamp(1, LABS);
     // The next free lab takes the next row.
@@ -44,13 +44,13 @@ fn side_by_side(title: &str, network: &str, rows: &[Row]) -> Result<()> {
     fault::report(&outcomes, rows.len())
 }
 
-/// Returns the checks for those faults in the table that the doctor's commands fix.
+/// Returns the names of the doctor's checks for faults that the doctor's commands fix.
 pub(crate) fn mended() -> BTreeSet<&'static str> {
     let mended = rows::FAULTS.iter().filter_map(Fault::mended_by);
     mended.flat_map(|checks| checks.split(' ')).collect()
 }
 
-/// Runs the cases that are part of `make test`.
+/// Runs the fault cases that `make test` includes.
 #[test]
 fn fault_is_reported_by_its_cause_and_fixed_by_its_commands() -> Result<()> {
     let single = rows::FAULTS
@@ -63,7 +63,7 @@ fn fault_is_reported_by_its_cause_and_fixed_by_its_commands() -> Result<()> {
     side_by_side("verdicts", rows::NETWORK, &chosen)
 }
 
-/// The doctor reports a fault of one family for this family, and has no finding for the other family.
+/// In a dual-stack network, the doctor reports an IPv6 fault by its cause, and reports no IPv4 fault.
 #[test]
 fn ipv6_faults_are_reported_by_their_cause() -> Result<()> {
     let rows: Vec<Row> = rows::OF_IPV6.iter().map(Row::One).collect();

@@ -1,6 +1,6 @@
-//! Tests that need a kernel with tunnels of all kinds. Few machines have such a kernel, so these tests run in a virtual machine: `make test-vm`.
+//! Tests that need a kernel with WireGuard, IPIP and netem. Few kernels have all three features, so `make test-vm` runs the tests in a virtual machine.
 //!
-//! Tests are six to ten times slower in the virtual machine. The tests wait for events, so their deadlines are still long enough.
+//! Tests run six to ten times slower in the virtual machine than on the host. The deadlines of the tests are long enough for the slow virtual machine.
 
 mod clear;
 mod ipip;

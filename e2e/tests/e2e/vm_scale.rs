@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(300);
 const MEMORY: u64 = 40 << 20;
 const ROUNDS: usize = 3;
 
-/// Returns the key and the value of a peer's lease. Any number is a valid public key, except for the few keys of small order.
+/// Returns the store key and the value of a peer's lease. Any 32 bytes form a valid public key, except the few keys of small order.
 fn lease(number: u32) -> (String, String) {
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 65, 0, 0)) + (number << 8));
     let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
@@ -29,7 +29,8 @@ fn lease(number: u32) -> (String, String) {
     )
 }
 
-/// Waits for the route through the device. The daemon adds this route last, after peers and allowed IPs. Returns the duration of the wait.
+/// Waits until the kernel has the route through `flannel-wg`. The daemon adds a device's route last, after the peers
+/// and their allowed IPs. Returns the duration of the wait.
 fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     netns.run(|| {
         while !std::fs::read_to_string("/proc/thread-self/net/route")?
@@ -46,7 +47,7 @@ fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     })?
 }
 
-/// The daemon sets ten thousand peers, as many as any cluster has, in at most twice the time of `wg addconf`.
+/// The daemon configures ten thousand peers in at most twice the time that `wg addconf` takes.
 #[test]
 #[ignore = "needs a kernel with WireGuard, and a release build: make soak"]
 fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> {

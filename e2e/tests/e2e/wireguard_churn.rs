@@ -1,4 +1,4 @@
-//! Tests of continuous changes of keys and subnets: only the destination node can read a packet, and a node's new key causes no gap.
+//! Tests with continuous changes of keys and subnets: only a packet's destination node can decrypt the packet. A node's new key causes no long outage.
 
 mod player;
 
@@ -17,48 +17,49 @@ use crate::wireguard_keys::{Keys, bytes, key_file, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
 const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
-/// Third octets of the subnets that the players exchange.
+/// Third octets of the subnets that the two simulated nodes exchange.
 const SUBNETS: [u8; 2] = [100, 101];
-/// Interval of steps. Steps alternately swap the subnets and replace all keys. Swaps and replacements each happen ten times a second.
+/// Interval between two steps. The steps alternately swap the simulated nodes' subnets and replace both nodes' keys. Swaps
+/// of subnets and replacements of keys each happen ten times a second.
 const STEP: Duration = Duration::from_millis(50);
 const STEPS: usize = 120;
-/// Number of steps whose keys the daemon must have used. On a busy machine the daemon skips more steps, so
-/// the test adds rounds of steps, up to `MAX_ROUNDS`.
+/// Lower limit for the number of steps whose keys the daemon used. On a busy machine the daemon skips more steps, so the
+/// test runs the series of `STEPS` steps up to `MAX_ROUNDS` times.
 const STEPS_SEEN: usize = STEPS / 3;
 const MAX_ROUNDS: usize = 8;
-/// Delay of the first player's replies with every second key. A handshake with this delay lasts longer than a
-/// step, so the waiting packets belong to another holder when the handshake completes.
+/// Delay of the first simulated node's handshake replies for every second key. A delayed handshake lasts longer than a step,
+/// so the subnet of the waiting packets belongs to another node or key when the handshake completes.
 const LATE: Duration = Duration::from_millis(125);
-/// Maximum delay of a packet that arrives after a packet of a later step. Two threads of the daemon encrypt
+/// Maximum time by which a packet may arrive after a packet of a later step. Two threads of the daemon encrypt
 /// packets. On a busy machine, the kernel may interrupt a thread for tens of milliseconds after the thread
-/// has chosen the peer. A packet that waits for a handshake has a longer delay.
+/// has chosen a packet's peer. A packet that waits for a delayed handshake exceeds the maximum time.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// Number of packets in each of the 1000 batches per second.
+/// Number of packets per batch; the test sends 1000 batches per second.
 const BATCH: u64 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Index of a player, and of one of its keys.
+/// Owner of a subnet: index of a simulated node, and index of one of the node's keys.
 type Holder = (usize, usize);
-/// Holder of each subnet.
+/// Simulated node and key to which each of the two subnets belongs.
 type Deal = [Holder; 2];
 
-/// A packet, and the holder that opened it.
+/// A packet, and the simulated node and key that decrypted the packet.
 #[derive(Clone, Copy)]
 struct Read {
     holder: Holder,
-    /// Number of the packet, in the order of sending.
+    /// Sequence number of the packet.
     number: u64,
-    /// Last step that had begun when the holder opened the packet.
+    /// Number of the latest step when the simulated node decrypted the packet.
     begun: usize,
     /// Time at which the packet arrived.
     at: Duration,
 }
 
-/// Returns the number of steps whose holders received packets to a subnet. Returns an error if a player opened a packet for another holder.
+/// Returns the number of steps whose subnet owners decrypted packets to the subnet. Returns an error if an owner decrypted a packet that was for another owner.
 ///
-/// A holder has a subnet in only one step, so the holder that opens a packet shows which step the daemon
-/// follows. The daemon learns of each step some time after the step begins. The daemon never returns to an
-/// earlier step, from packet to packet or over time, even if packets have to wait.
+/// Each owner (node and key) has the subnet in only one step. The owner that decrypts a packet therefore shows which step the
+/// daemon uses. The daemon reads the leases of each step some time after the step begins. The daemon must never return to an
+/// earlier step, neither by sequence number nor by arrival time, even if packets wait for a handshake.
 fn judge(deals: &[Deal], subnet: usize, packets: &[Read]) -> Result<usize> {
     let mut steps = Vec::new();
     for packet in packets {
@@ -109,7 +110,7 @@ fn judge(deals: &[Deal], subnet: usize, packets: &[Read]) -> Result<usize> {
     Ok(seen)
 }
 
-/// Sends numbered packets to both subnets until `end`.
+/// Sends numbered packets to both subnets until `end` is true.
 fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
     let source = from.v4()?;
     let socket = from.netns().run(|| UdpSocket::bind((source, 0)))??;
@@ -132,7 +133,7 @@ fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Assigns the subnets to the players, and publishes the assignment to the daemon as leases.
+/// Assigns the subnets to the simulated nodes, and publishes the assignment to the daemon as leases.
 struct Dealer<'a> {
     bed: &'a Bed,
     players: &'a [Player; 2],
@@ -143,7 +144,7 @@ struct Dealer<'a> {
 }
 
 impl Dealer<'_> {
-    /// Takes the next step: gives both players new keys, or swaps their subnets.
+    /// Performs the next step: gives both simulated nodes new keys, or swaps their subnets.
     fn next(&mut self) -> Result<()> {
         let late = |player| {
             if player == 0 && self.deals.len().is_multiple_of(4) {
@@ -185,7 +186,7 @@ impl Dealer<'_> {
     }
 }
 
-/// Waits until the holders of the last deal have opened packets from number `after` on.
+/// Waits until each subnet owner in `last` has decrypted a packet to its subnet with a sequence number of at least `after`.
 fn last_holders_get_the_packets(players: &[Player; 2], last: &Deal, after: u64) -> Result<()> {
     eventually(SOON, "the last holders get the packets", || {
         last.iter().enumerate().all(|(subnet, (player, key))| {
@@ -200,7 +201,7 @@ fn last_holders_get_the_packets(players: &[Player; 2], last: &Deal, after: u64) 
     .map(drop)
 }
 
-/// Returns the opened packets of a subnet.
+/// Returns the packets to a subnet that either simulated node decrypted.
 fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
     let mut reads = Vec::new();
     for (number, player) in players.iter().enumerate() {
@@ -218,7 +219,7 @@ fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
     reads
 }
 
-/// Judges the packets of all subnets. Returns the number of opened packets, and for each subnet the number of steps whose holders received packets.
+/// Checks the decrypted packets to both subnets. Returns the number of decrypted packets, and for each subnet the number of steps whose subnet owners decrypted packets.
 fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)> {
     let (mut opened, mut steps) = (0, Vec::new());
     for (subnet, third) in SUBNETS.into_iter().enumerate() {
@@ -229,10 +230,10 @@ fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)>
     Ok((opened, steps))
 }
 
-/// One node is real: it has a daemon, a pod, and leases to read. The test simulates the other two nodes. A daemon does not report
-/// which packets it can open, and cannot change its key and subnet twenty times a second. The players keep all keys that they ever
-/// had. A packet's destination shows to which subnet the packet belongs. The test checks which player can open a packet, not where
-/// the daemon sends the packet.
+/// One node is real, with a daemon and a pod, and reads leases from the store. The test simulates two more nodes (`Player`). A daemon
+/// does not report which packets it can decrypt, and cannot change its key and subnet twenty times a second. The
+/// simulated nodes keep all earlier keys. A packet's destination address shows to which subnet the packet belongs. The test
+/// checks which simulated node can decrypt a packet, not where the daemon sends the packet.
 #[test]
 fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
     let _turn = lab::load_turn();

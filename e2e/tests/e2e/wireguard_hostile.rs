@@ -1,4 +1,4 @@
-//! Leases of an attacker who can write to the store: their keys and subnets do not affect the existing nodes.
+//! Tests that hostile leases of an attacker who can write to the store do not affect the existing nodes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -23,7 +23,7 @@ const PORT: u16 = 51820;
 /// Length of the first message of WireGuard's handshake, in bytes.
 const HANDSHAKE: usize = 148;
 
-/// Returns a different base64 text of a key's 32 bytes: the two bits after the last byte have no meaning.
+/// Returns a different base64 text of a key: only an unused bit after the key's 32 bytes differs.
 fn respelt(key: &str) -> Result<String> {
     const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (rest, last) = key
@@ -41,7 +41,7 @@ fn point(low: u8, high: u8) -> String {
     STANDARD.encode(point)
 }
 
-/// A hostile lease, and the reports of the first node and of the second node about the lease.
+/// A hostile lease, and the messages with which both nodes report the lease.
 struct Lie {
     key: String,
     public_key: String,
@@ -62,7 +62,7 @@ fn weak_points() -> [String; 4] {
     ]
 }
 
-/// Returns the report of the node `reader` about a lease that has the subnet `subnet` and the key of the node `owner`.
+/// Returns the message with which the node `reader` refuses a lease of `subnet` with the key of the node `owner`.
 fn key_in_use(subnet: &str, keys: &[String; 2], owner: usize, reader: usize) -> String {
     let key = &keys[owner];
     if owner == reader {
@@ -98,7 +98,7 @@ fn lies(bed: &Bed) -> Result<Vec<Lie>> {
     Ok(lies)
 }
 
-/// Returns hostile leases of half of the second node's subnet, of a range that contains both nodes' subnets, and of a subnet outside the network.
+/// Returns hostile leases of three subnets: half of the second node's subnet, a range that contains both nodes' subnets, and a subnet outside the network.
 fn wrong_subnets(bed: &Bed) -> Result<[Lie; 3]> {
     let subnet = |number: usize| {
         bed.daemons[number]
@@ -136,7 +136,7 @@ fn wrong_subnets(bed: &Bed) -> Result<[Lie; 3]> {
     ])
 }
 
-/// Returns hostile leases whose keys share no secret with any key, and one lease whose key is too short.
+/// Returns hostile leases with public keys of low order, and one lease whose key is too short.
 fn wrong_keys() -> Result<Vec<Lie>> {
     let mut lies = Vec::new();
     for (number, key) in (101..).zip(weak_points()) {
@@ -161,7 +161,7 @@ fn wrong_keys() -> Result<Vec<Lie>> {
     Ok(lies)
 }
 
-/// Returns hostile leases with keys of the two nodes: with other unused bits at the end, with a line end inside, and unchanged.
+/// Returns hostile leases with the nodes' keys: with a changed unused bit, with a line break inside, and unchanged.
 fn keys_in_use(keys: &[String; 2]) -> Result<Vec<Lie>> {
     let (other_bits, with_end) = (
         respelt(&keys[1])?,
@@ -285,8 +285,8 @@ fn no_hostile_lease_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that both nodes send handshakes to an honest lease at the attacker's address. A capture would
-/// therefore also show handshakes to a hostile lease.
+/// Checks that both nodes start a handshake with the attacker's address if the lease is valid. A capture would
+/// therefore also show handshakes that a hostile lease causes.
 fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()> {
     let address = attacker.v4()?;
     let socket = attacker
@@ -316,8 +316,8 @@ fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()
     })
 }
 
-/// Gives a node's own lease a key that no node can have. Waits until the node has restored the lease's last
-/// good value, which remains in effect meanwhile.
+/// Replaces the public key in the second node's own lease with an invalid key of low order. Waits until the node
+/// has restored the lease's last valid value, which remains in effect meanwhile.
 fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
     let own = bed.daemons[1]
         .subnet_env()?
@@ -341,7 +341,7 @@ fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Checks all hostile leases with kernel or userspace WireGuard: the existing nodes lose nothing. `soon` is the deadline of each step.
+/// Checks with kernel or userspace WireGuard that the existing nodes lose no packets because of hostile leases. `soon` is the deadline of each wait.
 pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
     Lab::run(&format!("wireguard hostile {implementation}"), |lab| {
         let bed = Bed::start(

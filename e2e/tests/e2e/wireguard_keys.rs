@@ -1,4 +1,4 @@
-//! WireGuard keys, as tests write them into files and leases.
+//! WireGuard keys for tests, in the formats of key files and leases.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -26,23 +26,23 @@ impl Keys {
         }
     }
 
-    /// Returns the private key in the form of `wg genkey`.
+    /// Returns the private key in base64, without the line end that `wg genkey` prints.
     pub(crate) fn private_text(&self) -> String {
         STANDARD.encode(self.private.to_bytes())
     }
 
-    /// Returns the public key in the form of a lease.
+    /// Returns the public key in base64, the format of leases.
     pub(crate) fn public_text(&self) -> String {
         STANDARD.encode(self.public.as_bytes())
     }
 }
 
-/// Decodes a key in base64. Returns an error if the key does not have 32 bytes.
+/// Decodes a key in base64. Returns an error if the text is not 32 bytes in base64.
 pub(crate) fn bytes(text: &str) -> Result<[u8; 32]> {
     STANDARD.decode(text)?.try_into().ok().context("32 bytes")
 }
 
-/// Returns the value of a lease of the backend `wireguard`.
+/// Returns the JSON value of a lease of the backend `wireguard`.
 pub(crate) fn lease(at: Ipv4Addr, key: &str) -> String {
     json!({ "PublicIP": at, "PublicIPv6": null, "BackendType": "wireguard", "BackendData": { "PublicKey": key, "Port": 51820 } }).to_string()
 }
@@ -62,7 +62,7 @@ pub(crate) fn published(store: &Store, host: &Host) -> Result<String> {
     anyhow::bail!("{} has no lease", host.name())
 }
 
-/// Returns the path of a host's private key, and creates its folder.
+/// Returns the path of a host's private key file, and creates the file's folder.
 pub(crate) fn key_file(host: &Host) -> Result<PathBuf> {
     let path = host.subnet_file()?.with_file_name("wgkey");
     fs::create_dir_all(path.parent().context("no folder")?)?;

@@ -1,5 +1,5 @@
-//! Files of WireGuard's secrets: each state of the private key's file, the order in which the daemon writes
-//! key and lease, and different preshared keys.
+//! Tests of WireGuard's key files: states of the private key file, the daemon's write order of key and lease, and
+//! different preshared keys.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file, published, replace};
 
-/// Deadline of a step: slightly more than ten times the five seconds after which the daemon reads a file.
+/// Deadline of each wait: slightly more than ten times the five seconds between two reads of a key file.
 const SOON: Duration = Duration::from_secs(60);
 const CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
@@ -34,7 +34,7 @@ fn is_logged(daemon: &Flanneld, text: &str) -> Result<()> {
         .with_context(|| daemon.log_tail(20))
 }
 
-/// Waits until a garbled or removed file has the current key again, and until only the file's owner can read it.
+/// Waits until a garbled or removed key file contains the current key again and only the owner can read the file.
 fn is_written_again(daemon: &Flanneld, file: &Path, key: &[u8]) -> Result<()> {
     eventually_ok(SOON, "the present key is in the file again", || {
         ensure!(
@@ -57,7 +57,7 @@ fn publishes(bed: &Bed, number: usize, keys: &Keys) -> Result<()> {
     })
 }
 
-/// Checks that the daemon ends if it cannot read a file. The daemon must not treat an unreadable file as missing.
+/// Checks that the daemon ends if it cannot read its private key file. The daemon must not treat an unreadable key file as missing.
 fn unreadable_file_ends_the_daemon(mut bed: Bed, file: &Path) -> Result<()> {
     bed.daemons[0].terminate(SOON)?;
     fs::remove_file(file)?;
@@ -72,7 +72,8 @@ fn unreadable_file_ends_the_daemon(mut bed: Bed, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts three nodes, each with a different state of the key file. Afterwards, each key file undergoes a different change.
+/// Starts three nodes: without a key file, with an empty key file, and with a key file that all users can read. Then
+/// garbles the first key file, removes the second and replaces the third.
 #[test]
 fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
     Lab::run("wireguard key file", |lab| {
@@ -150,14 +151,14 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
     })
 }
 
-/// A system call, and the lines of a trace in which it begins and ends.
+/// A system call in a trace, and the lines on which the call begins and ends.
 struct Call {
     text: String,
     begun: usize,
     ended: usize,
 }
 
-/// Returns the calls in a trace of strace -f. A call that other calls interrupt is on two lines of the trace.
+/// Returns the system calls in the output of `strace -f`. A system call that other calls interrupt spans two lines of the output.
 fn calls(trace: &str) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
@@ -185,7 +186,7 @@ fn calls(trace: &str) -> Vec<Call> {
     calls
 }
 
-/// Checks that the daemon writes and syncs a new key file, renames it and syncs its folder before it writes the lease with the key.
+/// Checks that the daemon writes, syncs and renames the key file and syncs the folder before the daemon writes the lease with the key.
 fn key_is_kept_before_it_is_published(
     calls: &[Call],
     file: &Path,
@@ -249,7 +250,7 @@ fn key_is_kept_before_it_is_published(
     Ok(())
 }
 
-/// The daemon stores its key on the disk before it publishes the lease, because otherwise a crash in between would lose a published key.
+/// The daemon stores its key on the disk before it publishes the lease. Otherwise a crash between both writes would lose a published key.
 #[test]
 fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     Lab::run("wireguard order", |lab| {
@@ -331,7 +332,7 @@ fn two_secrets(
     Ok((daemons, pods, hosts))
 }
 
-/// Returns the number of directions in which a ping passes, at most two. Both pods send pings, so that each
+/// Sends a ping in both directions, and returns the number of directions in which the ping passes. Both pods send pings, so that each
 /// node receives the other node's handshake attempts.
 fn directions_passed(pods: &[lab::Pod]) -> Result<usize> {
     let passes = |from: usize, to: usize| {
@@ -344,7 +345,7 @@ fn directions_passed(pods: &[lab::Pod]) -> Result<usize> {
     Ok([passes(0, 1)?, passes(1, 0)?].iter().flatten().count())
 }
 
-/// Checks that no packet passes with two preshared keys, and that the doctor reports the fault with its likely cause until the keys match.
+/// Checks that no packet passes while the preshared keys differ, and that the doctor reports the fault and its likely cause until the keys match.
 pub(crate) fn different_preshared_keys_are_reported(
     (title, implementation, deadline): (&str, &str, Duration),
 ) -> Result<()> {
@@ -465,7 +466,7 @@ fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
     })
 }
 
-/// Each path uses sessions of both keys, because a session lasts up to three minutes.
+/// A session lasts up to three minutes, so within 200 seconds each path uses sessions with both preshared keys.
 #[test]
 #[ignore = "takes four minutes: make soak"]
 fn preshared_key_changes_on_all_nodes_without_loss() -> Result<()> {

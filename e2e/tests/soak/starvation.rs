@@ -1,13 +1,14 @@
-//! Tests that threads of the daemon with real-time priority do not starve other programs. While both processors are
-//! full, programs compute, and the daemon responds and renews its lease.
+//! Tests that the daemon's threads with real-time priority do not starve other programs. Even while packets load
+//! both processors fully, other programs get processor time, and the daemon responds and renews its lease.
 //!
-//! One load is a flood of small packets. The priority is not meant for floods. Without the limit on packets, a program gets half of its
-//! share in this test. The other load consists of streams with messages among them. For these streams, the threads do use their priority,
-//! within their budgets.
+//! One of the two loads is a flood of small packets. The real-time priority is for streams with messages, not for floods. Without the
+//! daemon's flood limit, another program gets only half of its processor time. The other load consists of TCP
+//! streams and of small UDP messages. The daemon's threads use real-time priority for streams with messages, within
+//! the real-time budget of each thread.
 //!
-//! The default run is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` sets the duration in
-//! seconds (`make soak`). A test of at least one minute also runs the daemon alternately with and without
-//! priority, and compares the shares of a program.
+//! The default run of the test is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` sets the duration in
+//! seconds (`make soak`). A run of at least one minute also alternates between daemons with and without real-time
+//! priority, and compares another program's processor time.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -20,19 +21,19 @@ use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 const STOP: Duration = Duration::from_secs(30);
-/// Number of flows in the flood. Each flow has few packets: the limit applies to the packets of all flows together.
+/// Number of flows in the flood. Each flow has few packets, but the daemon's flood limit applies to all flows together.
 const FLOWS: usize = 64;
-/// Number of streams in each direction. `CHUNK` is the number of bytes per write.
+/// Number of TCP streams in each direction. `CHUNK` is the number of bytes per write.
 const STREAMS: usize = 2;
 const CHUNK: usize = 64 << 10;
-/// Number of message flows among the streams in each direction. Each flow sends a message every `MESSAGES_PAUSE`, which is below the rate of a flood.
+/// Number of UDP message flows in each direction, in addition to the streams. Each flow sends a message every `MESSAGES_PAUSE`, which is below the rate of a flood.
 const MESSAGES: usize = 4;
 const MESSAGES_PAUSE: Duration = Duration::from_millis(1);
-/// Minimum processor time of a program, as a ratio to its processor time while the daemon's threads have no priority.
+/// Minimum processor time of a program, as a ratio to its processor time while the daemon's threads have no real-time priority.
 const SHARE: f64 = 0.5;
 /// Interval between requests to `/livez`.
 const ASKED: Duration = Duration::from_millis(100);
-/// Maximum time of a response.
+/// Maximum time until the daemon responds to a request.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Renewal interval of a lease in etcd.
 const RENEWAL: Duration = Duration::from_secs(60);
@@ -46,10 +47,10 @@ enum Load {
     StreamsAndMessages,
 }
 
-/// Share of the machine that other programs got under the load of packets.
+/// Results of a run under load: processor time of another program, response time, packets and stream bytes.
 #[derive(Debug, Default)]
 struct Left {
-    /// Processor time of a computing program, in seconds per second.
+    /// Processor time of the computing thread, in seconds per second of the run.
     computed: f64,
     /// Longest response time of a daemon.
     longest: Duration,
@@ -59,7 +60,7 @@ struct Left {
     streamed: f64,
 }
 
-/// Sends small packets until `stop`: as fast as a program can, or as messages.
+/// Sends small packets until `stop` is true: as fast as possible, or as messages with pauses.
 fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Result<()> {
     let (here, there) = (from.address()?, to.address()?);
     let flows = match load {
@@ -86,7 +87,7 @@ fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Resul
     Ok(())
 }
 
-/// Writes a stream until `stop`.
+/// Writes to a TCP stream until `stop` is true.
 fn stream(mut stream: TcpStream, stop: &AtomicBool) {
     let chunk = vec![7; CHUNK];
     while !stop.load(Relaxed) {
@@ -94,7 +95,7 @@ fn stream(mut stream: TcpStream, stop: &AtomicBool) {
     }
 }
 
-/// Reads a stream to its end.
+/// Reads a TCP stream to its end, and counts the bytes.
 fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
@@ -102,7 +103,7 @@ fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
     }
 }
 
-/// Opens streams from one pod to another, and returns both ends of each.
+/// Opens TCP streams from one pod to another, and returns both ends of each stream.
 fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
     let address = to.address()?;
     let listener = to.netns().run(|| TcpListener::bind((address, 0)))??;
@@ -118,7 +119,7 @@ fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
         .collect()
 }
 
-/// Counts packets until `stop`.
+/// Counts received packets until `stop` is true.
 fn receive(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
     let mut buffer = [0; 128];
     while !stop.load(Relaxed) {
@@ -138,7 +139,7 @@ fn compute(stop: &AtomicBool) -> Duration {
     ran().saturating_sub(before)
 }
 
-/// Fills the machine in both directions for `time`, and measures the share of other programs.
+/// Loads both daemons with packets in both directions for `time`, and measures the processor time of a computing thread.
 fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Result<Left> {
     let sockets = pods
         .iter()
@@ -210,7 +211,7 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
     })
 }
 
-/// Starts both daemons, with or without priority.
+/// Starts both daemons, with or without real-time priority.
 fn start(hosts: &[Host], options: &FlanneldOptions, real_time: bool) -> Result<Vec<Flanneld>> {
     let options = options
         .clone()

@@ -1,4 +1,4 @@
-//! The files that flannel leaves: subnet.env, the files next to it, and the CNI plugin's state files.
+//! Removes the files that flannel left on a node: subnet.env, the files next to subnet.env, and the CNI plugin's state files.
 
 use std::fs::{read_dir, remove_dir, remove_file};
 use std::io;
@@ -12,7 +12,7 @@ use super::report::Report;
 /// Maximum size of a subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
 
-/// Removes a subnet.env, the daemon's files next to it, and temporary files of a crash. Also removes the directory if it is flannel's own and empty.
+/// Removes a subnet.env, the daemon's files next to it, and temporary files of a crashed daemon. Also removes the directory if it is named `flannel` and is empty.
 pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
@@ -72,7 +72,7 @@ fn is_temporary(file: &Path, name: &str) -> bool {
     name == ".subnet.env" || subnet_env::is_temporary(file, name)
 }
 
-/// Removes the files of the CNI plugin.
+/// Removes the CNI plugin's state files in `folder`.
 pub(super) fn cni(folder: &Path, report: &mut Report) {
     let entries = match read_dir(folder) {
         Ok(entries) => entries,

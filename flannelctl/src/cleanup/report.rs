@@ -1,4 +1,4 @@
-//! The report of a cleanup, which prints one line for each object and counts the objects.
+//! Prints one line for each object of a cleanup, and counts the objects.
 
 use anyhow::{Result, ensure};
 use types::printable;
@@ -7,7 +7,7 @@ use terminal::out;
 
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// Whether the cleanup only lists objects.
+    /// Whether the cleanup only lists objects and removes none.
     pub dry_run: bool,
     /// Number of objects that the cleanup removed, or would remove.
     pub removed: usize,
@@ -45,7 +45,7 @@ impl Report {
     pub(super) fn end(&self) -> Result<()> {
         ensure!(
             self.complaints == 0,
-            "cleanup could not remove all objects: fix the problems above and run cleanup again, which is safe"
+            "cleanup could not remove all objects; fix the problems above and run cleanup again, which is safe"
         );
         if self.removed == 0 {
             out::print("nothing of flannel is left on this node");

@@ -8,39 +8,42 @@ use clap_mangen::roff::{Roff, bold, roman};
 /// The section of the manual for system administration.
 const SECTION: &str = "8";
 
-/// Commands and their descriptions.
+/// Commands or files, each with a description.
 type Lines = &'static [(&'static str, &'static str)];
 
-/// The examples of each page, by the name of the page.
+/// The examples of each manual page, by the name of the page.
 const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flanneld",
         &[
             (
                 "flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto",
-                "Leases in etcd; packets leave by the interface that reaches etcd.",
+                "Stores leases in etcd, and uses the interface that reaches etcd.",
             ),
             (
                 "flanneld --subnet-dir=/srv/flannel --iface-cidr=192.168.56.0/24",
-                "Leases in a directory that all nodes share.",
+                "Stores leases in a directory that all nodes share.",
             ),
             (
                 "NODE_NAME=node-1 flanneld --kube-subnet-mgr --kubeconfig-file=/etc/kubernetes/admin.conf",
-                "Leases in the Nodes of Kubernetes, outside of a pod.",
+                "Runs outside of a pod, and stores leases in the Nodes of Kubernetes.",
             ),
         ],
     ),
     (
         "flannelctl",
         &[
-            ("flannelctl status", "Shows this node in ten lines."),
+            (
+                "flannelctl status",
+                "Summarises this node in about ten lines.",
+            ),
             (
                 "flannelctl doctor",
-                "Diagnoses this node and prints the commands that fix it.",
+                "Diagnoses this node and prints the commands that fix problems.",
             ),
             (
                 "flannelctl probe 10.244.3.7",
-                "Traces the path to a pod and shows where it breaks.",
+                "Traces the path to a pod and shows where the path breaks.",
             ),
         ],
     ),
@@ -67,14 +70,17 @@ const EXAMPLES: &[(&str, Lines)] = &[
             ),
             (
                 "kubectl flannel doctor",
-                "Diagnoses all nodes, with a link kubectl-flannel to flannelctl in PATH.",
+                "Diagnoses all nodes; needs a link kubectl-flannel to flannelctl in PATH.",
             ),
         ],
     ),
     (
         "flannelctl-status",
         &[
-            ("flannelctl status --watch", "Repeats every two seconds."),
+            (
+                "flannelctl status --watch",
+                "Updates the summary every two seconds.",
+            ),
             (
                 "flannelctl status --node node-2",
                 "Runs flannelctl status in flannel's pod on a Kubernetes node.",
@@ -108,7 +114,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
             ("flannelctl probe 10.244.3.7", "Traces the path to a pod."),
             (
                 "flannelctl probe 10.96.0.10:53",
-                "Connects to a TCP port, from the node and with an address of pods.",
+                "Connects to a TCP port from an address of the node and from the address of the pods' bridge.",
             ),
         ],
     ),
@@ -117,15 +123,15 @@ const EXAMPLES: &[(&str, Lines)] = &[
         &[
             (
                 "flannelctl leases --etcd-endpoints=http://10.0.0.1:2379 --long",
-                "Leases in etcd, with the time when each holder was last seen.",
+                "Lists the leases in etcd, with the time when each holder was last seen.",
             ),
             (
                 "flannelctl leases --subnet-dir=/srv/flannel",
-                "Leases in a directory.",
+                "Lists the leases in a directory.",
             ),
             (
                 "flannelctl leases --kube-subnet-mgr",
-                "Leases in the Nodes of Kubernetes.",
+                "Lists the leases in the Nodes of Kubernetes.",
             ),
         ],
     ),
@@ -133,7 +139,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
         "flannelctl-reserve",
         &[(
             "flannelctl reserve --etcd-endpoints=http://10.0.0.1:2379 10.244.7.0/24 --address 192.168.56.107",
-            "Reserves a free subnet for the node with this address.",
+            "Reserves a free subnet for the node with the address 192.168.56.107.",
         )],
     ),
     (
@@ -148,7 +154,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
         &[
             (
                 "flannelctl cleanup --dry-run",
-                "Prints what cleanup would remove.",
+                "Lists the objects that cleanup would remove.",
             ),
             (
                 "flannelctl cleanup --cni",
@@ -171,11 +177,11 @@ const EXAMPLES: &[(&str, Lines)] = &[
         &[
             (
                 "flannelctl lab --backend host-gw",
-                "Three hosts with routes.",
+                "Builds three hosts with the backend host-gw.",
             ),
             (
                 "flannelctl lab --vagrant",
-                "Hosts with the NAT address 10.0.2.15, as in a Vagrant lab.",
+                "Builds hosts that all have the NAT address 10.0.2.15, as in a Vagrant lab.",
             ),
         ],
     ),
@@ -195,17 +201,17 @@ const EXAMPLES: &[(&str, Lines)] = &[
     ),
 ];
 
-/// The examples of a page.
+/// Returns the examples of one manual page.
 fn examples(page: &str) -> Lines {
     let found = EXAMPLES.iter().find(|(name, _)| *name == page);
     found.map_or(&[], |(_, lines)| *lines)
 }
 
-/// Files of flanneld, which every command of flannelctl also uses.
+/// Files for the section FILES of every manual page.
 const FILES: Lines = &[
     (
         "/etc/default/flanneld",
-        "Options of the daemon, as variables.",
+        "Options of the daemon, as environment variables.",
     ),
     (
         "/run/flannel/subnet.env",
@@ -232,7 +238,7 @@ const FILES: Lines = &[
 /// Writes the manual page of a command into a directory.
 ///
 /// # Errors
-/// Returns an error if the file cannot be written.
+/// Returns an error if writing the file fails.
 pub(super) fn write(command: &clap::Command, dir: &Path) -> std::io::Result<()> {
     let man = Man::new(command.clone()).section(SECTION).manual("flannel");
     let name = command.get_display_name().unwrap_or(command.get_name());
@@ -256,7 +262,7 @@ pub(super) fn write(command: &clap::Command, dir: &Path) -> std::io::Result<()> 
     std::fs::write(dir.join(man.get_filename()), page)
 }
 
-/// A section of lines, each with an explanation below the line.
+/// Returns a section of a manual page, with an explanation below each line.
 fn section(title: &str, lines: Lines) -> Roff {
     let mut roff = Roff::new();
     if !lines.is_empty() {

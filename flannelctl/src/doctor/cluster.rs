@@ -43,13 +43,13 @@ impl ClusterArgs {
         }
     }
 
-    /// Returns whether to ask all nodes. Asking all nodes is the default if kubectl runs this program as `kubectl-flannel`.
+    /// Returns whether the doctor requests the findings of all nodes. This is the default if kubectl runs this program as `kubectl-flannel`.
     pub(super) fn is_cluster(&self) -> bool {
         self.cluster || self.flags.is_named() || is_kubectls_plugin()
     }
 }
 
-/// Asks all nodes for their findings.
+/// Asks all nodes for their findings, and groups the findings by cause.
 ///
 /// # Errors
 /// Returns an error if neither the cluster's API nor this node's daemon responds.

@@ -152,7 +152,7 @@ pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
     }
 }
 
-/// Writes the unknown checks, grouped by reason, because many checks often have the same reason.
+/// Writes the checks with an unknown result, grouped by reason, because one reason often affects many checks.
 fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for unknown in &report.unknown {

@@ -13,7 +13,7 @@ use terminal::screen::{Screen, Style};
 const HEADINGS: [&str; 9] = [
     "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
 ];
-/// Columns that a narrow terminal omits, in this order. The table always shows the node and the state of its path.
+/// Columns that the table omits on a narrow terminal, the first column first. The table always shows the node and the state of the path to the node.
 const SPARE: [&str; 7] = [
     "ASKED", "HEARS US", "CARRIES", "ADDRESS", "LOST", "RTT", "SUBNET",
 ];
@@ -104,7 +104,7 @@ pub(super) fn missing(peers: &Peers) -> usize {
 }
 
 /// Returns whether a node's report is recent, not left over from an earlier request. While clients request reports of other
-/// nodes, the daemon asks every node every five seconds, at a rate of a hundred nodes per second.
+/// nodes, the daemon sends a request to every node every five seconds, at a rate of a hundred nodes per second.
 pub(crate) fn is_fresh(row: &Row, peers: &Peers) -> bool {
     let nodes = u64::try_from(peers.peers.len()).unwrap_or(u64::MAX);
     let most = nodes.saturating_mul(20).saturating_add(12_000);
@@ -132,7 +132,7 @@ fn unprobed(probed: &Probed) -> [Cell; 3] {
     ]
 }
 
-/// Returns the worst impact on a peer. The table shows affected peers first, and otherwise keeps the order of subnets.
+/// Returns the worst impact on a peer in any address family. The table shows affected peers first, and otherwise keeps the order of subnets.
 fn gravest(probed: &Probed) -> Impact {
     probed
         .verdicts
@@ -142,7 +142,7 @@ fn gravest(probed: &Probed) -> Impact {
         .unwrap_or(Impact::Unknown)
 }
 
-/// Returns a row for each address family.
+/// Returns a table row for each address family of a peer.
 fn verdicts(probed: &Probed, wide: bool) -> Vec<Vec<Cell>> {
     if probed.verdicts.is_empty() {
         return vec![
@@ -190,7 +190,7 @@ fn row(name: &str, peer: &view::PeerView, wide: bool) -> Vec<Cell> {
     cells
 }
 
-/// Returns text with the number of reporting nodes that reach the peer.
+/// Returns text about how many of the reporting nodes reach the peer.
 fn others(peer: &view::PeerView) -> String {
     let reach = peer.others.iter().filter(|other| other.state.passes());
     match peer.others.len() {
@@ -199,7 +199,7 @@ fn others(peer: &view::PeerView) -> String {
     }
 }
 
-/// Returns the duration of a problem, and details without a separate column.
+/// Returns a note: how long a peer's problem has lasted, and details without a separate column.
 fn note(peer: &view::PeerView) -> String {
     let mut parts = Vec::new();
     if peer.state.impact() > Impact::None {

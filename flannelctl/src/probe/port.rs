@@ -18,7 +18,7 @@ use crate::store;
 /// Time limit for a connection.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A port of a host, as the operator typed it.
+/// A TCP port of a host, as the operator typed the host and the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Port {
     host: String,
@@ -40,7 +40,7 @@ pub(super) fn parse(target: &str) -> Option<Port> {
     })
 }
 
-/// Tries to connect to the port. Calls `told` with each step as soon as it is complete.
+/// Traces the path to the port step by step, and opens a TCP connection to the port. Calls `told` with each step as soon as the step is complete.
 ///
 /// # Errors
 /// Returns an error if the kernel does not reply to route lookups.
@@ -112,7 +112,7 @@ fn step(name: StepName, outcome: Outcome, text: impl Into<String>) -> Step {
     }
 }
 
-/// Returns the address of the host: the first address if the host has several, because most programs use the first address.
+/// Returns the address of the host. If the host has several addresses, returns the first address, which most programs use.
 fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
     if let Ok(address) = port.host.parse::<IpAddr>() {
         return Some(SocketAddr::new(address, port.port));
@@ -126,7 +126,11 @@ fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
             addresses.dedup();
             (Outcome::Ok, addresses.join(", "), all.first().copied())
         }
-        Ok(_) => (Outcome::Failed, "it has no address".to_owned(), None),
+        Ok(_) => (
+            Outcome::Failed,
+            "the host name has no address".to_owned(),
+            None,
+        ),
         Err(error) => (
             Outcome::Failed,
             format!("this node's resolver: {error}"),
@@ -137,7 +141,7 @@ fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
     first
 }
 
-/// Returns the step that shows where the kernel sends the first packet.
+/// Returns the step with the route by which the kernel sends the first packet.
 fn route(to: SocketAddr) -> Result<Step> {
     let fate = store::run(async {
         let mut lookup = Lookup::open()?;
@@ -158,12 +162,16 @@ fn route(to: SocketAddr) -> Result<Step> {
                 hop.net, hop.table
             ),
         ),
-        Fate::Dropped(None) => step(StepName::Route, Outcome::Failed, "a route drops it"),
-        Fate::NoRoute => step(StepName::Route, Outcome::Failed, "no route leads there"),
+        Fate::Dropped(None) => step(StepName::Route, Outcome::Failed, "a route drops the packet"),
+        Fate::NoRoute => step(
+            StepName::Route,
+            Outcome::Failed,
+            "no route leads to the address",
+        ),
     })
 }
 
-/// Connects from an address of this node, or from the address that the kernel selects. Returns the duration.
+/// Opens a TCP connection from the address `from`, or otherwise from the address that the kernel selects. Returns the duration of the handshake.
 fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     if let Some(from) = from {
@@ -208,7 +216,8 @@ fn bridge(subnet_file: &Path, to: IpAddr) -> Option<IpAddr> {
     subnet.hosts().next()
 }
 
-/// Connects from the address of the bridge. The host masquerades packets that leave the network, like packets of pods.
+/// Opens a TCP connection from the address of the pods' bridge. If the target is outside of flannel's network, the
+/// host masquerades the connection like a pod's connection.
 fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     let Some(bridge) = bridge else {
         return step(
@@ -239,7 +248,7 @@ fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     }
 }
 
-/// Returns a sentence about the end of the path, and the commands to run next.
+/// Returns a sentence about where the path ends, and the commands that the operator should run next.
 fn end(port: &Port, address: Option<SocketAddr>, at: Option<StepName>) -> (String, Vec<Next>) {
     let here = |command: String| Next { on: None, command };
     let kubectl = |command: &str| Next {

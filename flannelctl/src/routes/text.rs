@@ -11,7 +11,7 @@ use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
 const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
-/// Maximum number of listed objects that are in sync. Above this number, the text contains only the number of such objects.
+/// Maximum number of listed objects that are in sync. If more objects are in sync, the text contains only their number.
 const MAX_LISTED: usize = 30;
 /// Maximum number of listed reasons for refusals by the kernel.
 const MAX_REASONS: usize = 5;
@@ -54,7 +54,7 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
     out.join("\n\n")
 }
 
-/// Returns the table's cells for an object that is not in sync. The cells include the object that exists instead.
+/// Returns the table's cells for an object that is not in sync. If the kernel has a different object instead, the cells also show the different object.
 fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     let sign = if screen.has_signs() { "✗ " } else { "" };
     let state = match object.state {
@@ -77,7 +77,7 @@ fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     ]
 }
 
-/// Returns the reasons why the kernel refused objects. The reasons are too long for the table, and are often the same for many objects.
+/// Returns the reasons why the kernel refused objects. The text lists the reasons below the table, because the reasons are long and often apply to many objects.
 fn reasons(wrong: &[&Object]) -> Option<String> {
     let all: BTreeSet<&str> = wrong
         .iter()

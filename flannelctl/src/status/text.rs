@@ -27,7 +27,7 @@ pub(super) fn is_broken(status: &Status) -> bool {
     })
 }
 
-/// Returns the unexplained findings about faults that break or slow down traffic.
+/// Returns the unexplained findings of severity `broken` or `degraded`.
 fn broken(node: &Node) -> Vec<&Finding> {
     causes(node)
         .filter(|finding| finding.severity != Severity::Risk)
@@ -41,7 +41,7 @@ fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
         .filter(|finding| finding.explained_by.is_none())
 }
 
-/// Returns the peers that packets do not reach; an empty list if the doctor's findings name them.
+/// Returns the peers that packets do not reach; an empty list if the doctor has reported, because its findings name such peers.
 fn cut(node: &Node) -> Vec<&probing::view::PeerView> {
     let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
     all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All)
@@ -101,7 +101,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
         .join("\n")
 }
 
-/// Renders the first line.
+/// Renders the first line of the status text.
 fn sentence(well: bool, text: &str, screen: Screen) -> String {
     match (screen.has_signs(), well) {
         (true, true) => format!(
@@ -136,7 +136,7 @@ fn running(node: &Node, screen: Screen) -> String {
     out.join("\n")
 }
 
-/// The state of the node, with the version on the right.
+/// Renders the node's name and state, with flanneld's version on the right.
 fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
     let name = printable::value(&node.node);
     let count = |severity| {
@@ -219,7 +219,7 @@ fn problems(node: &Node, screen: Screen) -> Vec<String> {
         .collect()
 }
 
-/// Returns a line for each part of the node's state.
+/// Returns one line each for subnet, address, store, kernel, rules, peers and other details of the node.
 fn details(node: &Node, screen: Screen) -> Vec<String> {
     let page = node.page.as_ref().map(|url| page(url, &node.node));
     let notices = node
@@ -262,7 +262,7 @@ fn finding_text(finding: &Finding, now: Timestamp) -> String {
     format!("{}{}", finding.what, since.unwrap_or_default())
 }
 
-/// Returns the URL of the status API, and the command that makes it reachable from another machine.
+/// Returns the URL of the status API, and the command with which another machine reaches the URL.
 fn page(url: &str, node: &str) -> String {
     let port = url.trim_end_matches('/').rsplit(':').next();
     match url.contains("127.0.0.1") || url.contains("[::1]") {

@@ -15,7 +15,7 @@ const LIMIT: u64 = 19 * 1000 * 1000;
 
 pub(super) struct Archive {
     builder: Builder<GzEncoder<Counted>>,
-    /// The destination, for messages.
+    /// Destination of the archive, for error messages.
     place: String,
     /// The top folder in the archive.
     folder: String,
@@ -27,7 +27,7 @@ impl Archive {
     /// Creates the file.
     ///
     /// # Errors
-    /// Returns an error if the file exists or cannot be created.
+    /// Returns an error if the file already exists, or if creating the file fails.
     pub(super) fn create(path: &Path, folder: &str) -> Result<Archive> {
         let file = OpenOptions::new()
             .write(true)
@@ -101,7 +101,7 @@ impl Archive {
     }
 }
 
-/// A writer that counts bytes.
+/// A writer that counts the written bytes.
 struct Counted {
     writer: Box<dyn Write>,
     bytes: u64,

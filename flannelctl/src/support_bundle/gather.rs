@@ -1,4 +1,4 @@
-//! Reads one item of the bundle, with limited time and size. Returns the reason why an item is missing.
+//! Reads one item of the support bundle, with limits on time and size. If the item is missing, returns the reason.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -16,7 +16,7 @@ use types::Coded;
 use super::wanted::{Item, Source, suffixed};
 use crate::ask::{self, AskError};
 
-/// Time limit for a program.
+/// Time limit for a program whose output is an item.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of one item, in bytes. The bundle keeps the last bytes of a pod's log. journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
@@ -48,7 +48,7 @@ pub(super) enum Missing {
         /// The system's error.
         cause: io::Error,
     },
-    /// A program that does not end.
+    /// A program that does not end within the time limit.
     Hangs {
         /// The command.
         command: String,
@@ -204,7 +204,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     bytes
 }
 
-/// Returns the bytes as text, truncated to the limit.
+/// Returns the bytes as text, truncated to [`LIMIT`] bytes.
 fn cut(mut bytes: Vec<u8>) -> String {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let whole = bytes.len();

@@ -13,21 +13,21 @@ use super::scrub::scrub;
 use crate::kubernetes::{self, ClusterFlags, PodError};
 use crate::store;
 
-/// Time limit for the command in the pod. In the pod, programs that hang have their own time limit.
+/// Time limit for the command in the pod. In the pod, flannelctl limits the time of each program separately.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for a log from the API.
+/// Time limit for reading a log from the API.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of lines of a log.
 const LINES: i64 = 5000;
-/// Maximum size of one file, in bytes.
+/// Maximum size of one file of the bundle, in bytes.
 const LIMIT: u64 = 4 << 20;
-/// The logs of the daemon's current and previous containers.
+/// File names for the logs of the daemon's container, and whether a log is of the previous container.
 const LOGS: [(&str, bool); 2] = [
     ("flanneld/pod.log", false),
     ("flanneld/pod-previous.log", true),
 ];
 
-/// The files of the bundle, by name.
+/// Names and contents of the bundle's files.
 pub(super) type Files = Vec<(String, String)>;
 
 /// Collects the support bundle of a node.
@@ -77,7 +77,7 @@ async fn log(client: &Client, pod: &Pod, previous: bool) -> Result<String, PodEr
     }
 }
 
-/// Returns the files of an archive, without its top folder.
+/// Returns the files in an archive; the file names omit the top folder.
 fn unpacked(bytes: &[u8]) -> Result<Files> {
     let mut archive = tar::Archive::new(GzDecoder::new(bytes));
     let mut files = Files::new();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// One file of the bundle.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// The path in the archive.
+    /// Path of the file in the archive.
     pub name: &'static str,
     pub source: Source,
 }
@@ -21,12 +21,12 @@ pub(super) enum Source {
     File(&'static str),
     /// The end of a daemon's log in a pod of this node. 0 is the newest log, and higher numbers are earlier logs.
     PodLog(usize),
-    /// The output of a program that prints no keys.
+    /// The output of a program that prints no secret keys.
     Program(&'static [&'static str]),
 }
 
 impl Source {
-    /// Describes the source in the list for people.
+    /// Returns the source as text for the list of the bundle's contents.
     pub(super) fn shown(&self, subnet_file: &Path) -> String {
         match self {
             Source::Daemon(target) => format!("flanneld: GET {target}"),

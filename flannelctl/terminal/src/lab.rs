@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-/// The options of the demonstration.
+/// Options of `flannelctl lab`: the hosts, the backend, the store and the duration.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Backend that carries packets between the hosts.
@@ -13,7 +13,7 @@ pub struct Args {
     /// Number of hosts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=20))]
     pub hosts: u8,
-    /// Store of the leases: files in a directory, or etcd on a host of its own.
+    /// Store of the leases: files in a directory, or etcd on a separate host.
     #[arg(long, value_enum, default_value_t = StoreKind::Dir)]
     pub store: StoreKind,
     /// Also gives the pods IPv6 addresses.
@@ -34,12 +34,12 @@ pub struct Args {
     /// Only removes kept labs and the remains of killed labs.
     #[arg(long, conflicts_with = "keep")]
     pub remove: bool,
-    /// The options of a cluster.
+    /// Options of a lab with Kubernetes.
     #[command(flatten)]
     pub kube: KubeArgs,
 }
 
-/// The options of the demonstration on Kubernetes.
+/// Options of a lab with Kubernetes: the images and the manifest.
 #[derive(Debug, clap::Args)]
 pub struct KubeArgs {
     /// Builds a real Kubernetes cluster and installs flannel in it from a manifest.
@@ -68,9 +68,9 @@ pub struct KubeArgs {
 pub enum Backend {
     /// VXLAN, by the kernel.
     Vxlan,
-    /// VXLAN, by flanneld itself behind a TUN device.
+    /// VXLAN in userspace: flanneld encapsulates the packets of a TUN device.
     VxlanUserspace,
-    /// Plain UDP datagrams, by flanneld itself behind a TUN device.
+    /// Plain UDP datagrams: flanneld encapsulates the packets of a TUN device.
     Udp,
     /// Encryption by the kernel's WireGuard, or by flanneld itself if the kernel lacks WireGuard.
     Wireguard,
@@ -82,7 +82,7 @@ pub enum Backend {
     Alloc,
 }
 
-/// Where leases are kept.
+/// Location of the leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StoreKind {
     /// Files in a directory.

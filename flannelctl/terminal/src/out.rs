@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, bail};
 use types::printable;
 
-/// The error that ended output to standard output.
+/// First error of a write to standard output; later writes print nothing.
 static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
 /// Prints lines on standard output.
@@ -62,7 +62,7 @@ pub fn note(text: impl Display) {
     let _ = writeln!(stderr(), "{}", printable::lines(&text.to_string()));
 }
 
-/// Prints an error on standard error, in one line, because a newline in it would be untrusted text.
+/// Prints an error as one line on standard error, because a newline in the error may come from untrusted text.
 pub fn complain(text: impl Display) {
     let _ = writeln!(
         stderr(),

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-/// The number of CAP_NET_ADMIN.
+/// The kernel's number for the capability CAP_NET_ADMIN.
 const NET_ADMIN: u32 = 12;
 
 /// Requires root. `what` completes the sentence "only root may …".
@@ -33,7 +33,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Returns whether a process with this text of /proc/PID/status has CAP_NET_ADMIN.
+/// Returns whether a process has CAP_NET_ADMIN, according to the contents of the process's /proc/PID/status.
 fn may(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())

@@ -1,4 +1,4 @@
-//! Output of the lab and the lists: steps with times, tables, colours on a terminal and plain text elsewhere.
+//! Formats the output of flannel-lab and flannelctl: steps with durations, tables, colours on a terminal, and plain text elsewhere.
 
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -12,7 +12,7 @@ use crate::out;
 /// Minimum width of wrapped text, in columns.
 const MIN_ROOM: usize = 20;
 
-/// Returns whether the locale uses UTF-8 or is unset. The first set variable applies (locale(7)).
+/// Returns whether the locale uses UTF-8 or is unset. The first of `LC_ALL`, `LC_CTYPE` and `LANG` that is not empty applies (locale(7)).
 fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -42,7 +42,7 @@ pub enum Style {
 pub struct Screen {
     terminal: bool,
     colours: bool,
-    /// Whether the locale has characters beyond ASCII.
+    /// Whether the locale uses UTF-8.
     unicode: bool,
     /// The width of the terminal in columns; `None` if the output is not a terminal.
     width: Option<usize>,
@@ -75,7 +75,7 @@ impl Screen {
         }
     }
 
-    /// Returns a plain screen with this width in columns, for tests of texts.
+    /// Returns a plain screen that is `width` columns wide, for tests of texts.
     pub fn of_width(width: usize) -> Screen {
         Screen {
             width: Some(width),
@@ -113,7 +113,7 @@ impl Screen {
         lines
     }
 
-    /// Returns whether symbols may replace words, on a terminal whose locale supports them.
+    /// Returns whether symbols may replace words: the output is a terminal, and the locale supports symbols.
     pub fn has_signs(self) -> bool {
         self.terminal && self.unicode
     }
@@ -169,7 +169,7 @@ impl Screen {
         })
     }
 
-    /// Runs a step as [`Screen::step`] does. The work started earlier and measures its own duration.
+    /// Runs a step as [`Screen::step`] does. `work` may have started earlier, and measures its own duration.
     pub fn timed_step<T>(
         self,
         what: &str,

@@ -1,4 +1,4 @@
-//! JSON documents that `flannelctl status` and `flannelctl peers` print with `-o json`. The documents contain parts of the daemon's own documents.
+//! JSON documents that `flannelctl status` and `flannelctl peers` print with `-o json`. The documents contain parts of the status API's documents.
 
 use crate::node::Node;
 use crate::peer::Peer;
@@ -15,7 +15,7 @@ pub const PEERS: &str = "flannel.peers/1";
 /// Document of `flannelctl status -o json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Always [`STATUS`], by which readers recognise the format.
+    /// Always [`STATUS`]; identifies the format of the document.
     pub schema: String,
     /// Name of this host.
     pub host: String,
@@ -33,7 +33,7 @@ pub struct Status {
 /// Document of `flannelctl peers -o json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
-    /// Always [`PEERS`], by which readers recognise the format.
+    /// Always [`PEERS`]; identifies the format of the document.
     pub schema: String,
     /// Name of the node whose daemon flannelctl queried: on Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
@@ -41,7 +41,7 @@ pub struct Peers {
     pub probed: bool,
     /// Other nodes with a valid lease, ordered by subnet.
     pub peers: Vec<Probed>,
-    /// Reports of other nodes with their verdicts on their own peers; empty unless the client requests reports.
+    /// Reports with the other nodes' verdicts on their own peers; empty unless the client requests reports.
     pub rows: Vec<Row>,
     /// Number of other nodes that reply to probes and can therefore send a report.
     #[serde(default)]
@@ -54,7 +54,7 @@ pub struct Peers {
 /// A peer and the probes' verdict on this peer in each address family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probed {
-    /// The peer as its lease describes it.
+    /// The peer, as described in the peer's lease.
     pub peer: Peer,
     /// One verdict per address family; empty if this node does not probe the peer.
     pub verdicts: Vec<view::PeerView>,

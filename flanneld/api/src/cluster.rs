@@ -10,11 +10,11 @@ pub const CLUSTER: &str = "flannel.cluster/1";
 /// Findings of the doctors of all nodes, grouped by cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Always [`CLUSTER`], by which readers recognise the format.
+    /// Always [`CLUSTER`]; identifies the format of the document.
     pub schema: String,
     /// Time of the queries to the nodes.
     pub at: Timestamp,
-    /// Channel of the queries to the nodes.
+    /// Method with which flannelctl queried the nodes.
     pub source: Source,
     /// Nodes that responded.
     pub answered: Vec<String>,
@@ -24,11 +24,11 @@ pub struct Cluster {
     pub findings: Vec<Shared>,
 }
 
-/// Channel of the queries to the nodes.
+/// Method with which flannelctl queried the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// `exec` of the doctor in flannel's pod on each node. The findings are complete.
+    /// Runs of the doctor in flannel's pod on each node, through the Kubernetes API. The findings are complete.
     Pods,
     /// Probes with which this node's daemon queried the other nodes. The findings of the other nodes consist only of the names of their checks.
     Probes,

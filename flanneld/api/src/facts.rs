@@ -1,4 +1,4 @@
-//! Facts about a node as short texts, for `flannelctl status` and the status page.
+//! Short texts about a node, for `flannelctl status` and the status page.
 
 use crate::{FailedPeer, FileState, Node, Peer, PodPath, Wireguard};
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::time::Duration;
 use types::reachability::Impact;
 
-/// Returns the facts that are known, each with its name.
+/// Returns short texts about a node's subnet, store, kernel, rules, peers and other details, each with a name.
 pub fn facts(node: &Node) -> Vec<(&'static str, String)> {
     let unused = (!node.unused.is_empty()).then(|| {
         format!(
@@ -137,7 +137,7 @@ fn kernel(node: &Node) -> Option<String> {
     Some(format!("{objects}, {state}{back}"))
 }
 
-/// Returns text about the peers that the kernel refuses, with the reason for the first peer.
+/// Returns text about the peers whose objects the kernel refuses, with the reason for the first peer.
 fn failed_peers(node: &Node) -> Option<String> {
     let failed = &node.kernel.as_ref()?.failed_peers;
     let FailedPeer {
@@ -273,7 +273,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// Returns the time from `then` to `now`; `None` if `then` is later.
+/// Returns the time from `then` to `now`; `None` if `then` is later than `now`.
 pub fn since(then: Timestamp, now: Timestamp) -> Option<Duration> {
     Duration::try_from(now.duration_since(then)).ok()
 }

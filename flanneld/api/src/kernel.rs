@@ -1,4 +1,4 @@
-//! State of this network in the kernel.
+//! State of a network's objects in the kernel.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ pub struct Kernel {
     pub in_sync: bool,
     /// Text about the objects that are not in sync; empty if all objects are in sync.
     pub trouble: String,
-    /// Peers whose objects the kernel refuses, each for its own reason. Such peers do not affect this node's readiness.
+    /// Peers whose objects the kernel refuses, each with the reason. Refused peers do not affect this node's readiness.
     pub failed_peers: Vec<FailedPeer>,
     /// Number of routes that the valid leases require.
     pub routes: u64,
@@ -34,11 +34,11 @@ pub struct FailedPeer {
     pub subnet: IpNet,
     /// Address that the peer publishes.
     pub address: IpAddr,
-    /// Text about the refusal by the kernel, with the remedy.
+    /// Reason for the refusal by the kernel, with the remedy.
     pub text: String,
 }
 
-/// Numbers of WireGuard peers.
+/// Number of WireGuard peers, and number of WireGuard peers without a handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wireguard {
     /// Number of all peers.

@@ -1,6 +1,6 @@
 //! JSON documents of the status API and of `flannelctl`. The main document is the response to `GET /api/v1/node`.
 //!
-//! The names and texts in the documents originate in the store and in other nodes. Programs that print such names and texts must escape them.
+//! The names and texts in the documents originate in the store and in other nodes. Programs must escape the names and texts before they print the documents.
 
 mod answers;
 mod cluster;

@@ -13,10 +13,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use types::Family;
 
-/// State of a node, as its daemon knows it. Fields that the daemon does not know yet are absent.
+/// State of a node, as its daemon knows it. Fields whose values the daemon has not determined yet are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// Always [`crate::SCHEMA`], by which readers recognise the format.
+    /// Always [`crate::SCHEMA`]; identifies the format of the document.
     pub schema: String,
     /// Time of this state, by the node's clock.
     pub at: Timestamp,
@@ -28,7 +28,7 @@ pub struct Node {
     pub version: String,
     /// Seconds since the daemon started.
     pub uptime_seconds: u64,
-    /// Whether pods have a network, and the reasons if they have none.
+    /// Whether pods have a network, and the reasons if pods have no network.
     #[serde(flatten)]
     pub readiness: Readiness,
     /// Network of this node.
@@ -36,13 +36,13 @@ pub struct Node {
     pub network: NodeNetwork,
     /// Store of the leases.
     pub store: Option<Store>,
-    /// State of this network in the kernel.
+    /// State of this network's objects in the kernel.
     pub kernel: Option<Kernel>,
     /// Purposes of flanneld's traffic rules, and whether they are in place.
     pub rules: Option<Rules>,
-    /// Findings of the doctor, the most severe findings first and causes before consequences; absent before the doctor's first round.
+    /// Findings of the doctor, the most severe findings first and causes before consequences; absent until the doctor's first run ends.
     pub findings: Option<Vec<Finding>>,
-    /// Checks that could not run.
+    /// Checks that could not run, with the reasons.
     pub unknown: Vec<Unknown>,
     /// Results of probes of the peers; absent if probing is off.
     pub mesh: Option<Mesh>,
@@ -53,7 +53,7 @@ pub struct Node {
     pub page: Option<String>,
     /// Other nodes with a valid lease, ordered by subnet.
     pub peers: Vec<Peer>,
-    /// Leases in the store that this node does not use.
+    /// Stored leases that this node does not use.
     pub unused: Vec<Unused>,
 }
 
@@ -62,7 +62,7 @@ pub struct Node {
 pub struct PodPath {
     /// The address family.
     pub family: Family,
-    /// Whether pod packets pass.
+    /// Whether pod packets pass between this node and its peers.
     pub state: PodState,
     /// Source address of the probes, on the pods' bridge; absent if the subnet is too small.
     pub address: Option<IpAddr>,
@@ -70,15 +70,15 @@ pub struct PodPath {
     pub obstacle: Option<String>,
     /// Error of the kernel, or the hardware address of the pod that has the source address of the probes.
     pub detail: Option<String>,
-    /// Number of peers that flanneld probed in the last round and that reply to the host.
+    /// Number of peers that flanneld probed in the last round of pod probes and that reply to the node's own packets.
     pub asked: usize,
-    /// Number of the peers counted by `asked` that sent a reply and the first packet of a new connection.
+    /// Number of peers in `asked` that sent both a reply and the first packet of a new connection.
     pub answered: usize,
-    /// Peers with which pod packets are lost in either direction, while packets of the node itself pass.
+    /// Peers to or from which pod packets do not pass, while packets of the node itself pass.
     pub lost: Vec<LostPods>,
 }
 
-/// A peer with which pod packets are lost in either direction.
+/// A peer to or from which pod packets do not pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostPods {
     /// Subnet of the peer.
@@ -87,7 +87,7 @@ pub struct LostPods {
     pub what: Lost,
 }
 
-/// Whether pods on a node have a network, and the reasons if they have none. In JSON, the fields of this struct are fields of [`Node`].
+/// Whether pods on a node have a network, and the reasons if pods have no network. In JSON, the fields of this struct are fields of [`Node`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
     /// Whether pods on this node have a network.
@@ -109,7 +109,7 @@ pub struct NodeNetwork {
     pub backend: Option<String>,
     /// Subnets of this node, one per address family.
     pub subnets: Vec<IpNet>,
-    /// Lease of these subnets.
+    /// Lease of this node's subnets.
     pub lease: Option<Lease>,
     /// Underlay interface, which carries packets between nodes.
     pub underlay: Option<Underlay>,
@@ -119,7 +119,7 @@ pub struct NodeNetwork {
     pub subnet_env: Option<File>,
 }
 
-/// A condition that keeps the node from being ready.
+/// A condition that makes the node not ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// Name of the condition, as in `/readyz`.
@@ -127,7 +127,7 @@ pub struct Reason {
     /// Code of the problem, stable between releases; empty if an earlier version wrote the document.
     #[serde(default)]
     pub code: String,
-    /// Text about why the condition is not met, with the remedy.
+    /// Reason why the condition is not met, with the remedy.
     pub text: String,
 }
 
@@ -156,7 +156,7 @@ pub struct Lease {
 pub struct Underlay {
     /// Name of the interface.
     pub interface: String,
-    /// Addresses of the interface in use, one per address family.
+    /// Addresses of the interface that flanneld uses for the underlay, one per address family.
     pub addresses: Vec<IpAddr>,
     /// Addresses that this node publishes.
     pub public: Vec<IpAddr>,

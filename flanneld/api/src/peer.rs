@@ -24,12 +24,12 @@ impl Peer {
     }
 }
 
-/// A lease in the store that this node does not use. This node has no route to the holder of the lease.
+/// A stored lease that this node does not use. This node has no route to the holder of the lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unused {
-    /// Subnets of the lease, or its key if it has none.
+    /// Subnets of the lease, or the lease's key if the lease has no subnets.
     pub lease: String,
-    /// Reason, as in the metrics.
+    /// Reason why this node does not use the lease, as in the metrics.
     pub reason: String,
     /// Text about why this node does not use the lease, with the remedy.
     pub text: String,

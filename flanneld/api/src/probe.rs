@@ -9,13 +9,13 @@ use types::reachability::State;
 
 /// Name and version of the JSON format of [`Probe`].
 pub const PROBE: &str = "flannel.probe/1";
-/// Path of the document. Only the Unix socket serves this path.
+/// Request path of the document. Only the Unix socket serves the document.
 pub const PROBE_PATH: &str = "/api/v1/probe";
 
 /// Result of probing a peer or a pod on request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Always [`PROBE`], by which readers recognise the format.
+    /// Always [`PROBE`]; identifies the format of the document.
     pub schema: String,
     /// Time of the probe, by this node's clock.
     pub at: Timestamp,
@@ -26,7 +26,7 @@ pub struct Probe {
     /// Verdict on the peer, as in [`crate::Probed`]; absent for an address of this node.
     #[serde(default)]
     pub state: Option<State>,
-    /// Steps in the order in which a packet takes them.
+    /// Steps of the path, in the order in which a packet passes them.
     pub steps: Vec<Step>,
     /// First step that failed; absent if no step failed.
     pub ends_at: Option<StepName>,
@@ -57,17 +57,17 @@ pub struct Target {
 pub enum StepName {
     /// The route by which the kernel sends packets.
     Route,
-    /// The hardware address of the next hop.
+    /// The neighbour entry with the hardware address of the next hop.
     Neighbour,
-    /// The node behind the hardware address of the next hop.
+    /// The FDB entry with the node that has the hardware address of the next hop.
     Fdb,
-    /// The WireGuard peer that receives the packets, and its session.
+    /// The WireGuard peer that receives the packets, and the session with the peer.
     Peer,
-    /// The peer's address over the underlay.
+    /// Probes of the peer's address over the underlay.
     Underlay,
     /// The firewalls and sysctls of this node.
     Rules,
-    /// The peer's address over the overlay.
+    /// Probes of the peer's address over the overlay.
     Overlay,
     /// The pods' bridge, for pods of this node.
     Bridge,
@@ -98,7 +98,7 @@ impl StepName {
         StepName::PodConnection,
     ];
 
-    /// Returns the words that flannelctl prints.
+    /// Returns the name that flannelctl prints.
     pub const fn words(self) -> &'static str {
         match self {
             StepName::Route => "route",
@@ -125,7 +125,7 @@ pub enum Outcome {
     Ok,
     /// Loss of packets at this step.
     Failed,
-    /// A step without a probe, or with a missing reply that proves nothing. The text of the step states the reason.
+    /// A step that flanneld did not probe, or whose missing reply proves nothing. The text of the step states the reason.
     NotAsked,
 }
 
@@ -133,7 +133,7 @@ impl Outcome {
     /// All outcomes.
     pub const ALL: [Outcome; 3] = [Outcome::Ok, Outcome::Failed, Outcome::NotAsked];
 
-    /// Returns the words that flannelctl prints.
+    /// Returns the name that flannelctl prints.
     pub const fn words(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -146,7 +146,7 @@ impl Outcome {
 /// A step of a packet's path, with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Part of the path.
+    /// Part of the path that the step covers.
     pub name: StepName,
     /// Whether packets pass the step, if known.
     pub outcome: Outcome,
@@ -156,7 +156,7 @@ pub struct Step {
     pub questions: Vec<Questions>,
 }
 
-/// Number of probes of one kind and of the replies to them.
+/// Number of probes of one kind, and number of replies to these probes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Questions {
     /// Kind of the probes.

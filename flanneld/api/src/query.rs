@@ -1,6 +1,6 @@
-//! The query of a request.
+//! Parses the query of an HTTP request.
 
-/// Returns the value of a parameter. Returns `None` if the parameter is absent, empty or not valid percent-encoded UTF-8.
+/// Returns the decoded value of a query parameter. Returns `None` if the parameter is absent, empty or not valid percent-encoded UTF-8.
 pub fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let encoded = query?
         .split('&')

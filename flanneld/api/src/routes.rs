@@ -8,10 +8,10 @@ pub use types::kernel_object::{Foreign, Holder, Object, ObjectKind, ObjectState}
 /// Name and version of the JSON format of [`Routes`].
 pub const SCHEMA: &str = "flannel.routes/1";
 
-/// Desired kernel objects and the objects of other programs, read on request.
+/// Desired kernel objects with their actual state, and kernel objects of other programs. flanneld reads the kernel state for each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routes {
-    /// Always [`SCHEMA`], by which readers recognise the format.
+    /// Always [`SCHEMA`]; identifies the format of the document.
     pub schema: String,
     /// Time at which flanneld read the kernel state, by the node's clock.
     pub at: Timestamp,
@@ -19,7 +19,7 @@ pub struct Routes {
     pub node: String,
     /// Desired objects: links, addresses, FDB entries, neighbours, routes.
     pub objects: Vec<Object>,
-    /// Objects of other programs in this node's networks, on flannel's devices and on flannel's port. Also leftovers of flannel.
+    /// Objects of other programs in this node's networks, on flannel's devices and on flannel's port. The list also contains flannel's own leftovers.
     pub foreign: Vec<Foreign>,
     /// Traffic rules; absent if flanneld desires no rules.
     pub rules: Option<Rules>,

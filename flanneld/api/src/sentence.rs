@@ -1,4 +1,4 @@
-//! The state of the network in one sentence: the first thing that a reader of the status page sees.
+//! Summary of the network's health in one sentence, which the status page shows at the top.
 
 use crate::Node;
 use crate::facts::{since, span};
@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// The state of the network in one sentence.
+/// Summary of the network's health: one sentence, and additional text with figures or a cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sentence {
-    /// Health of the network.
+    /// Health of the pod network.
     pub level: Health,
     /// The sentence.
     pub title: String,
@@ -24,19 +24,19 @@ pub struct Sentence {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// No fault is known.
+    /// No known fault of the network.
     Good,
-    /// Not enough is known.
+    /// No known fault of the network, but not enough probe results.
     #[default]
     Unknown,
-    /// Loss of some packets, or a fault that leads to packet loss.
+    /// Loss of some pod packets, or a fault that leads to packet loss.
     Warn,
     /// Loss of pod packets.
     Bad,
 }
 
 impl Health {
-    /// Returns the name, as in JSON.
+    /// Returns the name of the health level, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Health::Good => "good",
@@ -46,7 +46,7 @@ impl Health {
         }
     }
 
-    /// Returns the symbol that the status page shows.
+    /// Returns the symbol that the status page shows for the health level.
     pub const fn sign(self) -> &'static str {
         match self {
             Health::Good => "✓",
@@ -57,8 +57,8 @@ impl Health {
     }
 }
 
-/// Computes the sentence. The first known fault decides: the node is not ready, packets do not reach a peer,
-/// or a finding has the severity `broken`. Lost packets, faults of other nodes, and findings of severity `degraded` follow in this order.
+/// Computes the sentence. The first of these faults determines the sentence: an unready node, an unreachable peer, a finding of severity
+/// `broken`. Otherwise, the sentence is about lost packets, faults of other nodes, or findings of severity `degraded`, in this order.
 pub(crate) fn sentence(node: &Node) -> Sentence {
     unready(node)
         .or_else(|| unreached(node))
@@ -77,7 +77,7 @@ fn new(level: Health, title: impl Into<String>, text: impl Into<String>) -> Sent
     }
 }
 
-/// Returns a sentence if the daemon hangs or the node is not ready.
+/// Returns a sentence if flanneld hangs or the node is not ready.
 fn unready(node: &Node) -> Option<Sentence> {
     let name = &node.node;
     if let Some(silent) = &node.readiness.silent {
@@ -100,7 +100,7 @@ fn unready(node: &Node) -> Option<Sentence> {
     ))
 }
 
-/// Returns a sentence if packets of this node do not reach one or more peers.
+/// Returns a sentence if packets from this node do not reach a peer, or if the peer's replies do not arrive.
 fn unreached(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let cut: Vec<&PeerView> = with_impact(mesh, Impact::All).collect();
@@ -150,7 +150,7 @@ fn unreached(node: &Node) -> Option<Sentence> {
     Some(new(Health::Bad, title, text))
 }
 
-/// Returns text about what other nodes report on a peer; empty if no other node has reported.
+/// Returns text that states how many other nodes reach a peer; an empty text without reports on the peer.
 fn others_on(peer: &PeerView) -> String {
     let reach = peer.others.iter().filter(|other| other.state.passes());
     match (reach.count(), peer.others.len()) {
@@ -161,7 +161,7 @@ fn others_on(peer: &PeerView) -> String {
     }
 }
 
-/// Returns the most severe finding that no other finding explains and that names no peer or one of these peers.
+/// Returns the first unexplained finding of severity `broken` that names a given peer or no peer.
 fn cause_of<'a>(node: &'a Node, cut: &[&PeerView]) -> Option<&'a Finding> {
     let names: BTreeSet<String> = cut.iter().map(|peer| peer.title()).collect();
     causes(node, Severity::Broken).find(|finding| {
@@ -179,13 +179,13 @@ fn with_impact(mesh: &Mesh, impact: Impact) -> impl Iterator<Item = &PeerView> {
     all.filter(move |peer| peer.state.impact() == impact)
 }
 
-/// Returns the number of different nodes among the entries. A node can have one entry for each address family.
+/// Returns the number of different nodes among peer entries. A node with two address families can have two peer entries.
 fn nodes(peers: &[&PeerView]) -> usize {
     let titles: BTreeSet<String> = peers.iter().map(|peer| peer.title()).collect();
     titles.len()
 }
 
-/// Returns a sentence about the first finding of this severity.
+/// Returns a sentence about the first unexplained finding of the given severity.
 fn found(node: &Node, severity: Severity, level: Health) -> Option<Sentence> {
     let finding = causes(node, severity).next()?;
     let age = finding.since.and_then(|then| since(then, node.at));
@@ -204,7 +204,7 @@ fn ended(text: &str) -> String {
     }
 }
 
-/// Returns a sentence if some packets to or from a peer are lost, or if all packets are slow.
+/// Returns a sentence if some packets to or from a peer get lost, or if the path to the peer is slow.
 fn impaired(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let all: Vec<&PeerView> = with_impact(mesh, Impact::Some).collect();
@@ -251,7 +251,7 @@ fn impaired(node: &Node) -> Option<Sentence> {
     Some(new(Health::Warn, title, text))
 }
 
-/// Returns a sentence about faults that other nodes report.
+/// Returns a sentence about the faults that other nodes report.
 fn elsewhere(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let broken = mesh.rows.iter().find_map(|row| {
@@ -354,7 +354,7 @@ fn well(node: &Node) -> Sentence {
     new(Health::Good, title, figures(node, mesh))
 }
 
-/// Returns the figures of a network without known faults.
+/// Returns the round-trip time, packet size and other figures of a network without known faults.
 fn figures(node: &Node, mesh: &Mesh) -> String {
     let mut parts = Vec::new();
     let mut rtts: Vec<u32> = mesh.peers.iter().filter_map(|peer| peer.rtt_us).collect();
@@ -387,7 +387,7 @@ fn figures(node: &Node, mesh: &Mesh) -> String {
     parts.join(" · ")
 }
 
-#[expect(clippy::cast_precision_loss, reason = "the text has two digits")]
+#[expect(clippy::cast_precision_loss, reason = "the text shows rounded times")]
 fn milliseconds(us: u32) -> String {
     let ms = us as f32 / 1000.0;
     if ms < 10.0 {
@@ -397,7 +397,7 @@ fn milliseconds(us: u32) -> String {
     }
 }
 
-/// Returns whether the findings of a check are about the path to a peer, which the cells show.
+/// Returns whether a check reports faults of paths to peers. The status page shows faults of paths in the cells of its table.
 pub(crate) fn is_about_path(check: &str) -> bool {
     doctor::is_about_peers(check) || check == "mtu"
 }

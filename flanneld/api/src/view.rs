@@ -1,4 +1,4 @@
-//! Document of the status page, `GET /api/v1/view`: the state of the cluster as one node sees it, in a compact form.
+//! The document behind the status page, `GET /api/v1/view`: a compact view of the cluster from one node.
 //!
 //! [`View::of`] computes the document from the node's document.
 
@@ -18,8 +18,8 @@ use types::reachability::State;
 pub const VIEW_SCHEMA: &str = "flannel.view/1";
 /// Schema of [`RowDetails`].
 pub const ROW_SCHEMA: &str = "flannel.view.row/1";
-/// Maximum number of nodes for which each report has a cell for every known peer. With more nodes, the status
-/// page draws a map, which needs only the states.
+/// Maximum size of a cluster, in nodes, in which a report has a cell for every known peer. With more nodes, the status page draws a map, which needs
+/// only the states of the paths.
 pub const TABLE_NODES: usize = 24;
 
 /// The document.
@@ -27,48 +27,48 @@ pub const TABLE_NODES: usize = 24;
 pub struct View {
     /// Always [`VIEW_SCHEMA`].
     pub schema: String,
-    /// Time of this state, by the node's clock.
+    /// Time of the document, by the node's clock.
     pub at: Timestamp,
-    /// Name of the node.
+    /// Name of the node that serves the document.
     pub node: String,
     /// Version of the daemon.
     pub version: String,
-    /// Networks of the cluster; empty until the networks are known.
+    /// Pod networks of the cluster; empty until the networks are known.
     pub networks: Vec<IpNet>,
     /// Type of the backend.
     pub backend: Option<String>,
-    /// The state in one sentence.
+    /// Summary of the network's health.
     pub sentence: Sentence,
     /// Findings of this node that no other finding explains, the most severe finding first.
     pub findings: Vec<Problem>,
-    /// Checks that could not run.
+    /// Checks of the doctor that could not run.
     pub unknown_checks: Vec<doctor::finding::Unknown>,
-    /// Results of probes; absent if this node does not probe.
+    /// Results of this node's probes; absent if the node sends no probes.
     pub mesh: Option<MeshView>,
-    /// The last five minutes.
+    /// Measurements of the last five minutes, as time series.
     pub charts: Charts,
-    /// Facts about this node, each with its name.
+    /// Facts about this node, each with its name and its text.
     pub facts: Vec<(String, String)>,
-    /// The last log lines, the newest first.
+    /// The last log lines of flanneld, the newest first.
     pub events: Vec<LogEvent>,
 }
 
 /// A finding of the doctor that no other finding explains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Name of the check.
+    /// Name of the check that reported the finding.
     pub check: String,
     /// Severity of the finding.
     pub severity: Severity,
     /// The problem, in one sentence.
     pub what: String,
-    /// The cause or the consequence.
+    /// The cause or the consequence of the problem.
     pub why: String,
     /// Time of the first report that contained the finding.
     pub since: Option<Timestamp>,
     /// Observations that show the problem.
     pub evidence: Vec<Evidence>,
-    /// Shell commands that fix the problem, then comments about them.
+    /// Shell commands that fix the problem, then comments about the commands.
     pub commands: Vec<String>,
     /// The machine on which to run the commands.
     pub on: String,
@@ -76,14 +76,14 @@ pub struct Problem {
     pub explains: usize,
 }
 
-/// The nodes, and the states of the paths between them.
+/// The nodes, and the states of the paths between the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshView {
-    /// Names of the states. Cells contain the indexes.
+    /// Names of the path states. A cell contains the index of its state in this list.
     pub states: Vec<String>,
     /// All nodes, including this node, in the order of their subnets.
     pub nodes: Vec<NodeView>,
-    /// Index of this node.
+    /// Index of this node in `nodes`.
     #[serde(rename = "self")]
     pub own: usize,
     /// Interval between probes of the same peer, in milliseconds.
@@ -92,7 +92,7 @@ pub struct MeshView {
     pub reported: usize,
     /// Age of the oldest report of another node, in milliseconds; absent if no other node has reported.
     pub oldest_report_ms: Option<u64>,
-    /// The reports of the nodes. A node without an entry has not reported.
+    /// The reports of nodes on their peers. A node without a report in the list has not reported.
     pub rows: Vec<RowView>,
 }
 
@@ -107,7 +107,7 @@ pub struct NodeView {
     pub address: String,
     /// Whether the node's pods have a network; absent if unknown.
     pub ready: Option<bool>,
-    /// The checks of the node's findings, the most severe finding first.
+    /// Names of the checks that reported the node's findings, the most severe finding first.
     pub checks: Vec<String>,
     /// Number of the node's findings of severity `broken`.
     pub broken: u16,
@@ -115,49 +115,49 @@ pub struct NodeView {
     pub degraded: u16,
     /// Number of the node's findings of severity `risk`.
     pub risks: u16,
-    /// `flannel-rs`, or `go` for a node that, like Go flannel, publishes no id.
+    /// The node's implementation: `flannel-rs`, or `go` if the node publishes no id, as with Go flannel.
     pub kind: String,
 }
 
 /// The report of a node on its peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowView {
-    /// Index of the node.
+    /// Index of the node that sent the report.
     pub from: usize,
     /// Age of the report in milliseconds.
     pub age_ms: u64,
-    /// State of the peers without a cell; absent if this state is unknown.
+    /// State of the peers without a cell; absent if the state is unknown.
     pub rest: Option<u8>,
-    /// Index of the peer, its state, and the number of unanswered probes among the last 16. The other fields
-    /// are round-trip time in microseconds, age of the last probe in milliseconds, and 1 if the peer replies
-    /// only to ping.
+    /// Each cell contains the peer's index, the state of the path, and the number of unanswered probes among the last 16. The other fields are the
+    /// round-trip
+    /// time in microseconds, the last probe's age in milliseconds, and 1 if the peer replies only to ping.
     pub cells: Vec<CellView>,
 }
 
 /// A cell; [`RowView::cells`] describes its fields.
 pub type CellView = (usize, u8, u8, Option<u32>, Option<u64>, u8);
 
-/// Series of the last five minutes, oldest value first.
+/// Time series of the last five minutes, the oldest value first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Charts {
-    /// Time between two values in milliseconds.
+    /// Time between two values of a series, in milliseconds.
     pub step_ms: u64,
-    /// The values by series. A value is absent if it is unknown.
+    /// The measured values by the name of the time series; `None` for an unknown value.
     pub series: BTreeMap<String, Vec<Option<f64>>>,
 }
 
 /// A log line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEvent {
-    /// Time of the line, or of its last repetition.
+    /// Time of the last occurrence of the log line.
     pub at: Timestamp,
-    /// Level of the line.
+    /// Level of the log line.
     pub level: Level,
     /// The message.
     pub text: String,
-    /// The fields, as `name=value`.
+    /// The fields of the log line, as `name=value`.
     pub fields: String,
-    /// Number of consecutive occurrences of the line.
+    /// Number of consecutive occurrences of the log line.
     pub count: u32,
 }
 
@@ -173,20 +173,20 @@ pub enum Level {
     Error,
 }
 
-/// All details of one node's report: `GET /api/v1/view?row=SUBNET`.
+/// All details of one node's report on its peers: `GET /api/v1/view?row=SUBNET`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowDetails {
     /// Always [`ROW_SCHEMA`].
     pub schema: String,
-    /// Subnet of the node.
+    /// Subnet of the node that sent the report.
     pub from: IpNet,
     /// Age of the report in milliseconds; absent for this node itself.
     pub age_ms: Option<u64>,
-    /// Its peers. If the report has no room for all peers, it contains only the peers with the worst states.
+    /// The node's peers. A report without room for all peers contains only the peers with the worst states.
     pub cells: Vec<CellDetails>,
 }
 
-/// Details that a node knows about a peer. Only this node's own report has the fields after [`CellDetails::asked_age_ms`].
+/// Details that a node's report contains about a peer. Only this node's own report has the fields after [`CellDetails::asked_age_ms`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellDetails {
     /// Subnet of the peer.
@@ -195,19 +195,19 @@ pub struct CellDetails {
     pub state: State,
     /// Whether the peer replies only to ping.
     pub ping_only: bool,
-    /// Round trip in microseconds.
+    /// Round-trip time in microseconds.
     pub rtt_us: Option<u32>,
-    /// Number of recent probes without a reply.
+    /// Number of recent probes without a reply from the peer.
     pub lost: u8,
-    /// Number of recent probes, at most 16; absent in the reports of other nodes.
+    /// Number of recent probes of the peer, at most 16; absent in the reports of other nodes.
     pub asked: Option<u8>,
     /// Age of the last probe in milliseconds.
     pub asked_age_ms: Option<u64>,
-    /// Time in this state in milliseconds.
+    /// Time since the path's current state began, in milliseconds.
     pub state_age_ms: Option<u64>,
-    /// Size of the largest packet that arrives, in bytes.
+    /// Size of the largest packet that reaches the peer, in bytes.
     pub carries: Option<u16>,
-    /// Size of the largest packet that should arrive, in bytes.
+    /// Size of the largest packet that should reach the peer, in bytes.
     pub mtu: Option<u16>,
     /// Age of this node's last probe that the peer received, in milliseconds.
     pub hears_us_age_ms: Option<u64>,
@@ -216,7 +216,7 @@ pub struct CellDetails {
 }
 
 impl View {
-    /// Computes the document. The node's document must contain the reports of other nodes.
+    /// Computes the document. `node` must contain the reports of other nodes.
     pub fn of(node: &Node, charts: Charts, events: Vec<LogEvent>) -> Self {
         Self {
             schema: VIEW_SCHEMA.to_owned(),
@@ -263,7 +263,7 @@ fn problems(node: &Node) -> Vec<Problem> {
         .collect()
 }
 
-/// The indexes of the nodes by subnet.
+/// The index of each node by its subnet.
 struct Places {
     by_subnet: HashMap<IpNet, usize>,
     own: usize,
@@ -358,14 +358,15 @@ fn first<T: ToString>(all: &[T]) -> String {
     all.first().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns the checks of a node's report whose findings are about the node, not about its peers. Versions before [`Own::checks`] report only one check.
+/// Returns the checks in a node's report with findings about the node itself, not about its
+/// peers. Versions before [`Own::checks`] report only one check.
 pub(crate) fn own_checks(own: &Own) -> impl Iterator<Item = &str> {
     let gravest = own.gravest.iter().filter(|_| own.checks.is_empty());
     let all = own.checks.iter().chain(gravest).map(String::as_str);
     all.filter(|check| !is_about_path(check))
 }
 
-/// Adds this node's own findings.
+/// Adds this node's readiness and findings to the node's own entry.
 fn note_own(view: &mut NodeView, node: &Node) {
     view.ready = Some(node.readiness.ready);
     let own = problems(node)
@@ -382,7 +383,7 @@ fn note_own(view: &mut NodeView, node: &Node) {
     }
 }
 
-/// Adds a cell. Keeps the worse state of two address families.
+/// Adds a cell. If the peer already has a cell for another address family, keeps the cell with the worse state.
 fn add(cells: &mut BTreeMap<usize, CellView>, cell: CellView) {
     let rank = |cell: &CellView| {
         let state = State::of_number(cell.1);
@@ -463,7 +464,7 @@ fn other_row(row: &Row, from: usize, places: &Places, families: usize) -> Option
 }
 
 impl RowView {
-    /// Omits the cells with the same state as the rest, unless the status page shows a table.
+    /// Omits the cells whose state is `rest`, unless the status page shows a table.
     fn without_rest(mut self, places: &Places) -> Self {
         if places.count > TABLE_NODES {
             self.cells.retain(|cell| Some(cell.1) != self.rest);
@@ -473,7 +474,7 @@ impl RowView {
 }
 
 impl RowDetails {
-    /// Returns the details of the report of the node with this subnet; `None` without such a node.
+    /// Returns the details of the report of the node with the given subnet; `None` if no node has the subnet.
     pub fn of(node: &Node, subnet: IpNet) -> Option<Self> {
         let mesh = node.mesh.as_ref()?;
         let row = |age_ms, cells| Self {

@@ -184,7 +184,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Returns a document in which every field has a value and every list has an element. Each new field of a type needs a value in this document.
+/// Returns a document in which every field has a value and every list has an element. The document must contain a value for each new field of a type.
 fn full() -> Node {
     let text = String::new;
     let time = jiff::Timestamp::UNIX_EPOCH;
@@ -341,7 +341,7 @@ fn compare_type(part: &Value, value: &Value, place: &str) {
     assert!(kinds.contains(&kind), "{place} is {kind}, not {kinds:?}");
 }
 
-/// Compares the names of an object's fields with those in the schema. The schema must list all names as required.
+/// Compares the names of an object's fields with the names in the schema. The schema must list the names of all fields as required.
 fn compare_names(part: &Value, fields: &Map<String, Value>, place: &str) {
     let described: BTreeSet<&String> = part["properties"].as_object().unwrap().keys().collect();
     assert_eq!(fields.keys().collect::<BTreeSet<_>>(), described, "{place}");

@@ -1,4 +1,4 @@
-//! The checks, in one file for each group.
+//! The checks of the doctor, with one file for each group of checks.
 
 pub mod daemon;
 pub(crate) mod daemon_set;

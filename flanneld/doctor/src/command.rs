@@ -3,14 +3,14 @@
 use crate::shell::word;
 use std::fmt;
 
-/// Objects that a command changes or reads, which decide where the command can run.
+/// Objects that a command changes or reads. The kind of object determines the machine on which an operator can run the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActsOn {
-    /// The host on which the command runs.
+    /// The host on which the operator runs the command.
     Host,
-    /// Objects of the cluster, through kubectl.
+    /// Objects of the cluster, which the command reads or changes through kubectl.
     Cluster,
-    /// flannel's own objects in the cluster, through kubectl with their namespace.
+    /// flannel's own objects in the cluster, which the command reads or changes through kubectl in flannel's namespace.
     Namespace,
 }
 
@@ -19,12 +19,12 @@ pub enum ActsOn {
 pub struct Command {
     /// The command line, as the operator types it.
     pub text: String,
-    /// The objects that the command changes or reads.
+    /// The kind of object that the command changes or reads.
     pub acts_on: ActsOn,
 }
 
 impl Command {
-    /// Returns a kubectl command with these arguments, which do not name flannel's namespace.
+    /// Returns a kubectl command with the given arguments, which do not name flannel's namespace.
     pub fn kubectl(arguments: impl fmt::Display) -> Self {
         Self::on_cluster(format!("kubectl {arguments}"))
     }

@@ -1,8 +1,8 @@
-//! Descriptions of the packets between nodes: as text, as conditions of iptables, and as filters of tcpdump.
+//! Descriptions of flannel's packets between nodes: as text, as conditions of iptables, and as filters of tcpdump.
 
 use types::{Encapsulation, Family};
 
-/// Returns the iptables conditions that match one kind of packet.
+/// Returns the iptables conditions that match packets with one encapsulation.
 pub fn iptables(one: Encapsulation) -> String {
     match one.port() {
         Some(port) => format!("-p udp --dport {port}"),
@@ -11,7 +11,7 @@ pub fn iptables(one: Encapsulation) -> String {
     }
 }
 
-/// Returns the description of the packets as text.
+/// Returns text that describes the packets of an encapsulation.
 pub fn words(encapsulation: Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => "packets of pods".to_owned(),
@@ -27,7 +27,7 @@ pub fn words(encapsulation: Encapsulation) -> String {
     }
 }
 
-/// Returns the verb that agrees with [`words`] in number.
+/// Returns "is" or "are", to agree with the text of [`words`] in number.
 pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     if encapsulation.ports().len() > 1 {
         "are"
@@ -36,7 +36,7 @@ pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     }
 }
 
-/// Returns the tcpdump filter for the packets of a tunnel. Callers can combine the filter with other conditions.
+/// Returns the tcpdump filter for the packets of a tunnel. Callers can combine the tcpdump filter with further conditions.
 pub fn capture(encapsulation: Encapsulation) -> String {
     let filter = |one: Encapsulation| {
         one.port().map_or_else(

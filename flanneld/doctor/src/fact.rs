@@ -1,13 +1,13 @@
-//! One fact: known, known to be absent, or unavailable for a reason.
+//! A fact about the node: a known value, a known absence, or a reason why the fact is unavailable.
 
-/// One fact about the node.
+/// A fact that the doctor gathers about the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact<T> {
-    /// The value is known.
+    /// A known value.
     Known(T),
-    /// Known absence of the value.
+    /// The doctor knows that the value does not exist.
     Absent,
-    /// Reason why the doctor could not determine the value. A check that needs the value neither passes nor fails: its result is unknown.
+    /// Reason why the doctor could not determine the value of the fact. The result of a check that needs the fact is unknown.
     Unavailable(String),
 }
 
@@ -18,22 +18,22 @@ impl<T> Default for Fact<T> {
 }
 
 impl<T> Fact<T> {
-    /// Returns an unavailable fact with the reason.
+    /// Returns an unavailable fact with the given reason.
     pub fn unavailable(why: impl std::fmt::Display) -> Self {
         Self::Unavailable(why.to_string())
     }
 
-    /// Returns a known value, or `Absent` for `None`.
+    /// Returns a known fact with the given value, or `Absent` for `None`.
     pub fn of(value: Option<T>) -> Self {
         value.map_or(Self::Absent, Self::Known)
     }
 
-    /// Returns a known value, or an unavailable fact with the error as the reason.
+    /// Returns a known fact with the given value, or an unavailable fact with the error as the reason.
     pub(crate) fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Self {
         result.map_or_else(Self::unavailable, Self::Known)
     }
 
-    /// Returns the value, if it is known.
+    /// Returns the value of a known fact; `None` if the value is absent or unavailable.
     pub fn known(&self) -> Option<&T> {
         if let Self::Known(value) = self {
             Some(value)

@@ -20,21 +20,21 @@ use types::{Encapsulation, Family, Profile};
 pub struct Facts {
     /// The profiles of all backends.
     pub backends: Vec<&'static Profile>,
-    /// The network that this node serves.
+    /// The pod network that this node serves.
     pub network: Fact<Network>,
     /// The host and its kernel.
     pub host: host::Host,
-    /// The daemon and its options.
+    /// The daemon flanneld and its options.
     pub daemon: daemon::Daemon,
     /// The store of the leases.
     pub store: store::Store,
     /// The leases of this node and of its peers.
     pub leases: leases::Leases,
-    /// Results of this node's probes of its peers.
+    /// Results of the probes that this node sends to its peers.
     pub mesh: Fact<mesh::Mesh>,
-    /// The WireGuard peers; absent with other backends.
+    /// The WireGuard peers of this node; absent with other backends.
     pub wireguard: Fact<wireguard::Wireguard>,
-    /// Facts on which pods depend in addition to the network.
+    /// Facts about pods: subnet.env, the CNI configuration, and reserved addresses.
     pub pods: pods::Pods,
     /// This node's Node object; absent without Kubernetes.
     pub kubernetes: Fact<kubernetes::Kubernetes>,
@@ -43,21 +43,21 @@ pub struct Facts {
 /// The network that this node serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The cluster's networks, one for each family.
+    /// The cluster's pod networks, one for each address family.
     pub networks: Subnets,
-    /// This node's own subnets, one for each family.
+    /// This node's own subnets, one for each address family.
     pub own: Subnets,
     /// The profile of the backend, if it is known.
     pub backend: Option<&'static Profile>,
     /// The encapsulation of pod packets between nodes, if it is known.
     pub encapsulation: Option<Encapsulation>,
-    /// The VNI; `None` unless the backend is vxlan.
+    /// The VNI of the vxlan device; `None` unless the backend is vxlan.
     pub vni: Option<u32>,
     /// FLANNEL_MTU: the MTU of pods in bytes.
     pub mtu: Option<u32>,
-    /// Whether the traffic rules are in nftables rather than iptables.
+    /// Whether flannel's traffic rules are in nftables rather than iptables.
     pub nftables: bool,
-    /// Whether flannel has rules that accept forwarded packets.
+    /// Whether flannel has traffic rules that accept forwarded packets.
     pub forward: bool,
 }
 
@@ -68,34 +68,34 @@ impl Network {
             .filter(|encapsulation| !encapsulation.is_none())
     }
 
-    /// Returns whether a network is inside the cluster's networks.
+    /// Returns whether a network is part of a pod network of the cluster.
     pub fn contains(&self, net: &IpNet) -> bool {
         self.networks.nets().any(|network| network.contains(net))
     }
 
-    /// Returns whether tunnel packets use a family of the underlay.
+    /// Returns whether tunnel packets travel over IPv4 or over IPv6 between nodes.
     pub(crate) fn travels_in(&self, family: Family) -> bool {
         self.tunnel()
             .and_then(|tunnel| tunnel.outer())
             .map_or(self.has(family), |outer| outer == family)
     }
 
-    /// Returns whether the network has a family.
+    /// Returns whether the pod network has the given address family.
     pub fn has(&self, family: Family) -> bool {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Returns whether the backend encrypts packets between nodes. With encryption, the probes over the underlay are only pings.
+    /// Returns whether the backend encrypts packets between nodes. With encryption, this node probes the underlay only with ping.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.backend.is_some_and(|backend| backend.encrypts)
     }
 
-    /// Returns whether the network has IPv4.
+    /// Returns whether the pod network has IPv4 addresses.
     pub fn v4(&self) -> bool {
         self.networks.v4().is_some()
     }
 
-    /// Returns whether the network has IPv6.
+    /// Returns whether the pod network has IPv6 addresses.
     pub fn v6(&self) -> bool {
         self.networks.v6().is_some()
     }
@@ -115,7 +115,7 @@ impl Network {
         device?.named(self.vni)
     }
 
-    /// Returns the number of bytes that the backend adds to a packet over a family; `None` if the backend is unknown.
+    /// Returns the number of bytes that the backend adds to a packet over IPv4 or IPv6; `None` if the backend is unknown.
     pub fn overhead(&self, family: Family) -> Option<u32> {
         self.backend.map(|backend| backend.overhead.over(family))
     }

@@ -11,33 +11,33 @@ use types::problem::MUTE;
 
 /// Schema of a [`Report`].
 pub const SCHEMA: &str = "flannel.findings/1";
-/// Default place of a remedy.
+/// Default text for the machine on which the operator runs the commands of a remedy.
 pub const HERE: &str = "this node";
-/// Default place if flanneld runs in a pod, which has neither the programs nor the permissions for the commands.
+/// Text for the machine if flanneld runs in a pod, which lacks the programs and permissions for the commands.
 pub const ON_THE_NODE: &str = "the node itself, not flannel's pod";
-/// Subject of a finding about several peers.
+/// Subject of a finding that covers several peers.
 pub(crate) const SEVERAL: &str = "several peers";
 /// Maximum number of peers that a finding names.
 const MAX_PEERS: usize = 256;
-/// Place of a remedy that all nodes need.
+/// Text for the machines if the operator must run the commands of a remedy on all nodes.
 pub(crate) const EVERYWHERE: &str = "every node";
-/// Place of kubectl commands, which have to run only once because they change the cluster.
+/// Text for the machine of kubectl commands, which change the cluster and therefore run only once.
 pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Loss of pod packets, or a node that cannot do its work.
+    /// Pod packets get lost, or a node has no working network.
     Broken,
-    /// A fault that leads to packet loss or repairs on a working node.
+    /// A fault on a working node that causes packet loss or repeated repairs.
     Degraded,
-    /// A working node that may fail later.
+    /// A condition on a working node that may cause a fault later.
     Risk,
 }
 
 impl Severity {
-    /// Returns the name, as in JSON.
+    /// Returns the name of the severity, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Severity::Broken => "broken",
@@ -53,19 +53,20 @@ impl fmt::Display for Severity {
     }
 }
 
-/// An observation and its source.
+/// An observation that shows a problem, and the source of the observation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The observation, as text.
     pub text: String,
-    /// The command or source that shows the observation.
+    /// The command or data source that shows the observation.
     pub from: String,
 }
 
 /// The commands that fix a problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// Shell commands in the order in which to run them, then comments about the commands. The list is empty if no command can fix the problem.
+    /// Shell commands in the order of their execution, then comments about the commands. The list of commands is empty if no command can fix the
+    /// problem.
     pub commands: Vec<String>,
     /// The machine on which to run the commands.
     pub on: String,
@@ -74,36 +75,36 @@ pub struct Remedy {
 /// A problem of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The check that found the problem.
+    /// The id of the check that found the problem.
     pub check: String,
-    /// The device, peer, file or family; empty if the check is about the node.
+    /// The device, peer, file or address family with the problem; empty if the problem affects the whole node.
     pub about: String,
     /// The names of the affected peers, at most 256; empty if the finding is about this node.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// The affected address family; `None` if the finding is about both families.
+    /// The address family with the problem; `None` if the problem affects both families.
     #[serde(skip)]
     pub family: Option<Family>,
     /// The severity of a finding.
     pub severity: Severity,
-    /// Description of the problem in one sentence.
+    /// The problem, in one sentence.
     pub what: String,
     /// The cause or the consequence of the problem.
     pub why: String,
     /// Observations that show the problem.
     pub evidence: Vec<Evidence>,
-    /// The commands that fix the problem.
+    /// The commands that fix the problem, and the machine for the commands.
     pub remedy: Remedy,
     /// The objects that each command of the remedy changes or reads, from which a later step derives [`Remedy::on`].
     #[serde(skip)]
     pub acts_on: Vec<ActsOn>,
     /// Time of the first report that contained the finding; `None` unless a daemon repeats the checks.
     pub since: Option<Timestamp>,
-    /// The check whose finding explains this finding. An explained finding needs no separate remedy.
+    /// The id of the check whose finding explains this finding. A finding that another finding explains needs no separate remedy.
     pub explained_by: Option<String>,
 }
 
-/// Keeps at most `most` findings of one kind, the most severe first. The last finding reports the number of the omitted findings.
+/// Keeps at most `most` findings, the most severe findings first. The last kept finding reports the number of omitted findings.
 pub(crate) fn capped(mut findings: Vec<Finding>, most: usize) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.severity);
     let more = findings.len().saturating_sub(most);
@@ -144,14 +145,14 @@ impl Finding {
         }
     }
 
-    /// Limits the finding to one address family.
+    /// Limits a finding to one address family.
     #[must_use]
     pub fn of(mut self, family: Family) -> Self {
         self.family = Some(family);
         self
     }
 
-    /// Sets the names of the affected peers. Keeps at most 256.
+    /// Sets the names of the peers that a finding affects. Keeps at most 256.
     #[must_use]
     pub(crate) fn about_peers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: BTreeSet<&str> = names.into_iter().collect();
@@ -163,7 +164,7 @@ impl Finding {
         self
     }
 
-    /// Adds evidence: a text, and the command or source that shows it.
+    /// Adds evidence to a finding: an observation as text, and the command or data source that shows the observation.
     #[must_use]
     pub fn seen(mut self, text: impl Into<String>, from: impl Into<String>) -> Self {
         self.evidence.push(Evidence {
@@ -173,7 +174,7 @@ impl Finding {
         self
     }
 
-    /// Adds a command to the remedy.
+    /// Adds a command to the remedy of a finding.
     #[must_use]
     pub fn run(mut self, command: impl Into<Command>) -> Self {
         let Command { text, acts_on } = command.into();
@@ -182,20 +183,20 @@ impl Finding {
         self
     }
 
-    /// Adds commands to the remedy.
+    /// Adds several commands to the remedy of a finding.
     #[must_use]
     pub(crate) fn run_all<C: Into<Command>>(self, commands: impl IntoIterator<Item = C>) -> Self {
         commands.into_iter().fold(self, Self::run)
     }
 
-    /// Adds a note on the commands as a shell comment. The caller must first add the commands, because notes come last.
+    /// Adds a note on the remedy's commands as a shell comment. The caller must first add the commands, because notes must follow the commands.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         self.remedy.commands.push(format!("# {text}"));
         self
     }
 
-    /// Sets the machine on which to run the commands.
+    /// Sets the machine on which the operator must run the commands.
     #[must_use]
     pub fn on(mut self, place: impl Into<String>) -> Self {
         self.remedy.on = place.into();
@@ -207,7 +208,8 @@ impl Finding {
         (self.check.clone(), self.about.clone())
     }
 
-    /// Makes all texts printable, because other hosts choose the names of nodes and devices. Drops commands that are not printable.
+    /// Makes all texts of a finding printable, because other hosts choose the names of nodes and devices. Removes commands that contain characters
+    /// that are not printable.
     pub fn clean(&mut self) {
         for text in [
             &mut self.about,
@@ -230,7 +232,7 @@ impl Finding {
     }
 }
 
-/// Returns the text, or the check's name in a build with `--cfg mute`.
+/// Returns the given text, or the check's id in a build with `--cfg mute`.
 pub(crate) fn code_or_text(check: &str, text: impl Into<String>) -> String {
     if MUTE { check.to_owned() } else { text.into() }
 }
@@ -250,7 +252,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A check whose result is unknown.
+/// A check whose result is unknown because a fact is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unknown {
     /// The id of the check.
@@ -259,35 +261,35 @@ pub struct Unknown {
     pub why: String,
 }
 
-/// Whether a daemon runs on the node.
+/// State of flanneld on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonState {
-    /// A daemon that runs and responds.
+    /// flanneld runs and responds.
     Running,
-    /// A running daemon whose socket does not respond, or some of whose tasks have stopped sending heartbeats.
+    /// flanneld runs, but its socket does not respond, or some of its tasks have stopped sending heartbeats.
     Hanging,
     /// No daemon runs.
     Stopped,
-    /// A daemon whose state the doctor cannot determine.
+    /// The doctor cannot determine whether flanneld runs.
     #[default]
     Unknown,
 }
 
-/// The findings of one round of checks.
+/// The findings of all checks of a node at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The schema: [`SCHEMA`].
     pub schema: String,
     /// This node's name.
     pub node: String,
-    /// Time of the checks.
+    /// Time at which the doctor ran the checks.
     pub at: Timestamp,
     /// Whether a daemon runs on the node.
     pub daemon: DaemonState,
-    /// Number of checks in the table.
+    /// Number of all checks of the doctor.
     pub checks: usize,
-    /// The findings: the most severe findings first, and causes before their consequences.
+    /// The findings of the checks: the most severe findings first, and causes before their consequences.
     pub findings: Vec<Finding>,
     /// Checks with an unknown result.
     pub unknown: Vec<Unknown>,
@@ -301,14 +303,14 @@ impl Report {
             .filter(|finding| finding.explained_by.is_none())
     }
 
-    /// Returns the findings that `cause` explains.
+    /// Returns the findings that the finding `cause` explains.
     pub fn explained<'a>(&'a self, cause: &'a Finding) -> impl Iterator<Item = &'a Finding> {
         self.findings
             .iter()
             .filter(|finding| finding.explained_by.as_deref() == Some(&cause.check))
     }
 
-    /// Returns the number of unexplained findings of a severity.
+    /// Returns the number of unexplained findings with the given severity.
     pub fn count(&self, severity: Severity) -> usize {
         self.causes()
             .filter(|finding| finding.severity == severity)

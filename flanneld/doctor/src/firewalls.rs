@@ -4,10 +4,10 @@ use ipnet::IpNet;
 use traffic_rules::reader::{Hook, Stop};
 use types::Family;
 
-/// Packets that an active firewalld accepts.
+/// Packets of flannel that an active firewalld accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalld {
-    /// The networks of the cluster whose packets firewalld forwards.
+    /// The cluster's pod networks whose packets firewalld forwards.
     pub networks: Vec<IpNet>,
     /// Whether firewalld accepts incoming tunnel packets.
     pub tunnel: bool,
@@ -16,13 +16,13 @@ pub struct Firewalld {
 /// The firewalls of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalls {
-    /// iptables and ip6tables in each variant that the doctor could list. Packets traverse all of these tables.
+    /// The tables of iptables and ip6tables, in each variant that the doctor could list. Packets traverse the tables of all variants of iptables.
     pub tables: Vec<Table>,
-    /// firewalld; `None` if firewalld is not active.
+    /// The packets that firewalld accepts; `None` if firewalld is not active.
     pub firewalld: Option<Firewalld>,
     /// nftables chains that block pods' packets.
     pub(crate) barriers: Vec<Barrier>,
-    /// Rules and policies that drop flannel's packets at other hooks.
+    /// Rules and policies that drop flannel's packets at hooks that the other fields do not cover.
     pub drops: Vec<Drop>,
 }
 
@@ -40,18 +40,18 @@ pub enum Carried {
 /// A rule or a policy that drops flannel's packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drop {
-    /// The kind of packets.
+    /// The kind of packets that the rule or policy drops.
     pub carried: Carried,
     /// The address family of the pod packets, or of the outer packets of the tunnel.
     pub family: Family,
-    /// The rule or the policy.
+    /// The rule or policy that drops the packets.
     pub stop: Stop,
-    /// The hook at which the kernel calls the chain.
+    /// The hook at which the kernel calls the base chain.
     pub hook: Hook,
-    /// The iptables command for the table; `None` for an nftables table.
+    /// The iptables command that manages the table; `None` for an nftables table.
     pub command: Option<String>,
-    /// Whether chains of network policies follow in the same base chain. If chains of policies follow, an
-    /// accept rule before this rule would bypass the policies.
+    /// Whether chains of network policies follow in the same base chain. If chains of network policies follow, an accept rule before the dropping
+    /// rule would bypass the policies.
     pub before_policies: bool,
 }
 
@@ -64,22 +64,22 @@ pub struct Block {
     pub doubt: bool,
 }
 
-/// The table `filter` of one family and variant of iptables.
+/// The table `filter` of one address family in one variant of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The cluster's network of the table's family.
+    /// The cluster's pod network of the table's address family.
     pub network: IpNet,
     /// The name of the iptables command, as an operator types it.
     pub command: String,
-    /// Whether flannel's jump to FLANNEL-FWD exists.
+    /// Whether flannel's rule that jumps to FLANNEL-FWD exists.
     pub jump: bool,
     /// The rules and the policy that drop pod packets in FORWARD, in order.
     pub forward: Vec<Block>,
-    /// The number of the last rule of FORWARD that jumps to a chain of network policies.
+    /// The number of the last rule in FORWARD that jumps to a chain of network policies.
     pub policies: Option<usize>,
-    /// Whether Docker's chains exist.
+    /// Whether the table contains Docker's chains.
     pub docker: bool,
-    /// Whether ufw is active.
+    /// Whether the firewall ufw is active in the table.
     pub ufw: bool,
     /// The rule or the policy that drops tunnel packets in INPUT.
     pub input: Option<Block>,
@@ -105,17 +105,17 @@ impl Table {
         self.forward.iter().find(|block| !block.stop.is_policy())
     }
 
-    /// Returns the policy of FORWARD, if it drops pod packets.
+    /// Returns the policy of FORWARD, if the policy drops pod packets.
     pub fn policy(&self) -> Option<&Block> {
         self.forward.iter().find(|block| block.stop.is_policy())
     }
 
-    /// Returns whether INPUT certainly drops tunnel packets.
+    /// Returns whether a rule or the policy of INPUT certainly drops tunnel packets.
     pub(crate) fn is_shut(&self) -> bool {
         self.input.as_ref().is_some_and(|block| !block.doubt)
     }
 
-    /// Returns the rule of INPUT that drops tunnel packets, unless ufw added it.
+    /// Returns the rule of INPUT that drops tunnel packets, unless ufw added the rule.
     pub(crate) fn input_refusal(&self) -> Option<&Stop> {
         self.input
             .as_ref()
@@ -124,20 +124,20 @@ impl Table {
     }
 }
 
-/// An nftables chain on the forward hook that blocks packets of a network.
+/// An nftables chain on the forward hook that blocks packets of a pod network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Barrier {
-    /// The family of the table: ip, ip6 or inet.
+    /// The family of the nftables table: ip, ip6 or inet.
     pub family: String,
-    /// The name of the table.
+    /// The name of the nftables table.
     pub table: String,
-    /// The name of the chain.
+    /// The name of the nftables chain.
     pub chain: String,
-    /// The network whose packets the chain drops.
+    /// The pod network whose packets the chain blocks.
     pub network: IpNet,
-    /// Whether a rule, not the chain's policy, drops the packets.
+    /// Whether a rule blocks the packets; otherwise, the policy of the chain blocks the packets.
     pub by_rule: bool,
-    /// The handle of the rule in this chain that drops the packets, directly or by a jump. The value is `None` if chains of network policies follow.
+    /// The handle of the rule that drops the packets, directly or by a jump to another chain. `None` if chains of network policies follow the rule.
     pub handle: Option<u64>,
     /// Whether an earlier rule that the doctor does not understand may accept the packets.
     pub doubt: bool,

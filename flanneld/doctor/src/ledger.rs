@@ -1,26 +1,26 @@
-//! Findings of earlier rounds: the age of each finding, the new findings, and the findings that are gone.
+//! Comparison of findings with earlier reports: how old findings are, which findings are new, and which no longer exist.
 
 use crate::finding::{Finding, Report};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
-/// The findings of the last report.
+/// The findings of the last report, with the time of their first report.
 #[derive(Debug, Default)]
 pub struct Ledger {
     known: BTreeMap<(String, String), (Timestamp, Finding)>,
 }
 
-/// Changes between two reports.
+/// Changes of the findings between two reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Findings that are new, or that another finding no longer explains.
+    /// New findings, and findings that no other finding explains any more.
     pub came: Vec<Finding>,
-    /// Findings that are gone.
+    /// Findings that the report no longer contains.
     pub went: Vec<Finding>,
 }
 
 impl Ledger {
-    /// Adds a report: sets the times of its findings, and returns the new findings and the findings that are gone.
+    /// Adds a report: sets the time at which each finding first appeared, and returns the changes since the last report.
     pub fn enter(&mut self, report: &mut Report) -> News {
         let mut news = News::default();
         let mut now = BTreeMap::new();

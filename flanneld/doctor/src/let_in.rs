@@ -1,4 +1,4 @@
-//! Commands that accept packets of other nodes, but not of other hosts.
+//! Firewall commands that accept packets of other nodes, but not of other hosts.
 
 use crate::encapsulation::iptables;
 use crate::facts::daemon::Choice;
@@ -12,26 +12,27 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Maximum number of prefixes in a command. If there are more prefixes, `few` widens them.
+/// Maximum number of source prefixes in a firewall command. If more prefixes are necessary, `few` replaces the prefixes with fewer, wider prefixes.
 const MAX_PREFIXES: usize = 32;
-/// Maximum number of separate commands for one program. If more commands are necessary, one shell loop replaces them.
+/// Maximum number of separate firewall commands, one for each source network. If more firewall commands are necessary, one shell loop replaces the
+/// commands.
 const MAX_COMMANDS: usize = 4;
 
-/// Command that makes firewalld apply the permanent configuration.
+/// Command that makes firewalld apply its permanent configuration.
 pub(crate) const RELOAD: &str = "firewall-cmd --reload";
 
 /// The program that manages a host's firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// ufw, through its own commands.
+    /// The firewall ufw, which the operator configures through ufw's own commands.
     Ufw,
-    /// firewalld, through its own commands.
+    /// The firewall firewalld, which the operator configures through firewalld's own commands.
     Firewalld,
     /// Plain iptables rules, without a managing program.
     Iptables,
 }
 
-/// Returns the program that manages this host's firewall.
+/// Returns the program that manages the firewall of this host.
 pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
     match firewalls {
         Some(firewalls) if firewalls.firewalld.is_some() => Program::Firewalld,
@@ -40,10 +41,10 @@ pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
     }
 }
 
-/// Origin of packets from other nodes in one family: the incoming interface and the source networks.
+/// Origin of other nodes' packets in one address family: the incoming interface and the source networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The incoming interface; `None` for commands that run on every node, because the name may differ between nodes.
+    /// The incoming interface; `None` for commands that run on every node, because the interface's name may differ between nodes.
     pub interface: Option<String>,
     /// The networks that contain the addresses of other nodes.
     pub sources: Vec<IpNet>,
@@ -52,10 +53,9 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Returns the addresses of the other nodes: the underlay's networks that contain nodes, and separate
-    /// prefixes for nodes outside of these networks.
+    /// Returns the origin of other nodes' packets: the underlay networks with nodes, and prefixes for nodes in other networks.
     ///
-    /// The sources are empty if both the underlay's addresses and the other nodes are unknown, because no command would be right.
+    /// The list of sources is empty if the underlay's addresses and the other nodes are unknown, because any command would be wrong.
     pub(crate) fn of(facts: &Facts, family: Family) -> Self {
         let choice = facts.daemon.choice.known();
         let interface = choice.map(|choice| choice.interface.clone());
@@ -86,8 +86,8 @@ impl Origin {
         }
     }
 
-    /// Returns the senders of probes, for commands that run on every node. Nodes send probes over the underlay from their own addresses.
-    /// Nodes send probes over the overlay from the first addresses of their subnets.
+    /// Returns the origin of probes, for commands that run on every node. Nodes send probes over the underlay from the nodes' own addresses.
+    /// Nodes send probes over the overlay from the first addresses of the nodes' subnets.
     #[must_use]
     pub(crate) fn of_probes(self, facts: &Facts, network: &Network) -> Self {
         // The commands run on every node, and there this node is also a sender.
@@ -116,12 +116,12 @@ impl Origin {
         }
     }
 
-    /// Returns the conditions of an iptables rule that matches packets from these nodes.
+    /// Returns the conditions of an iptables rule that matches packets from the origin's nodes.
     fn iptables(&self, kind: Encapsulation) -> String {
         self.by_iptables(kind, false)
     }
 
-    /// Returns the conditions of an iptables rule that matches packets from these nodes or, with `out`, to them.
+    /// Returns the conditions of an iptables rule that matches packets from the origin's nodes or, with `out`, to the nodes.
     pub(crate) fn by_iptables(&self, kind: Encapsulation, out: bool) -> String {
         let (by, end) = if out { ("-o", "-d") } else { ("-i", "-s") };
         let interface = self
@@ -133,7 +133,7 @@ impl Origin {
         format!("{interface}{end} {} {}", nodes.join(","), iptables(kind))
     }
 
-    /// Returns the conditions of an nft rule that matches packets from these nodes or, with `out`, to them.
+    /// Returns the conditions of an nft rule that matches packets from the origin's nodes or, with `out`, to the nodes.
     pub(crate) fn by_nft(&self, kind: Encapsulation, out: bool) -> String {
         let ip = self.family.pick("ip", "ip6");
         let end = if out { "daddr" } else { "saddr" };
@@ -150,7 +150,7 @@ impl Origin {
     }
 }
 
-/// Returns the networks of the underlay interface's addresses, without link-local networks and single addresses.
+/// Returns the networks to which the underlay interface's addresses belong, without link-local networks and single addresses.
 pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Vec<IpNet> {
     let interface = choice.and_then(|choice| facts.host.named(&choice.interface));
     let of_hosts = |net: &IpNet| match net.addr() {
@@ -166,8 +166,8 @@ pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Ve
     IpNet::aggregate(&nets.map(|net| net.trunc()).collect())
 }
 
-/// Returns the fewest prefixes that contain exactly these addresses. If the number of prefixes exceeds
-/// [`MAX_PREFIXES`], widens the prefixes step by step, at most to /16 or /48.
+/// Returns the smallest list of prefixes that contains exactly the given addresses. If the list is longer than [`MAX_PREFIXES`], widens the prefixes
+/// step by step, at most to /16 or /48.
 fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     let mut nets = IpNet::aggregate(addresses);
     for (v4, v6) in [(24, 64), (20, 56), (16, 48)] {
@@ -187,9 +187,10 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     nets
 }
 
-/// Returns the commands that accept packets of these kinds from the origin, now and after a reboot.
+/// Returns the commands that accept packets with the given encapsulations from the origin, now and after a reboot.
 ///
-/// `before` contains the iptables commands, each with the number of the INPUT rule that the new rule has to precede. `unit` names a systemd unit.
+/// `before` contains the iptables commands, each with the number of the INPUT rule before which to insert the new rule. `unit` names the systemd unit
+/// that inserts iptables rules at boot.
 pub(crate) fn commands(
     program: Program,
     kinds: &[Encapsulation],
@@ -238,7 +239,7 @@ pub(crate) fn commands(
     }
 }
 
-/// Returns one command for each source, or one shell loop over many sources.
+/// Returns one command for each source network, or one shell loop over many source networks.
 fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
     if sources.len() <= MAX_COMMANDS {
         return sources
@@ -283,7 +284,7 @@ fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     }
 }
 
-/// Returns the commands for the zone of the interface, because firewalld does not apply rules of other zones to the interface's packets.
+/// Returns the commands that add rules to the interface's zone, because firewalld applies no rules of other zones to the interface.
 fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     let zone = match &origin.interface {
         Some(name) => format!(
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(
             scattered(32).len(),
             32,
-            "single addresses as long as they are few"
+            "32 single addresses remain single addresses"
         );
         let many = scattered(5000);
         assert!(

@@ -1,4 +1,4 @@
-//! The doctor: reports the problems of a node, their causes, and the commands that fix them.
+//! The doctor, which reports the problems of a node, their causes, and the commands that fix the problems.
 //!
 //! [`look`] gathers facts about the host, the daemon adds its own facts, and the checks in [`table`] judge them.
 //! The daemon and `flannelctl doctor` use the same checks, which have no side effects and need no running daemon.

@@ -1,4 +1,4 @@
-//! Gathers facts about the host from netlink, /proc, files, and the listings of firewalls. The reads do not change the host.
+//! Gathers facts about the host from netlink, /proc, files, and the rules of firewalls. The functions of this module do not change the host.
 
 pub mod alone;
 mod cni;
@@ -38,29 +38,28 @@ use std::time::{Duration, Instant};
 use tally::Tally;
 use types::Family;
 
-/// Maximum number of remembered hardware addresses.
+/// Maximum number of hardware addresses that the doctor remembers.
 const MAX_MACS: usize = 4096;
 
-/// Reads facts from the host repeatedly.
+/// Reads facts from the host, and remembers earlier facts between reads.
 #[derive(Debug, Default)]
 pub struct Look {
     /// Paths of files and folders on the host.
     pub places: Places,
     /// The programs that list firewalls.
     pub programs: Programs,
-    /// Earlier samples of the checksum error counters, by the time since `began`.
+    /// Earlier samples of the checksum error counters, by the time between `began` and the sample.
     checksums: Tally,
     began: Option<Instant>,
-    /// Last known hardware addresses of the neighbours on the underlay. A cloned machine with a duplicate
-    /// hardware address may stop answering ARP requests, and the kernel then has no hardware address for the
-    /// machine.
+    /// Last known hardware addresses of the neighbours on the underlay, by IP address. A clone with a duplicate hardware address may stop answering
+    /// ARP requests, so that the kernel loses the clone's hardware address.
     macs: BTreeMap<IpAddr, Mac>,
 }
 
 impl Look {
-    /// Reads all facts about the host except its firewalls. The caller lists the firewalls less often, because a listing starts processes.
+    /// Reads all facts about the host except its firewalls. The caller lists the firewalls less often, because each listing starts processes.
     ///
-    /// Looks up routes to `targets` and to the pods of `peers`.
+    /// Also looks up the routes to `targets` and to the pods of `peers`.
     pub async fn host(
         &mut self,
         network: Option<&Network>,
@@ -119,7 +118,7 @@ impl Look {
         host
     }
 
-    /// Fills in the last known hardware addresses of neighbours that do not respond now.
+    /// Adds the last known hardware addresses of neighbours for which the kernel currently has no hardware address.
     fn remember(&mut self, neighbours: &mut [Neighbour]) {
         for neighbour in neighbours {
             match neighbour.mac {
@@ -134,7 +133,7 @@ impl Look {
         }
     }
 
-    /// Reads the facts on which pods depend in addition to the network.
+    /// Reads the facts about pods: subnet.env, the CNI configuration, and reserved addresses.
     pub fn pods(&self, daemon: &Daemon, network: Option<&Network>, host: &Host) -> Pods {
         Pods {
             env: env(&daemon.subnet_file),
@@ -150,14 +149,14 @@ impl Look {
         }
     }
 
-    /// Returns the number of checksum errors in the last two minutes; zero at the first read.
+    /// Returns the number of packets with checksum errors in the last two minutes; zero at the first read.
     fn checksums(&mut self) -> Fact<Checksums> {
         let since = self.began.get_or_insert_with(Instant::now).elapsed();
         Fact::from_result(proc::checksums().map(|now| self.checksums.gained(since, now)))
     }
 }
 
-/// Time to wait for an ARP reply from another host.
+/// Maximum time that the doctor waits for an ARP reply from another host.
 const ARP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Returns the hardware address of another host on the underlay that answers ARP requests for this node's address.
@@ -190,7 +189,7 @@ pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
     }
 }
 
-/// Returns the devices on the path of pod packets that do not forward IPv4 although the host does.
+/// Returns the devices on the path of pod packets that do not forward IPv4, although the host itself forwards IPv4.
 fn closed(host: &Host, network: &Network, underlay: &str) -> Vec<String> {
     let interfaces = host.interfaces.known().map_or(&[][..], Vec::as_slice);
     let bridge = pod_path::bridge(interfaces, network)
@@ -203,7 +202,7 @@ fn closed(host: &Host, network: &Network, underlay: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the IPv4 addresses of peers that this host reaches through another interface than the underlay.
+/// Returns the IPv4 addresses of peers that this host reaches through an interface other than the underlay interface.
 fn astray(host: &Host, underlay: &str) -> Vec<IpAddr> {
     let lookups = host
         .lookups

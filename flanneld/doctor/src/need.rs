@@ -1,10 +1,10 @@
-//! Names of the facts that checks need. If such a fact is unavailable, the result of the check is unknown.
+//! Names of the facts that the doctor's checks need. A check has an unknown result if a fact that it needs is unavailable.
 
 use crate::facts::Facts;
 
 macro_rules! needs {
     ($($(#[$doc:meta])* $need:ident => $($field:ident).+,)+) => {
-        /// A fact that a check needs.
+        /// A fact about this node that a check of the doctor needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Need {
             $($(#[$doc])* $need,)+
@@ -18,7 +18,7 @@ macro_rules! needs {
                 }
             }
 
-            /// Makes the fact unavailable.
+            /// Marks the fact as unavailable, for tests.
             #[cfg(test)]
             pub(crate) fn withhold(self, facts: &mut Facts) {
                 match self {
@@ -32,37 +32,37 @@ macro_rules! needs {
 needs! {
     /// The network that this node serves.
     Network => network,
-    /// The interfaces with their addresses.
+    /// The host's network interfaces with their addresses.
     Interfaces => host.interfaces,
-    /// The routes that forward packets.
+    /// The host's routes that forward packets.
     Routes => host.routes,
-    /// The routes that drop packets.
+    /// The host's routes that drop packets.
     Barring => host.barring,
-    /// The kernel's route lookups for addresses outside the pods' network.
+    /// Results of the kernel's route lookups for addresses outside the pods' network.
     RouteLookups => host.lookups,
-    /// The kernel's route lookups for pod packets.
+    /// Results of the kernel's route lookups for pod packets.
     PodRoutes => host.pod_routes,
     /// The policy routing rules.
     PolicyRules => host.policy_rules,
-    /// The neighbours on the underlay.
+    /// The kernel's neighbour entries on the underlay.
     UnderlayNeighbours => host.underlay_neighbours,
     /// The sysctls.
     Sysctls => host.sysctls,
     /// The firewalls.
     Firewalls => host.firewalls,
-    /// The ports of flannel that other programs use.
+    /// The ports that flanneld needs, but that other programs use.
     Ports => host.ports,
     /// The name servers.
     NameServers => host.name_servers,
-    /// Entries and limit of the conntrack table.
+    /// The number of entries in the conntrack table, and its limit.
     Conntrack => host.conntrack,
-    /// The limits on neighbour entries.
+    /// The kernel's limits on the number of neighbour entries.
     Neighbours => host.neighbours,
-    /// The missing kernel modules.
+    /// The kernel modules that flanneld needs but could not load.
     Modules => host.modules,
-    /// The counters of checksum errors.
+    /// The numbers of packets with checksum errors in the last two minutes.
     Checksums => host.checksums,
-    /// The objects of other pod networks.
+    /// Devices and files of other pod networks on this host.
     Foreign => host.foreign,
     /// The number of flannel daemons on this host.
     Daemons => host.daemons,
@@ -70,31 +70,31 @@ needs! {
     PodPaths => pods.paths,
     /// Whether a daemon runs.
     Running => daemon.running,
-    /// The tasks that have stopped sending heartbeats.
+    /// The tasks of flanneld that have stopped sending heartbeats.
     Silent => daemon.silent,
     /// flannel's pods on this node.
     DaemonPods => daemon.pods,
-    /// The reasons why the node is not ready.
+    /// The reasons why this node is not ready.
     Reasons => daemon.reasons,
     /// The chosen interface.
     Choice => daemon.choice,
-    /// The objects that other programs keep changing.
+    /// flannel's kernel objects that other programs change repeatedly.
     Drift => daemon.drift,
-    /// Whether the store responds.
+    /// Whether the store of the leases responds.
     Store => store.trouble,
-    /// The state of the network configuration.
+    /// Whether the network configuration in the store is valid.
     Config => store.config,
-    /// The network configuration that the next start uses.
+    /// The network configuration that flanneld finds at its next start.
     NextConfig => store.next_config,
     /// This node's lease.
     OwnLease => leases.own,
-    /// The device that this node's lease publishes.
+    /// The vxlan device that this node publishes in its lease.
     Vtep => leases.vtep,
     /// The peers' leases.
     Peers => leases.peers,
-    /// The leases that this node does not use.
+    /// The leases in the store that this node does not use.
     Refused => leases.refused,
-    /// Results of the probes.
+    /// Results of the probes that this node sends to its peers.
     Mesh => mesh,
     /// The WireGuard peers.
     Wireguard => wireguard,
@@ -102,8 +102,8 @@ needs! {
     Env => pods.env,
     /// The CNI configurations.
     Cni => pods.cni,
-    /// The addresses that host-local keeps.
+    /// The addresses that the IPAM plugin host-local has reserved for pods.
     Ipam => pods.ipam,
-    /// This node's Node object.
+    /// The Kubernetes Node object of this node.
     Kubernetes => kubernetes,
 }

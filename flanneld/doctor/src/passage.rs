@@ -1,6 +1,6 @@
-//! Judges the effect of firewall rules on pod packets and tunnel packets. The functions use only the listed rules and have no side effects.
+//! Determines the effect of firewall rules on pod packets and tunnel packets. The functions use only the listed rules and have no side effects.
 //!
-//! The doctor assumes that a rule that it does not understand lets packets pass.
+//! The doctor assumes that a rule with unknown conditions lets packets pass.
 
 use crate::facts::Network;
 use crate::firewalls::{Barrier, Block, Firewalld, Table};
@@ -14,25 +14,25 @@ use traffic_rules::reader::{
 };
 use types::{Encapsulation, Family};
 
-/// The mark that kube-proxy sets on packets of Services. Packets from pod to pod do not have this mark.
+/// The packet mark that kube-proxy sets on packets of Services. Packets from pod to pod do not have this packet mark.
 const KUBE_PROXY: u32 = 0x4000;
 /// Default name of the pods' bridge.
 const BRIDGE: &str = "cni0";
-/// Name prefixes of interfaces that pod packets never use: the loopback, bridges of virtual machines and of containers outside of Kubernetes.
+/// Name prefixes of interfaces that pod packets never use: the loopback, and bridges of virtual machines and of containers outside Kubernetes.
 const OTHERS: &[&str] = &[
     "lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman",
 ];
 /// IP protocol number of TCP.
 const TCP: u32 = 6;
 const UDP: u32 = 17;
-/// Shortest and longest first packet of a connection, in bytes.
+/// Minimum and maximum length of the first packet of a connection, in bytes.
 const FIRST: (u32, u32) = (40, 100);
-/// Length of a large packet, in bytes. Inside a tunnel, such a packet still fits a link with an MTU of 1500 bytes.
+/// Length of a large packet, in bytes. An encapsulated packet of this length fits a link with an MTU of 1500 bytes.
 const LARGE: u32 = 1280;
 /// Name of firewalld's nftables table.
 pub(crate) const FIREWALLD: &str = "firewalld";
 
-/// Judges the table `filter` of one family and variant of iptables.
+/// Finds the rules in the iptables table `filter` that drop pod packets of one family or tunnel packets.
 pub fn table(
     rules: &Rules,
     net: &IpNet,
@@ -69,7 +69,7 @@ pub fn table(
     seen
 }
 
-/// Returns the target chains of a chain's rules, each with the number of its rule.
+/// Returns the chains to which the rules of a chain jump, each with the number of the rule.
 fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a str)> {
     let rules = table
         .chains
@@ -90,7 +90,8 @@ pub(crate) fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns packets between pods of this node and pods of other nodes, in both directions. `kinds` contains protocols, connection states and lengths.
+/// Returns sample packets between pods of this node and pods of other nodes, in both directions. `kinds` lists the packets' protocols, connection
+/// states and lengths.
 fn between_pods(
     net: &IpNet,
     network: &Network,
@@ -149,20 +150,20 @@ fn between_pods(
     all
 }
 
-/// Returns the first packets of connections between pods of this node and pods of other nodes, in both directions.
+/// Returns sample packets that begin a connection between pods of this node and pods of other nodes, in both directions.
 pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
     let length = || Ranges::span(FIRST.0, FIRST.1);
     let kinds = [TCP, UDP].map(|protocol| (protocol, state::NEW, length()));
     between_pods(net, network, around, &kinds)
 }
 
-/// Returns later packets of connections between pods of this node and pods of other nodes, in both directions.
+/// Returns sample packets of established connections between pods of this node and pods of other nodes, in both directions.
 pub(crate) fn of_connections(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
     let kinds = [FIRST.0, LARGE].map(|length| (TCP, state::ESTABLISHED, Ranges::one(length)));
     between_pods(net, network, around, &kinds)
 }
 
-/// Returns the incoming packets between nodes, one for each kind of packet of the encapsulation.
+/// Returns sample tunnel packets from other nodes to this node, one for each protocol of the encapsulation.
 pub(crate) fn of_tunnel(
     tunnel: Option<Encapsulation>,
     family: Family,
@@ -226,8 +227,9 @@ pub(crate) fn of_tunnel(
 
 /// Returns the rules and policies that drop pod packets.
 ///
-/// Ignores a drop of first packets if another rule names such packets and accepts some of them, because that rule's author has considered pods.
-/// The function always returns rules that name these packets and drop them. Returns drops of later packets only if the rule names these packets.
+/// Ignores a general drop if another rule names and accepts first packets of pods' connections, because the
+/// administrator has then configured the firewall for pods. The result always contains a rule that names and drops
+/// first packets. The result contains a rule that drops later packets only if the rule names later packets.
 fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Block> {
     let first = of_pods(net, network, around);
     let found = first_refused(walk, &first);
@@ -283,11 +285,11 @@ fn first_block(walk: &Walk<'_>, packet: &Packet) -> Option<Block> {
     fate.stop().cloned().map(|stop| Block { stop, doubt })
 }
 
-/// A base chain: its family, table and name.
+/// An nftables base chain: its family, table and name.
 pub type Gate = (Layer, String, String);
 
-/// Returns the nftables base chains to judge on the forward hook. Excludes flannel's own chains, firewalld's chains, which have a separate check,
-/// and iptables' chains of families that iptables itself has listed.
+/// Returns the nftables base chains on the forward hook in which pod packets may get lost. Excludes flannel's own
+/// chains, firewalld's chains, and chains that iptables has already listed.
 pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
         (Layer::Ip, "flannel-ipv4", _)
@@ -313,13 +315,13 @@ pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     found
 }
 
-/// Returns whether a chain of a table is this base chain.
+/// Returns whether a chain of an nftables table is the base chain `gate`.
 pub(crate) fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
     table.program == Program::Nft
         && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
 }
 
-/// Returns the part of a base chain that blocks packets of a network; `None` if the chain does not block these packets.
+/// Returns the rule or policy of an nftables base chain that drops packets of a pod network; `None` if the chain drops no pod packets.
 pub fn barrier(
     rules: &Rules,
     gate: &Gate,
@@ -351,7 +353,7 @@ pub fn barrier(
     })
 }
 
-/// Returns the pod and tunnel packets that firewalld's table accepts.
+/// Returns the pod networks whose packets firewalld's table accepts, and whether the table accepts tunnel packets.
 pub fn firewalld(rules: &Rules, network: &Network, around: &Surroundings) -> Firewalld {
     let only = |table: &Listed, _: &str, _: &Base| {
         table.program == Program::Nft && table.name == FIREWALLD

@@ -1,15 +1,15 @@
-//! Commands that make a change survive a reboot. Each command is one line, for use after the command that changes the running host.
+//! Shell commands that make a change of the host survive a reboot. Each command is one line, for use after the command that changes the running host.
 
 use crate::shell::word;
 
-/// The sysctl.d(5) file for the settings of remedies. The last file that sets a value applies. The name of this file therefore sorts after
-/// `99-sysctl.conf`, which links to /etc/sysctl.conf.
+/// The sysctl.d(5) file to which remedies append sysctls. The file name sorts after `99-sysctl.conf`, a link to
+/// /etc/sysctl.conf, because the last file that sets a sysctl takes precedence.
 const SYSCTLS: &str = "/etc/sysctl.d/99-zz-flannel.conf";
-/// The folder of systemd units from the administrator.
+/// The folder in which administrators install systemd units.
 const UNITS: &str = "/etc/systemd/system";
 
-/// Returns the commands that set a sysctl now and at each boot. If the name contains a device, the caller must write it with slashes, because a
-/// device name such as `flannel.1` may contain a dot.
+/// Returns the commands that set a sysctl now and at each boot. A sysctl name that contains a device must have
+/// slashes as separators, because a device name such as `flannel.1` may contain a dot.
 pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     [
         format!("sysctl -w {name}={value}"),
@@ -17,17 +17,19 @@ pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     ]
 }
 
-/// Returns the command that loads a kernel module at each boot, before systemd sets its sysctls.
+/// Returns the command that loads a kernel module at each boot, before systemd sets the module's sysctls.
 pub fn module(name: &str) -> String {
     format!("echo {name} > /etc/modules-load.d/flannel-{name}.conf")
 }
 
 /// Returns the commands that insert iptables rules now and at each boot.
 ///
-/// Each rule has its program and its arguments, such as `-I FORWARD 3 -s …`. Rule numbers are valid only in `now`. At boot, the command inserts the
-/// rules at the top of the chain. Do not use `later` for a chain with network policies: at boot, an agent may append its jump after the rules.
+/// Each rule consists of a program and its arguments, such as `-I FORWARD 3 -s …`. Only the rules in `now` may
+/// contain a rule number, because at boot the rules go to the top of the chain. `later` must be empty for a chain
+/// with network policies: at boot, a policy agent may append its jump after the rules.
 ///
-/// The commands install a systemd unit. `netfilter-persistent save` is not suitable, because it would restore rules of agents before the agents start.
+/// The commands install a systemd unit that inserts the rules in `later`. `netfilter-persistent save` is unsuitable, because the command would also
+/// restore the rules of policy agents before the agents start.
 pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {
     let mut commands: Vec<String> = now
         .iter()
@@ -50,10 +52,10 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
 
 /// Returns the command that adds rules to the file from which nftables.service loads a table at boot.
 ///
-/// If no such file defines the table, the command only prints this fact. A rule for a table that another program creates would prevent
-/// nftables.service from loading the file.
+/// If no file of nftables.service defines the table, the command only prints a message. A rule for a table that another program creates would
+/// prevent nftables.service from loading the file.
 ///
-/// `rules` are lines of nft without single quotes: `add rule inet filter forward ip saddr … accept`.
+/// `rules` are nft commands without single quotes: `add rule inet filter forward ip saddr … accept`.
 pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
     let lines: String = rules.iter().map(|rule| format!("{rule}\\n")).collect();
     format!(
@@ -64,8 +66,8 @@ pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
     )
 }
 
-/// Returns the command that disables checksum offload whenever the device is created. The file also keeps flannel's hardware address, because
-/// systemd applies only the first of several files that match a device.
+/// Returns the command that makes systemd disable checksum offload whenever a program creates the device. The systemd.link(5) file also sets
+/// `MACAddressPolicy=none`, because systemd applies only the first file that matches a device.
 pub(crate) fn checksums_off(device: &str) -> String {
     format!(
         "printf '[Match]\\nOriginalName=%s\\n[Link]\\nMACAddressPolicy=none\\nTransmitChecksumOffload=no\\n' {} > \

@@ -1,4 +1,4 @@
-//! Selects packets between pods of this node and pods of other nodes for route lookups, and the interfaces that these packets have to use. Has no
+//! Selects packets between pods of different nodes for route lookups, and the interfaces that these packets have to use. Has no
 //! side effects.
 
 use crate::facts::Network;
@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// Offset of the pod address within its subnet. This offset differs from the gateway's offset, which is 1, and exists in every usable subnet.
+/// Offset of a sample pod address from the first address of its subnet. The gateway has offset 1, and every usable subnet contains an address with
+/// offset 2.
 const POD: u128 = 2;
 
 /// Returns the pods' bridge: a bridge (possibly Docker's) with an address of this node's subnet, otherwise
@@ -50,8 +51,8 @@ pub fn outside<'a>(
     interfaces.iter().find(|interface| interface.name == name)
 }
 
-/// Returns the packets to look up: one in each direction for each peer. Incoming packets arrive on the tunnel device or the underlay interface.
-/// Returns no packets until this node has pods.
+/// Returns the packets for route lookups: one in each direction for each peer. Packets from peers arrive on the
+/// tunnel device or the underlay interface. Returns no packets until this node has pods.
 pub(crate) fn packets(
     interfaces: &[Interface],
     network: &Network,
@@ -98,7 +99,7 @@ pub(crate) fn packets(
     all
 }
 
-/// Returns the address of a pod in a subnet; `None` if the subnet is too small.
+/// Returns a sample pod address in a subnet; `None` if the subnet is too small.
 fn pod_of(subnet: &IpNet) -> Option<IpAddr> {
     let address = match subnet.network() {
         IpAddr::V4(first) => {

@@ -1,6 +1,7 @@
-//! Names of chains that enforce network policies.
+//! Names of firewall chains that enforce network policies.
 
-/// Name prefixes of chains that enforce network policies. An accept rule before such a chain would bypass the policies.
+/// Name prefixes of firewall chains that enforce network policies. An accept rule before the jump to a policy chain would bypass the network
+/// policies.
 const POLICIES: [&str; 10] = [
     "cali-",
     "filter-cali-",
@@ -14,7 +15,7 @@ const POLICIES: [&str; 10] = [
     "ANTREA-",
 ];
 
-/// Returns whether a chain enforces network policies, judged by its name.
+/// Returns whether the name of a chain shows that the chain enforces network policies.
 pub(crate) fn holds_policies(chain: &str) -> bool {
     POLICIES.iter().any(|start| chain.starts_with(start))
 }

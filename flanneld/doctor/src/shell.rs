@@ -1,4 +1,4 @@
-//! Quoting for shell commands.
+//! Quotes words for shell commands.
 
 /// Quotes a text so that a shell reads it as one word.
 pub fn word(text: &str) -> String {
@@ -18,7 +18,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..Default::default() })]
 
-        /// The shell reproduces the text unchanged and executes no part of it.
+        /// A shell prints a quoted text unchanged and executes no part of the text.
         #[test]
         fn quoted_text_is_one_word_for_a_shell(text in "[^\0]{0,20}|[$`\"'\\\\;|&<>() \n!*?~#-]{0,12}") {
             let output = std::process::Command::new("sh").arg("-c").arg(format!("printf '%s' {}", word(&text))).output().unwrap();

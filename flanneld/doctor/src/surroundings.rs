@@ -10,8 +10,8 @@ pub struct Surroundings {
     pub underlay: Option<String>,
     /// The bridge of this node's pods; `None` while the bridge does not exist.
     pub bridge: Option<String>,
-    /// The addresses of the other nodes.
+    /// The underlay addresses of the other nodes.
     pub peers: Vec<IpAddr>,
-    /// The networks of the underlay's addresses. While no peer is known, the doctor assumes that the peers are in these networks.
+    /// The networks of this node's underlay addresses. While no peer is known, the doctor assumes that the peers are in the underlay's networks.
     pub near: Vec<IpNet>,
 }

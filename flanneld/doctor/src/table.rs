@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use types::printable;
 
-/// Reason why the doctor does not run a check yet.
+/// Reason why the doctor skips some checks shortly after the start of flanneld.
 const YOUNG: &str = "flanneld started a moment ago, and its objects may still be missing";
 
-/// Returns all checks. The check for a cause comes before the checks that the cause may explain.
+/// Returns all checks. A check for a cause precedes the checks whose findings the cause may explain.
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     [
         interface::CHECKS,
@@ -37,7 +37,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     .flatten()
 }
 
-/// Runs all checks on the facts.
+/// Runs all checks on the facts and returns the doctor's report.
 pub fn judge(facts: &Facts, at: Timestamp) -> Report {
     let (mut findings, mut unknown) = (Vec::new(), Vec::new());
     for check in checks() {
@@ -118,13 +118,13 @@ fn fold(findings: &mut [Finding]) {
 /// Numbers of unexplained findings, and the checks with an unknown result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tallied {
-    /// The number of findings, by check and severity. A check with an unknown result has no entry.
+    /// The number of unexplained findings, by check and severity. The map has no entry for a check with an unknown result.
     pub findings: BTreeMap<(&'static str, Severity), u64>,
-    /// Whether the result of a check is unknown: 1 or 0.
+    /// The number 1 for each check with an unknown result, otherwise 0.
     pub unknown: BTreeMap<&'static str, u64>,
 }
 
-/// Counts a report for the metrics.
+/// Counts the unexplained findings of a report and marks the checks with an unknown result, for the metrics.
 pub fn tally(report: &Report) -> Tallied {
     let mut all = Tallied::default();
     for check in checks() {

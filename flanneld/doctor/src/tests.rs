@@ -1,4 +1,4 @@
-//! Tests that each fault raises its check, that a healthy node raises no check, and that a check without facts has an unknown result.
+//! Tests that the doctor finds each fault, finds no fault on a healthy node, and reports the result of a check without facts as unknown.
 
 mod cases;
 mod causes;
@@ -32,12 +32,12 @@ pub(crate) fn network() -> crate::facts::Network {
     healthy().network.known().unwrap().clone()
 }
 
-/// The report on these facts.
+/// Returns the doctor's report on `facts`.
 fn report(facts: &Facts) -> Report {
     judge(facts, Timestamp::UNIX_EPOCH)
 }
 
-/// Returns the checks of the findings that no other finding explains, in order.
+/// Returns the checks of the unexplained findings, in the order of the report.
 fn causes(facts: &Facts) -> Vec<String> {
     report(facts)
         .causes()
@@ -45,7 +45,7 @@ fn causes(facts: &Facts) -> Vec<String> {
         .collect()
 }
 
-/// Returns the only finding of a check.
+/// Returns the only finding of a check. Panics unless the check has exactly one finding.
 fn only(facts: &Facts, check: &str) -> Finding {
     let report = report(facts);
     let found: Vec<&Finding> = report
@@ -308,7 +308,7 @@ fn finding_is_dated_once_and_ends_once() {
     );
 }
 
-/// Generates untrusted text, such as names of nodes and routes, or errors.
+/// Generates untrusted names, some with control characters or shell syntax.
 fn hostile() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -320,7 +320,7 @@ fn hostile() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
 
-    /// All texts are printable, and commands contain a peer's name as one word, whatever characters the name has.
+    /// The texts of findings are printable, and commands quote untrusted names, whatever characters the names contain.
     #[test]
     fn hostile_names_are_printable_and_quoted(name in hostile()) {
         let of = |spoil: &cases::Spoil, name: &str| {

@@ -1,4 +1,4 @@
-//! Converts Go's command-line syntax for clap: one or two dashes, `-iface eth1`, switches without a value, and the end of flags.
+//! Converts Go's command-line syntax for clap: one or two dashes, `-iface eth1`, switches without a value, and arguments after the last flag.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use types::renamed;
 /// Name of the flag whose value flanneld must never print.
 const SECRET: &str = "etcd-password";
 
-/// The selection of flags that help lists.
+/// Selection of the flags that the help lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelpKind {
     /// The flags that most clusters need.
@@ -21,12 +21,12 @@ pub(crate) enum HelpKind {
     All,
 }
 
-/// A command line for clap, and the parts that clap could not report.
+/// A parsed command line: the flags for clap, and details that clap cannot report.
 #[derive(Debug, Default)]
 pub(crate) struct Argv {
-    /// Names of known flags with their values, in order.
+    /// Names of known flags with their values, in the order of the command line.
     pub(crate) given: Vec<(String, String)>,
-    /// The last requested help.
+    /// The flags that the last help flag lists; `None` without a help flag.
     pub(crate) help: Option<HelpKind>,
     /// The first argument that is not a flag. flanneld ignores this and all later arguments.
     pub(crate) ignored: Option<String>,
@@ -36,7 +36,7 @@ pub(crate) struct Argv {
 }
 
 impl Argv {
-    /// Returns the words for clap, beginning with the program's name.
+    /// Returns the arguments for clap, beginning with the program's name.
     pub(crate) fn words(&self) -> Vec<String> {
         let flags = self
             .given
@@ -47,7 +47,7 @@ impl Argv {
             .collect()
     }
 
-    /// Returns whether the command line contains the flag for the secret, even with an empty value.
+    /// Returns whether the command line contains the password flag, even with an empty value.
     pub(crate) fn gives_a_secret(&self) -> bool {
         self.given.iter().any(|(name, _)| name == SECRET)
     }
@@ -143,7 +143,7 @@ pub(crate) fn value_name(arg: &Arg) -> &str {
         .map_or("", |name| name.as_str())
 }
 
-/// Returns the known flag that is most similar to an unknown name; `None` if no flag is within two edits.
+/// Returns the known flag that is most similar to an unknown name; `None` if all flags differ by more than two edits.
 fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
     let known = command.get_arguments().filter_map(Arg::get_long);
     known
@@ -153,7 +153,7 @@ fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
         .map(|(_, known)| known)
 }
 
-/// Returns the name of a flag without the text after the name of the password flag, which is the password if the `=` is missing.
+/// Returns the name of a flag. Omits any text after the name of the password flag, because this text is the password if the `=` is missing.
 fn shown(name: &str) -> String {
     match name.find(SECRET) {
         Some(at) if name.len() > at + SECRET.len() => {

@@ -1,4 +1,5 @@
-//! Converts flags to settings. Each group of flags reads its own values. The readers continue after a mistake, so that one run finds all mistakes.
+//! Converts flags to settings. Each group of flags has its own conversion function. The functions continue after a mistake, so that flanneld reports
+//! all mistakes at once.
 
 mod interface;
 mod listen;
@@ -19,7 +20,7 @@ use std::time::Duration;
 /// Action that the flags request.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// Runs with these settings.
+    /// Runs the daemon with the settings from the flags.
     Run(Box<Settings>),
     /// Prints the version.
     Version,
@@ -29,7 +30,7 @@ impl Flags {
     /// Reads all flags. `backends` are the names of all backends.
     ///
     /// # Errors
-    /// Returns every mistake in the flags and in the environment.
+    /// Returns every mistake in the flags and in the environment variables.
     pub(crate) fn read(
         &self,
         mut reader: Reader,
@@ -80,7 +81,8 @@ impl Flags {
     }
 }
 
-/// Adds the identity of this Node to a Kubernetes store. Only a start needs this identity: help and version work without a Node.
+/// Adds the identity of this host's Node to the options of a Kubernetes store. flanneld needs the identity only to run: `--help` and `--version`
+/// work without a Node.
 fn with_node(store: Store, reader: &mut Reader) -> Store {
     let Store::Kube(mut kube) = store else {
         return store;
@@ -94,7 +96,7 @@ fn with_node(store: Store, reader: &mut Reader) -> Store {
 }
 
 impl LeaseFlags {
-    /// Returns the remaining time below which a lease makes the node not ready.
+    /// Returns the minimum remaining time of the lease; below this time, the node is not ready.
     fn read(&self, reader: &mut Reader) -> Duration {
         let Self {
             subnet_lease_renew_margin,

@@ -1,19 +1,19 @@
-//! Addresses of etcd, and the root of flannel's keys in etcd.
+//! Client addresses of etcd servers, and the root of flannel's keys in etcd.
 
 use std::fmt;
 use types::Coded;
 use types::problem::text;
 
-/// A client address of etcd.
+/// A client address of an etcd server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The host or the socket.
+    /// The host and port, or the unix socket, of the etcd server.
     pub target: Target,
     /// Whether the connection uses TLS.
     pub tls: bool,
 }
 
-/// The part of an endpoint that names a server.
+/// The part of an endpoint that identifies the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A host name or address (IPv6 without brackets), and a port.
@@ -22,29 +22,30 @@ pub enum Target {
     Unix(String),
 }
 
-/// Error for an address that contains a user. The error quotes no part of the address, which may contain a password in any form.
+/// Error for an endpoint address that contains a user name. The error quotes no part of the address, because the address may contain a password.
 pub(super) const USER: &str = "the address of an etcd endpoint contains a user; give the user with --etcd-username and --etcd-password (better FLANNELD_ETCD_USERNAME and FLANNELD_ETCD_PASSWORD), and write an endpoint such as http://10.0.0.1:2379";
 
-/// Returns whether an address contains a user, with or without a password. The user part ends with `@`, which may be percent-encoded.
+/// Returns whether an address contains a user name, with or without a password. The user name or password ends with `@`, which may be
+/// percent-encoded.
 pub(super) fn holds_user(text: &str) -> bool {
     text.contains('@') || text.contains("%40")
 }
 
-/// Error for a text that is not an endpoint.
+/// Error for a text that is not an etcd endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointError {
-    /// A text that contains a user. The error keeps no part of the text.
+    /// A text that contains a user name. The error stores no part of the text, because the text may contain a password.
     User,
-    /// A text that is not the address of an endpoint.
+    /// A text that is not the address of an etcd endpoint.
     Bad {
         /// The text.
         text: String,
-        /// The fault of the text.
+        /// The reason why the text is not an etcd endpoint.
         fault: EndpointFault,
     },
 }
 
-/// Fault of a text that is not an endpoint.
+/// Reason why a text is not an etcd endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointFault {
     /// A request for TLS over a unix socket.
@@ -55,15 +56,15 @@ pub enum EndpointFault {
     Scheme(String),
     /// A text that contains more than a host and a port.
     TooMuch,
-    /// A missing closing bracket after an IPv6 address.
+    /// An IPv6 address without the closing bracket.
     NoBracket,
     /// Brackets that contain no IPv6 address.
     NoIpv6,
-    /// A text after the brackets that is not a port.
+    /// A text after the closing bracket that is not a port.
     NoPort,
     /// An IPv6 address without brackets.
     BareIpv6,
-    /// A missing host before the port.
+    /// A port without a host.
     NoHost,
     /// A text after the host that is not a port number.
     Port(String),
@@ -123,10 +124,10 @@ impl fmt::Display for EndpointError {
 impl std::error::Error for EndpointError {}
 
 impl Endpoint {
-    /// Parses one endpoint. Without a scheme, `tls_by_default` decides whether the endpoint uses TLS.
+    /// Parses one endpoint. `tls_by_default` decides whether an endpoint without a scheme uses TLS.
     ///
     /// # Errors
-    /// Returns an error if the text contains a user or is not an address. The error describes the fault and shows a valid address.
+    /// Returns an error if the text contains a user name or is not an endpoint address. The error names the fault and shows a valid address.
     pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, EndpointError> {
         let bad = |fault| EndpointError::Bad {
             text: text.to_owned(),
@@ -201,7 +202,7 @@ impl Endpoint {
         })
     }
 
-    /// Returns the host and port to look up; `None` for a unix socket.
+    /// Returns the host and port of the endpoint; `None` for a unix socket.
     pub fn host(&self) -> Option<(&str, u16)> {
         match &self.target {
             Target::Host(host, port) => Some((host, *port)),

@@ -1,6 +1,6 @@
 //! All flags: their names, variables, types, defaults and help texts.
 //!
-//! A field is a list because Go's `flag` accepts a flag any number of times. flanneld checks every value, and
+//! Each field is a list, because Go's `flag` accepts a flag any number of times. flanneld checks every value, and
 //! the last value applies unless the flag is repeatable.
 
 use clap::{ArgAction, Args, Parser};
@@ -43,7 +43,7 @@ pub(crate) struct Flags {
     pub(crate) other: OtherFlags,
 }
 
-/// The flags that name the store; flannelctl also has these flags.
+/// The flags of flanneld and flannelctl that select the store of the leases.
 #[derive(Args, Clone, Debug)]
 pub struct StoreFlags {
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub struct StoreFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = ETCD)]
 pub(crate) struct EtcdFlags {
-    /// Client addresses of etcd: http://, https:// or unix:; without a scheme: https with a client certificate, otherwise http.
+    /// Client addresses of etcd (http://, https:// or unix:); without a scheme, https with a client certificate, otherwise http.
     #[arg(
         long,
         env = "FLANNELD_ETCD_ENDPOINTS",
@@ -65,7 +65,7 @@ pub(crate) struct EtcdFlags {
         default_value = "http://127.0.0.1:4001,http://127.0.0.1:2379"
     )]
     pub(crate) etcd_endpoints: Vec<Value<String>>,
-    /// Root of flannel's keys.
+    /// Root of flannel's keys in etcd.
     #[arg(
         long,
         env = "FLANNELD_ETCD_PREFIX",
@@ -73,7 +73,7 @@ pub(crate) struct EtcdFlags {
         default_value = "/coreos.com/network"
     )]
     pub(crate) etcd_prefix: Vec<Value<String>>,
-    /// CA certificate that verifies etcd over https. This flag does not need a client certificate.
+    /// CA certificate that verifies etcd over https. This flag does not require a client certificate.
     #[arg(long, env = "FLANNELD_ETCD_CAFILE", value_name = "FILE")]
     pub(crate) etcd_cafile: Vec<Value<String>>,
     /// Client certificate; requires --etcd-keyfile.
@@ -107,7 +107,7 @@ pub(crate) struct KubernetesFlags {
     /// Addresses of API servers, tried in order; default: the kubeconfig's server, or the server in the pod's environment.
     #[arg(long, env = "FLANNELD_KUBE_API_URL", value_name = "URL,…")]
     pub(crate) kube_api_url: Vec<Value<String>>,
-    /// Prefix of the Nodes' annotations.
+    /// Prefix of flannel's annotations on Nodes.
     #[arg(
         long,
         env = "FLANNELD_KUBE_ANNOTATION_PREFIX",
@@ -118,7 +118,7 @@ pub(crate) struct KubernetesFlags {
     /// Kubeconfig with the API server and the credentials; default: the pod's service account.
     #[arg(long, env = "FLANNELD_KUBECONFIG_FILE", value_name = "FILE")]
     pub(crate) kubeconfig_file: Vec<Value<String>>,
-    /// Network configuration, which the pod mounts from its ConfigMap.
+    /// File with the network configuration, which the pod mounts from the ConfigMap.
     #[arg(
         long,
         env = "FLANNELD_NET_CONFIG_PATH",
@@ -184,7 +184,7 @@ pub(crate) struct InterfaceFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "This node")]
 pub(crate) struct NodeFlags {
-    /// File that the CNI plugin and Docker read: network, subnet, MTU.
+    /// File with the network, the subnet and the MTU for the CNI plugin and Docker.
     #[arg(
         long,
         env = "FLANNELD_SUBNET_FILE",
@@ -201,7 +201,7 @@ pub(crate) struct NodeFlags {
     /// Refuses a network configuration whose backend is not in this list; an empty list accepts any backend.
     #[arg(long, env = "FLANNELD_REQUIRE_BACKEND", value_name = "NAME,…")]
     pub(crate) require_backend: Vec<Value<String>>,
-    /// Exits instead of logging a warning if others can read a secret of wireguard: a PSK in the network configuration, or a key file.
+    /// Exits instead of logging a warning if other users can read a secret of wireguard: a PSK in the network configuration, or a key file.
     #[arg(long, env = "FLANNELD_REFUSE_INSECURE")]
     pub(crate) refuse_insecure: Vec<Value<bool>>,
     /// Interval in seconds between comparisons of the whole kernel state, in addition to comparisons on events; 0 disables the periodic comparisons.
@@ -244,7 +244,7 @@ pub(crate) struct HealthFlags {
         default_value = "0"
     )]
     pub(crate) healthz_port: Vec<Value<i64>>,
-    /// Listen address of the read-only status API. It has no authentication: keep it on localhost.
+    /// Listen address of the read-only status API. The API has no authentication; keep the address on localhost.
     #[arg(
         long,
         env = "FLANNELD_STATUS_IP",
@@ -260,7 +260,7 @@ pub(crate) struct HealthFlags {
         default_value = "8474"
     )]
     pub(crate) status_port: Vec<Value<i64>>,
-    /// UDP port for probes between nodes. Must be the same on all nodes. 0 disables probing.
+    /// UDP port for probes between nodes. All nodes must use the same port. 0 disables probing.
     #[arg(
         long,
         env = "FLANNELD_PROBE_PORT",
@@ -271,7 +271,7 @@ pub(crate) struct HealthFlags {
     /// Also probes the path of pods' packets, from the last address of this node's subnet, which flanneld reserves for the probes.
     #[arg(long, env = "FLANNELD_PROBE_PODS", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) probe_pods: Vec<Value<bool>>,
-    /// Adds metrics of each peer: the peer's state, round trip and losses. A cluster of N nodes has N times N series of each of these metrics.
+    /// Adds metrics of each peer: the peer's state, round trip and losses. Each metric of peers has N times N series in a cluster of N nodes.
     #[arg(long, env = "FLANNELD_METRICS_PER_PEER", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) metrics_per_peer: Vec<Value<bool>>,
 }
@@ -290,7 +290,7 @@ pub(crate) struct LogFlags {
     /// Verbosity (1: debug; 4 and above: trace); RUST_LOG overrides this flag.
     #[arg(long, env = "FLANNELD_V", value_name = "LEVEL", default_value = "0")]
     pub(crate) v: Vec<Value<i32>>,
-    /// Flag accepted for compatibility; use RUST_LOG.
+    /// Flag without effect, accepted for compatibility with Go flannel; use RUST_LOG.
     #[arg(long, env = "FLANNELD_VMODULE", value_name = "PATTERN=N,…")]
     pub(crate) vmodule: Vec<Value<String>>,
     /// Accepted for compatibility.
@@ -305,19 +305,19 @@ pub(crate) struct LogFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Traffic rules")]
 pub(crate) struct RuleFlags {
-    /// Masquerades pod traffic that leaves the network.
+    /// Masquerades traffic from pods to other networks.
     #[arg(long, env = "FLANNELD_IP_MASQ")]
     pub(crate) ip_masq: Vec<Value<bool>>,
-    /// Lets the kernel choose source ports, without --random-fully.
+    /// Lets the kernel choose the source ports of masqueraded packets, without --random-fully.
     #[arg(long, env = "FLANNELD_IP_MASQ_FULLY_RANDOM_DISABLE")]
     pub(crate) ip_masq_fully_random_disable: Vec<Value<bool>>,
     /// Destination network for which pods keep their address, in addition to NonMasqueradeCIDRs of the configuration. Repeatable.
     #[arg(long, env = "FLANNELD_NON_MASQUERADE_CIDR", value_name = "CIDR")]
     pub(crate) non_masquerade_cidr: Vec<Value<String>>,
-    /// Masquerades traffic from outside to pods of other nodes, so that replies return through this node.
+    /// Masquerades traffic from outside the pod network to pods of other nodes, so that replies return through this node.
     #[arg(long, env = "FLANNELD_MASQUERADE_INBOUND", default_value = "true")]
     pub(crate) masquerade_inbound: Vec<Value<bool>>,
-    /// Accepts forwarded traffic of the network.
+    /// Accepts forwarded traffic of the pod network.
     #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_RULES", default_value = "true")]
     pub(crate) iptables_forward_rules: Vec<Value<bool>>,
     /// Inserts the jump to flannel's forward rules first, before rules that may reject packets (firewalld, cloud images).
@@ -369,7 +369,7 @@ pub(crate) struct DatapathFlags {
         default_value = "0"
     )]
     pub(crate) datapath_queues: Vec<Value<i64>>,
-    /// Moves packets of quiet flows ahead of ordinary programs (SCHED_RR), for at most a quarter of the processors' time.
+    /// Moves packets of quiet flows with real-time priority (SCHED_RR), for at most a quarter of the processors' time.
     #[arg(long, env = "FLANNELD_DATAPATH_REAL_TIME", default_value = "true")]
     pub(crate) datapath_real_time: Vec<Value<bool>>,
 }

@@ -9,7 +9,7 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses an integer as Go's `strconv.ParseInt(text, 0, 64)` does: `10`, `0x10`, `0o17`, `017`, `0b11`, `1_000`, with a sign.
+/// Parses an integer as Go's `strconv.ParseInt(text, 0, 64)` does: `10`, `0x10`, `0o17`, `017`, `0b11`, `1_000`, each with an optional sign.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let (negative, body) = match text.strip_prefix('-') {
         Some(body) => (true, body),
@@ -45,7 +45,7 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
 }
 
-/// Parses a decimal integer, as klog does for its levels.
+/// Parses a decimal integer, as klog does for log levels.
 pub(crate) fn decimal(text: &str) -> Option<i32> {
     text.parse().ok()
 }

@@ -7,7 +7,7 @@ use types::printable;
 
 /// Column at which descriptions begin.
 const COLUMN: usize = 30;
-/// Column at which help wraps descriptions.
+/// Column at which the help wraps descriptions.
 const WIDTH: usize = 80;
 
 /// Text about the purpose of flanneld and the syntax of its flags.
@@ -24,12 +24,12 @@ precedence; an empty variable is unset. One dash or two, `--flag value` or
 /// Text about the exit codes.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes: 0 stopped by a signal; 1 a mistake in flags, configuration or on
-this host; 5 the lease is lost for good (start again: a new one is acquired).
+this host; 5 the lease is lost permanently (a restart acquires a new lease).
 
 Start with: flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto
 ";
 
-/// The flags of `--help`, which most clusters need.
+/// The flags that `--help` lists, because most clusters need them.
 const COMMON: &[&str] = &[
     "etcd-endpoints",
     "subnet-dir",
@@ -85,7 +85,7 @@ pub(crate) fn help(command: &Command) -> String {
     out
 }
 
-/// Returns a flag with the placeholder for its value.
+/// Returns the name of a flag with the placeholder for the flag's value.
 fn head(arg: &Arg) -> String {
     let name = arg.get_long().unwrap_or_default();
     if is_switch(arg) || !arg.get_action().takes_values() {
@@ -95,7 +95,7 @@ fn head(arg: &Arg) -> String {
     }
 }
 
-/// Returns the description of a flag with its default.
+/// Returns the help text of a flag, with the default value.
 fn description(arg: &Arg) -> String {
     let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
     for default in arg.get_default_values() {
@@ -131,7 +131,7 @@ fn entry(head: &str, text: &str) -> String {
     out
 }
 
-/// Renders a list of mistakes for stderr.
+/// Formats a list of mistakes in flags and environment variables for stderr.
 pub(crate) fn mistakes(command: &Command, list: &[Mistake]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {

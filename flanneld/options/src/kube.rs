@@ -9,7 +9,7 @@ use subnet_lease::manager::boot_time;
 
 impl KubernetesFlags {
     /// Returns the options for access to the Nodes of Kubernetes; `None` unless `--kube-subnet-mgr` is on.
-    /// Checks the switches even if `--kube-subnet-mgr` is off.
+    /// Checks the values of the Kubernetes switches even if `--kube-subnet-mgr` is off.
     pub(crate) fn read(&self, reader: &mut Reader) -> Option<KubeOptions> {
         let Self {
             kube_subnet_mgr,
@@ -65,10 +65,10 @@ impl KubernetesFlags {
     }
 }
 
-/// Checks variables of Go flannel that have no effect in flannel-rs, which has no event queue that could overflow.
+/// Checks variables of Go flannel that have no effect in flannel-rs, because flannel-rs has no event queue.
 ///
 /// # Errors
-/// Returns an error if EVENT_QUEUE_DEPTH is not an integer. Go flannel also ends because of such a value.
+/// Returns an error if EVENT_QUEUE_DEPTH is not an integer, as Go flannel does.
 pub(crate) fn check_variables() -> Result<(), Mistake> {
     match std::env::var("EVENT_QUEUE_DEPTH") {
         Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => {
@@ -92,8 +92,8 @@ pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     }
 }
 
-/// Returns the name in a variable. Checks the name because it becomes part of a URL's path. The store reports
-/// a difference between upper and lower case later, when the Nodes are known.
+/// Returns the Kubernetes name in an environment variable. Checks the name, because the name becomes part of a URL's path. The
+/// store later reports a name that differs from the Node's name only in upper and lower case.
 fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
     let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else {
         return Ok(None);

@@ -45,13 +45,13 @@ use std::io::Write;
 /// Action that a command line requests.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Runs the daemon with these settings.
+    /// Runs the daemon with validated settings.
     Run(Box<Settings>),
-    /// Prints this help and exits.
+    /// Prints a help text and exits.
     Help(String),
-    /// Prints this version and exits.
+    /// Prints a version and exits.
     Version(String),
-    /// Reports these mistakes in the command line and the environment.
+    /// Reports mistakes in the command line and the environment variables.
     Mistakes(Vec<Mistake>),
 }
 
@@ -89,13 +89,13 @@ pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invo
     }
 }
 
-/// Returns the command line definition for clap.
+/// Returns clap's definition of flanneld's command line.
 fn command() -> Command {
     environment(Flags::command())
 }
 
-/// Makes clap treat switches and environment variables as flanneld does: a switch needs no value, an empty variable is unset, and help never
-/// shows values.
+/// Makes clap treat switches and environment variables as flanneld does. A switch needs no value, an empty variable is unset, and the help never
+/// shows values of variables.
 pub fn environment(command: Command) -> Command {
     command.mut_args(|arg| {
         let arg = match renamed::former_variable(&arg) {
@@ -122,7 +122,7 @@ pub fn environment(command: Command) -> Command {
     })
 }
 
-/// Returns flanneld's command line for a manual page.
+/// Returns clap's definition of flanneld's command line for the manual page.
 pub fn manual() -> Command {
     let command = Flags::command()
         .after_help(help::EXIT_CODES)
@@ -139,8 +139,8 @@ pub fn manual() -> Command {
     })
 }
 
-/// Returns flanneld's command line for shell completion. In this definition, switches take no value, because a word after a switch would end the
-/// flags.
+/// Returns clap's definition of flanneld's command line for shell completion. Switches take no value in this
+/// definition, because a word after a switch would end the flags.
 pub fn completion() -> Command {
     Flags::command().mut_args(|arg| {
         let arg = hinted(arg);
@@ -164,10 +164,10 @@ pub fn hinted(arg: Arg) -> Arg {
 }
 
 impl Invocation {
-    /// Returns the settings for a run. In all other cases, prints the help, the version or the mistakes.
+    /// Returns the settings if the daemon should run; otherwise prints the help, the version or the mistakes.
     ///
     /// # Errors
-    /// Returns the exit code if the daemon should not run: 0 after help or version, 1 after mistakes.
+    /// Returns the exit code if the daemon should not run: 0 after the help or the version, 1 after mistakes.
     #[allow(
         clippy::print_stderr,
         reason = "no log exists yet; `help::mistakes` makes the typed text printable"

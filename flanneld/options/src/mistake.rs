@@ -1,4 +1,4 @@
-//! Mistakes in a command line or an environment, as values.
+//! Mistakes in a command line or in environment variables, as typed errors.
 
 use crate::endpoint::{Endpoint, EndpointError, USER};
 use std::fmt;
@@ -10,53 +10,53 @@ use types::{Coded, Problem};
 /// A mistake that keeps the daemon from starting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mistake {
-    /// A command line that the normaliser accepts but clap rejects.
+    /// A command line that flanneld's own parser accepts but clap rejects.
     Unreadable(clap::error::ErrorKind),
-    /// A word that begins with a dash but is not a flag.
+    /// An argument that begins with a dash but does not have the syntax of a flag.
     Syntax {
-        /// The word, without a value.
+        /// The argument, without a value.
         flag: String,
     },
     /// A flag that does not exist.
     Unknown {
-        /// The name as typed, without dashes.
+        /// The flag's name as typed, without dashes.
         name: String,
-        /// The most similar flag.
+        /// The known flag with the most similar name, if any name is similar.
         near: Option<String>,
     },
     /// A flag without its value.
     NoValue {
-        /// The name as typed, without dashes.
+        /// The flag's name as typed, without dashes.
         name: String,
         /// The placeholder for the flag's value in the help.
         value: String,
     },
     /// A value is unusable.
     Value {
-        /// The flag or variable with the value.
+        /// The flag or environment variable with the value.
         from: String,
-        /// The fault of the value.
+        /// The reason why the value is invalid.
         fault: Fault,
     },
-    /// An invalid prefix of annotations.
+    /// An invalid prefix for flannel's annotations on Nodes.
     Prefix {
-        /// The flag or variable with the prefix.
+        /// The flag or environment variable with the prefix.
         from: String,
-        /// The fault of the prefix.
+        /// The reason why the prefix is invalid.
         why: PrefixError,
     },
     /// Two flags that select different stores.
     TwoStores {
-        /// The flag or variable of the directory.
+        /// The flag or environment variable that selects the directory.
         dir: String,
-        /// The flag or variable of the other store.
+        /// The flag or environment variable that selects the other store.
         other: String,
-        /// Whether the other store is Kubernetes. Otherwise it is etcd.
+        /// Whether the other store is Kubernetes, not etcd.
         kubernetes: bool,
     },
     /// A flag without the other flag that it requires.
     Alone {
-        /// The flag or variable that the operator set.
+        /// The flag or environment variable that the operator set.
         from: String,
         /// The missing flag.
         missing: Partner,
@@ -66,9 +66,9 @@ pub enum Mistake {
         /// The value of the variable.
         depth: String,
     },
-    /// An environment that does not name this host's Node.
+    /// Environment variables that do not name this host's Node.
     NodeUnknown,
-    /// A variable that does not contain a valid name for Kubernetes.
+    /// An environment variable that does not contain a valid Kubernetes name.
     NodeName {
         /// The name of the variable.
         variable: String,
@@ -115,10 +115,10 @@ pub enum Fault {
         low: u64,
         /// The highest valid number.
         high: u64,
-        /// The unit, and the meaning of special values.
+        /// The unit of the number, and the meaning of special numbers.
         note: &'static str,
     },
-    /// A number that is not a port.
+    /// A number that is not a valid port.
     Port(i64),
     /// A value that is not an IP address of the required family.
     PublicAddress {
@@ -137,22 +137,22 @@ pub enum Fault {
     Pattern(PatternError),
     /// An unusable etcd endpoint.
     Endpoint(EndpointError),
-    /// An etcd endpoint that contains a user.
+    /// An etcd endpoint that contains a user name.
     EndpointUser,
     /// No etcd endpoint.
     NoEndpoint,
-    /// A value that is not a valid root for keys.
+    /// A value that is not a valid root for flannel's keys in etcd.
     Root(String),
     /// A value that is not the address of an API server.
     Server {
         /// The address; `None` if it may contain a password.
         named: Option<String>,
-        /// The fault of the address.
+        /// The reason why the address is invalid.
         why: UrlError,
     },
     /// A value that is not a valid identity of a node.
     NodeId(String),
-    /// A value that is not the name of a backend.
+    /// A list of backends that contains no name.
     NoBackend(String),
     /// An unknown backend.
     Backend {
@@ -183,28 +183,28 @@ pub struct PatternError {
 /// A questionable option that does not keep the daemon from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// The rest of the command line, which flanneld ignores.
+    /// Arguments at the end of the command line, which flanneld ignores.
     Ignored {
         /// The first ignored argument; `None` if it may be a secret.
         from: Option<String>,
     },
     /// `--iface=auto`, which has no effect with Kubernetes.
     Auto,
-    /// TLS options although this endpoint does not use TLS.
+    /// TLS options that flanneld does not use for an endpoint, because the endpoint uses no TLS.
     TlsUnused(Endpoint),
     /// A route protocol number that belongs to a routing daemon.
     RouteProtocol {
-        /// The flag or variable with the number.
+        /// The flag or environment variable with the number.
         from: String,
         /// The protocol number.
         number: u64,
     },
-    /// A zero or negative interval between two comparisons.
+    /// A zero or negative interval between two comparisons of the iptables rules.
     NoPause {
-        /// The flag or variable with the interval.
+        /// The flag or environment variable with the interval.
         from: String,
     },
-    /// A flag or variable with its former name.
+    /// A former name of a flag or an environment variable.
     Renamed {
         /// The former name.
         former: String,
@@ -255,7 +255,7 @@ impl fmt::Display for Mistake {
                 let store = if *kubernetes { "Kubernetes" } else { "etcd" };
                 write!(f, "{dir} and {other} exclude each other: keep the leases either in a directory or in {store}")
             }
-            Self::Alone { from, missing } => write!(f, "{from} needs {missing}"),
+            Self::Alone { from, missing } => write!(f, "{from} also needs {missing}"),
             Self::QueueDepth { depth } => write!(f, "env EVENT_QUEUE_DEPTH={depth} format error: it is not an integer"),
             Self::NodeUnknown => f.write_str(
                 "env variables POD_NAME and POD_NAMESPACE must be set, or NODE_NAME: --kube-subnet-mgr has to know which Node this is (in a pod's \
@@ -273,10 +273,10 @@ impl std::error::Error for Mistake {}
 impl fmt::Display for Partner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::KeyFile => "--etcd-keyfile too: a client certificate and its key go together",
-            Self::CertFile => "--etcd-certfile too: a client certificate and its key go together",
-            Self::Password => "--etcd-password (or FLANNELD_ETCD_PASSWORD) too",
-            Self::User => "--etcd-username too",
+            Self::KeyFile => "--etcd-keyfile: a client certificate and its key go together",
+            Self::CertFile => "--etcd-certfile: a client certificate and its key go together",
+            Self::Password => "--etcd-password (or FLANNELD_ETCD_PASSWORD)",
+            Self::User => "--etcd-username",
         })
     }
 }
@@ -453,7 +453,7 @@ impl fmt::Display for Warning {
                 )
             }
             Self::Auto => {
-                f.write_str("--iface=auto has no meaning with --kube-subnet-mgr: without it the interface is chosen by the Node's addresses")
+                f.write_str("--iface=auto has no effect with --kube-subnet-mgr, where flanneld by default chooses the interface by the Node's addresses; omit --iface=auto")
             }
             Self::TlsUnused(endpoint) => {
                 write!(f, "flanneld does not use the TLS options with {endpoint}, which is not encrypted; write https:// to use them")

@@ -1,4 +1,4 @@
-//! Reads the values of flags, and collects the mistakes in them.
+//! Reads the values of flags, and collects the mistakes in these values.
 
 use crate::argv::Argv;
 use crate::endpoint::holds_user;
@@ -8,7 +8,7 @@ use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
 use types::Family;
 
-/// Collects mistakes and warnings.
+/// Collects the mistakes in flags and environment variables, and the warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// Mistakes that Go's `flag` package reports before all others, because the package reads the whole command line first.
@@ -40,7 +40,7 @@ impl Reader {
         }
     }
 
-    /// Returns the warnings, or all mistakes if the reader found any.
+    /// Returns the warnings, or all mistakes if the reader found mistakes.
     pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<Mistake>> {
         if self.argv.is_empty() && self.mistakes.is_empty() {
             Ok(self.warnings)
@@ -53,8 +53,8 @@ impl Reader {
         self.mistakes.push(mistake);
     }
 
-    /// Returns the last value of a flag with its parsed form; `None` if the flag has no value or the last value is invalid. Every value has to be
-    /// valid, as with Go's `flag` package.
+    /// Returns the last value of a flag with its parsed form; `None` if the flag has no value or the last value is
+    /// invalid. Records a mistake for each invalid value, because Go's `flag` package also checks every value.
     pub(crate) fn last<'a, T: Parse>(
         &mut self,
         values: &'a [Value<T>],
@@ -74,7 +74,7 @@ impl Reader {
             .and_then(|value| Some((value, value.parsed.clone().ok()?)))
     }
 
-    /// Returns the last value of a flag that accepts only some words, or the default if the value is invalid.
+    /// Returns the last value of a flag that accepts only a fixed set of words, or the default if the value is invalid.
     pub(crate) fn choice<T: Parse + Default>(&mut self, values: &[Value<T>]) -> T {
         let Some(value) = values.last() else {
             return T::default();
@@ -85,12 +85,13 @@ impl Reader {
         })
     }
 
-    /// Returns whether a switch is on.
+    /// Returns whether the last value of a switch is true.
     pub(crate) fn on(&mut self, values: &[Value<bool>]) -> bool {
         self.last(values).is_some_and(|(_, on)| on)
     }
 
-    /// Returns an integer within bounds. A number out of bounds is a mistake and becomes `low`. `note` explains the number in the message.
+    /// Returns the last value of an integer flag. Records a mistake and returns `low` if the number is not between `low` and `high`. `note` explains
+    /// the number in the text of the mistake.
     pub(crate) fn ranged(
         &mut self,
         values: &[Value<i64>],
@@ -115,7 +116,7 @@ impl Reader {
         }
     }
 
-    /// Returns the public address of a family, if set.
+    /// Returns the public address for an address family; `None` if the flag is unset or invalid.
     pub(crate) fn address<A: std::str::FromStr>(
         &mut self,
         values: &[Value<String>],
@@ -133,7 +134,7 @@ impl Reader {
     }
 }
 
-/// Returns the last value of a flag, unless it is empty.
+/// Returns the last value of a flag; `None` if the value is missing or empty.
 pub(crate) fn given(values: &[Value<String>]) -> Option<&Value<String>> {
     values.last().filter(|value| !value.text.is_empty())
 }

@@ -1,15 +1,15 @@
-//! Former names of variables that the environment uses.
+//! Environment variables that are set under their former names.
 
 use clap::Arg;
 use types::renamed::{FLAGS, RenamedFlag};
 
-/// Returns whether the former variable applies: the former variable is set, and the current variable is not set.
+/// Returns whether flanneld uses a flag's former variable: the former variable is set, and the current variable is not set.
 fn is_in_use(flag: &RenamedFlag) -> bool {
     let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     is_set(flag.former_variable) && !is_set(flag.present_variable)
 }
 
-/// Returns the former variable of an argument if the variable applies.
+/// Returns the former environment variable of a flag if flanneld uses this variable.
 pub(crate) fn former_variable(arg: &Arg) -> Option<&'static str> {
     let name = arg.get_long()?;
     FLAGS
@@ -18,7 +18,7 @@ pub(crate) fn former_variable(arg: &Arg) -> Option<&'static str> {
         .map(|flag| flag.former_variable)
 }
 
-/// Returns the former variables that apply, each with its current name.
+/// Returns the former environment variables that flanneld uses, each with the variable's current name.
 pub(crate) fn variables_in_use() -> impl Iterator<Item = (&'static str, &'static str)> {
     FLAGS
         .iter()

@@ -1,16 +1,16 @@
-//! Selectors of the interface that carries packets between nodes.
+//! Conditions that select the underlay interface, which carries packets between nodes.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Condition that selects the interface.
+/// Condition that selects the underlay interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// The interface of the default route, selected by an empty value of this flag or variable.
+    /// The interface of the default route, which an empty value of the named flag or variable selects.
     DefaultRoute(String),
-    /// `--iface=auto`: the interface that reaches the store.
+    /// `--iface=auto`: the interface of the route to the store.
     Auto,
     /// `--iface=<address>`: the interface with this address.
     Address(IpAddr),
@@ -18,7 +18,7 @@ pub enum Selector {
     Name(String),
     /// `--iface-cidr`: an interface with an address in this network.
     Cidr(IpNet),
-    /// `--iface-regex`: an interface whose address or name matches.
+    /// `--iface-regex`: an interface whose address or name matches the pattern.
     Regex(Pattern),
     /// `--iface-can-reach`: the interface of the route to this address.
     CanReach(IpAddr),
@@ -48,7 +48,7 @@ impl Pattern {
     /// Compiles a regular expression.
     ///
     /// # Errors
-    /// Returns an error that points at the fault if the text is not a regular expression.
+    /// Returns an error that shows the invalid part of the text if the text is not a regular expression.
     pub fn new(text: &str) -> Result<Self, regex::Error> {
         regex::Regex::new(text).map(Self)
     }

@@ -40,24 +40,24 @@ pub struct InterfaceSettings {
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`: addresses to advertise to other nodes.
     pub public: Option<Addresses>,
-    /// `--iface-wait`: time to wait for a missing interface; `None` waits forever.
+    /// `--iface-wait`: time to wait for a missing interface; with `None`, flanneld waits forever.
     pub wait: Option<Duration>,
 }
 
 /// This node's identity, files and kernel settings.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
-    /// `--node-id`: identity of this node; `None` derives the identity from the host.
+    /// `--node-id`: identity of this node; with `None`, flanneld derives the identity from the host.
     pub id: Option<String>,
-    /// `--subnet-file`: path of subnet.env. The status file, the socket and the exit report are in the same folder.
+    /// `--subnet-file`: path of subnet.env. The folder of subnet.env also contains the status file, flanneld's socket and the exit report.
     pub subnet_file: PathBuf,
     /// `--install-cni-conf`: a CNI configuration to install.
     pub cni_conf: Option<CniConf>,
     /// `--require-backend`: the backends that a network configuration may name; an empty list allows all backends.
     pub require_backend: Vec<String>,
-    /// `--refuse-insecure`: whether to refuse secrets that other users can read.
+    /// `--refuse-insecure`: whether flanneld exits if other users can read a secret of wireguard.
     pub refuse_insecure: bool,
-    /// `--audit-interval`: time between two comparisons of the whole kernel state; `None` compares only on events.
+    /// `--audit-interval`: time between two comparisons of the whole kernel state; with `None`, flanneld compares only on events.
     pub audit: Option<Duration>,
     /// `--set-sysctls`: whether to set the sysctls that pods need.
     pub set_sysctls: bool,
@@ -68,7 +68,7 @@ pub struct NodeSettings {
 /// Settings of the traffic rules.
 #[derive(Clone, Debug)]
 pub struct RuleSettings {
-    /// The rules that flanneld maintains.
+    /// Options of the traffic rules that flanneld maintains.
     pub options: RuleOptions,
     /// `--iptables-resync`: time between two comparisons of the iptables rules.
     pub resync: Duration,
@@ -79,13 +79,13 @@ pub struct RuleSettings {
 /// Addresses and ports on which the daemon listens.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
-    /// Address of the health server; `None` disables it.
+    /// Address of the health server; `None` disables the server.
     pub health: Option<SocketAddr>,
-    /// Address of the status API in addition to its unix socket; `None` disables it.
+    /// TCP address of the status API; with `None`, the API listens only on its unix socket.
     pub status: Option<SocketAddr>,
     /// UDP port for probes between nodes; `None` disables probing.
     pub probe_port: Option<u16>,
-    /// `--probe-pods`: whether to probe the path of pod packets.
+    /// `--probe-pods`: whether to send probes along the path of pod packets.
     pub probe_pods: bool,
     /// `--metrics-per-peer`: whether /metrics has series of each peer.
     pub metrics_per_peer: bool,
@@ -94,9 +94,9 @@ pub struct ListenSettings {
 /// A CNI configuration and its destination in the container runtime's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniConf {
-    /// The file to install. On Kubernetes, this file is a key of the ConfigMap.
+    /// The CNI configuration to copy. On Kubernetes, the file is a key of the ConfigMap.
     pub source: PathBuf,
-    /// The file in the runtime's folder.
+    /// Path of the installed file in the container runtime's folder.
     pub destination: PathBuf,
 }
 
@@ -105,7 +105,7 @@ pub struct CniConf {
 pub struct Logging {
     /// The format of a line.
     pub format: LogFormat,
-    /// klog's level: 0 is info, 1 to 3 debug, 4 and above trace.
+    /// Log level as in klog: 0 is info, 1 to 3 is debug, 4 and above is trace.
     pub verbosity: i32,
 }
 

@@ -1,5 +1,5 @@
-//! The stores that flags can select, with the code that opens and describes each store. Apart from the modules of `build`, which read the flags, only
-//! this module distinguishes the stores.
+//! The stores that flags can select, with the code that opens and describes each store. Only this module and the
+//! modules of `build`, which read the flags, distinguish the stores.
 
 use crate::endpoint::Endpoint;
 use std::fmt;
@@ -15,17 +15,17 @@ use types::problem::ConfigPlace;
 /// The store of the leases.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// etcd, with leases as keys.
+    /// etcd, which stores each lease as a key.
     Etcd(Etcd),
-    /// This directory, with leases as files.
+    /// A directory, which stores each lease as a file.
     Dir(PathBuf),
-    /// Kubernetes, with leases as annotations of the Nodes.
+    /// Kubernetes, which stores leases as annotations of the Nodes.
     Kube(Box<KubeOptions>),
 }
 
 impl Store {
-    /// Returns the host and port of the first endpoint, whose route `--iface=auto` looks up. The result is
-    /// `None` for a directory, a socket, or Kubernetes.
+    /// Returns the host and port of the first etcd endpoint, for the route lookup of `--iface=auto`. The result is
+    /// `None` for a unix socket, a directory, or Kubernetes.
     pub fn host(&self) -> Option<(&str, u16)> {
         match self {
             Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
@@ -59,7 +59,7 @@ impl Store {
         }
     }
 
-    /// Returns the options with which commands of remedies reach the store, without the password.
+    /// Returns the options with which the doctor's commands reach the store, without the password.
     pub fn access(&self) -> Access {
         match self {
             Store::Etcd(etcd) => Access::Etcd(access::Etcd {
@@ -74,7 +74,7 @@ impl Store {
         }
     }
 
-    /// Returns the name of this node in a Kubernetes store; empty until the client has read the name. `None` for other stores.
+    /// Returns the name of this host's Node in Kubernetes; empty until the client has read the name, and `None` with other stores.
     pub fn node(&self) -> Option<String> {
         match self {
             Store::Kube(kube) => Some(match &kube.identity {
@@ -87,8 +87,8 @@ impl Store {
 
     /// Opens the store for a daemon.
     ///
-    /// For etcd and a directory, this function sends no request: requests wait until the store is available.
-    /// For Kubernetes, this function determines this node's Node.
+    /// The function connects only to Kubernetes, to determine this node's Node. With etcd and a directory, later requests
+    /// wait until the store is available.
     ///
     /// # Errors
     /// Returns `Unavailable` if a later attempt may open the store, and `Refused` if no attempt can open it.
@@ -100,7 +100,7 @@ impl Store {
         })
     }
 
-    /// Opens the store for a tool that serves no node. Does not connect yet.
+    /// Opens the store without a connection, for a tool that serves no node.
     pub fn look(self, user_agent: String) -> Box<dyn LeaseStore> {
         match self {
             Store::Dir(folder) => Box::new(DirManager::new(folder)),
@@ -144,7 +144,7 @@ impl fmt::Display for Store {
 pub struct Etcd {
     /// The client addresses of etcd, at least one.
     pub endpoints: Vec<Endpoint>,
-    /// Root of the keys, cleaned, so that `{prefix}/config` is a key. The prefix is empty if the root is `/`.
+    /// Root of flannel's keys in etcd, without redundant slashes, so that `{prefix}/config` is a key. The prefix is empty if the root is `/`.
     pub prefix: String,
     /// TLS options; `None` without TLS options, or if no endpoint uses TLS.
     pub tls: Option<Tls>,
@@ -168,16 +168,16 @@ impl Etcd {
     }
 }
 
-/// Files for TLS. The client reads the files again when the files change.
+/// Files for TLS. The etcd client rereads certificate and key files after a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The certificate authority; `None` selects the authorities of the system.
+    /// File of the CA certificate; with `None`, the client uses the CA certificates of the system.
     pub ca: Option<PathBuf>,
-    /// The client certificate and its key.
+    /// Files of the client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// A text that never appears in output.
+/// A secret text that never appears in output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

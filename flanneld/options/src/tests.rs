@@ -1,4 +1,4 @@
-//! Tests of command lines and environments, from their texts to the settings.
+//! Tests that flanneld converts command lines and environment variables to the right settings.
 
 use super::*;
 use packet_engine::features::Features;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions};
 
-/// Runs a function in exactly this environment. Tests that call this function do not run at the same time.
+/// Runs a function with the given environment variables and without all other variables of flanneld. Tests that call this function do not run at the
+/// same time.
 fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
     let mut variables: Vec<(String, Option<&str>)> = Flags::command()
         .get_arguments()
@@ -244,7 +245,7 @@ fn mistakes_are_all_reported_at_once() {
     assert_eq!(list.len(), 10, "{list:#?}");
 }
 
-/// The environment of a Kubernetes node.
+/// Environment variables of flanneld on a Kubernetes node.
 const NODE: [(&str, &str); 1] = [("NODE_NAME", "n1")];
 
 fn kube_options(args: &[&str], environment: &[(&str, &str)]) -> KubeOptions {
@@ -974,7 +975,7 @@ fn repeated_flag_is_checked_and_the_last_value_applies() {
     ));
 }
 
-/// Generates a word of a command line: known or damaged flags, with and without values, and other text.
+/// Generates an argument of a command line: a known or damaged flag, with or without a value, or other text.
 fn word() -> impl Strategy<Value = String> {
     let names: Vec<String> = Flags::command()
         .get_arguments()
@@ -1021,7 +1022,7 @@ fn value() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Reading a command line never panics, and clap rejects nothing that the normaliser accepts.
+    /// No command line causes a panic, and clap accepts every command line that flanneld's own parser accepts.
     #[test]
     fn any_command_line_is_read_without_panic(args in proptest::collection::vec(word(), 0..8), variables in proptest::collection::btree_map(0..60_usize, value(), 0..4)) {
         let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| name.to_string_lossy().into_owned()).collect();
@@ -1033,7 +1034,7 @@ proptest! {
         }
     }
 
-    /// A flag has the same result with one dash or two, and with `=` or a separate word.
+    /// A flag has the same effect with one dash or two, and with its value after `=` or as the next argument.
     #[test]
     fn flag_has_four_spellings(at in 0..60_usize, value in value()) {
         let flags: Vec<Arg> = Flags::command().get_arguments().cloned().collect();

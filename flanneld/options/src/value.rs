@@ -16,13 +16,13 @@ use crate::settings::LogFormat;
 
 /// Type of a flag's value.
 pub(crate) trait Parse: Clone + Send + Sync + 'static {
-    /// All valid words; empty if their number is unlimited.
+    /// All words that are valid values; empty if the type has no fixed set of words.
     const WORDS: &'static [&'static str] = &[];
 
     /// Parses a text.
     ///
     /// # Errors
-    /// Returns an error if the text is not of this type.
+    /// Returns an error if the text is not a value of this type.
     fn parse(text: &str) -> Result<Self, Fault>;
 }
 
@@ -44,7 +44,7 @@ impl Parse for i64 {
     }
 }
 
-/// The verbosity of klog.
+/// A log verbosity in klog's syntax.
 impl Parse for i32 {
     fn parse(text: &str) -> Result<Self, Fault> {
         go::decimal(text).ok_or_else(|| Fault::Decimal(text.to_owned()))
@@ -96,14 +96,14 @@ pub(crate) enum Origin {
 #[derive(Clone)]
 pub(crate) struct Value<T> {
     pub(crate) origin: Origin,
-    /// The flag or variable with the value; the flag for a default.
+    /// The flag or environment variable with the value; the flag for a default value.
     pub(crate) from: String,
     pub(crate) text: String,
     pub(crate) parsed: Result<T, Fault>,
 }
 
 impl<T> Value<T> {
-    /// Returns the mistake that this value causes.
+    /// Returns a mistake that names the flag or variable of this value, and the fault.
     pub(crate) fn mistake(&self, fault: Fault) -> Mistake {
         Mistake::Value {
             from: self.from.clone(),
@@ -112,7 +112,7 @@ impl<T> Value<T> {
     }
 }
 
-/// Omits the text, because it may be a secret.
+/// Omits the text of the value, because the text may be a secret.
 impl<T> fmt::Debug for Value<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Value")

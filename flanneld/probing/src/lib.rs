@@ -1,7 +1,7 @@
 //! Probing between nodes: each node probes its peers over the overlay and over the underlay, and compares the results to locate a fault.
 //!
-//! All decisions are pure code without a runtime; the sockets require the feature `prober`. `flannelctl` uses only the data types of [`view`] and
-//! [`pods`], without sockets.
+//! The code that makes decisions has no side effects and needs no async runtime. Only the sockets require the feature
+//! `prober`. `flannelctl` uses only the data types of [`view`] and [`pods`], without sockets.
 
 pub mod limits;
 pub mod mtu;

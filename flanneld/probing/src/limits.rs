@@ -1,61 +1,61 @@
-//! Rate limits for sent packets: token buckets on a clock that the caller reads.
+//! Rate limits for sent packets: token buckets to which the caller passes the time.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A token rate and its burst.
+/// Refill rate and size of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Tokens added per second.
+    /// Number of tokens that the bucket gains per second.
     pub per_second: f64,
-    /// Maximum number of accumulated tokens.
+    /// Maximum number of tokens in the bucket.
     pub burst: f64,
 }
 
-/// Limit of echo replies to one address.
+/// Rate limit of echo replies to one address.
 pub(crate) const ANSWERS_AN_ADDRESS: Rate = Rate {
     per_second: 20.0,
     burst: 20.0,
 };
-/// Limit of echo replies to all addresses together.
+/// Total rate limit of echo replies to all addresses.
 pub const ANSWERS: Rate = Rate {
     per_second: 2000.0,
     burst: 2000.0,
 };
-/// Limit of replies with reports to one address.
+/// Rate limit of replies with reports to one address.
 pub(crate) const ROWS_AN_ADDRESS: Rate = Rate {
     per_second: 2.0,
     burst: 2.0,
 };
-/// Limit of replies with reports to all addresses together. Encoding a report visits every peer.
+/// Total rate limit of replies with reports to all addresses. The limit saves processor time, because a report covers every peer.
 pub const ROWS: Rate = Rate {
     per_second: 50.0,
     burst: 50.0,
 };
-/// Limit of follow-up probes, which investigate why a probe got no reply.
+/// Rate limit of follow-up probes, which determine why a probe got no reply.
 pub(crate) const RETRIES: Rate = Rate {
     per_second: 4.0,
     burst: 24.0,
 };
-/// Limit of probes in the search for a common fault. The burst covers the rounds of eight peers at once, and twelve seconds later the rounds of eight
-/// other peers.
+/// Rate limit of probes in the search for a common fault. The burst is enough for rounds with eight peers. An empty bucket is full again after
+/// twelve seconds.
 pub(crate) const SEARCHES: Rate = Rate {
     per_second: 2.0,
     burst: 24.0,
 };
-/// Limit of probes to peers that other nodes report as unreachable. The limit also bounds the probes that false reports cause.
+/// Rate limit of probes to peers that other nodes report as unreachable. The limit also bounds the probes that false reports cause.
 pub(crate) const HINTS: Rate = Rate {
     per_second: 1.5,
     burst: 6.0,
 };
-/// Limit of probes that check whether the state of peers with confirmed faults has changed.
+/// Rate limit of probes that check whether the state of peers with confirmed faults has changed.
 pub(crate) const BROKEN_PEERS: Rate = Rate {
     per_second: 1.0,
     burst: 6.0,
 };
-/// Limit of requests for reports of other nodes while a client views these reports.
+/// Rate limit of report requests to other nodes while a client views the reports.
 pub(crate) const ROW_QUESTIONS: Rate = Rate {
     per_second: 100.0,
     burst: 10.0,
@@ -84,12 +84,12 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// Takes `count` tokens. If the bucket has fewer tokens, returns false and takes no token.
+    /// Takes `count` tokens. Returns false and takes no token if the bucket has fewer tokens.
     pub(crate) fn take(&mut self, now: Duration, count: u32) -> bool {
         self.take_above(now, count, 0.0)
     }
 
-    /// Takes one token. With `spare`, the call leaves half of the burst to calls without `spare`.
+    /// Takes one token. A call with `spare` leaves half of the burst to calls without `spare`.
     pub(crate) fn take_one(&mut self, now: Duration, spare: bool) -> bool {
         self.take_above(now, 1, if spare { self.rate.burst / 2.0 } else { 0.0 })
     }
@@ -103,7 +103,7 @@ impl Bucket {
         enough
     }
 
-    /// Returns the time at which the bucket holds `count` tokens, or its whole burst if `count` is larger.
+    /// Returns the time at which the bucket contains `count` tokens, or the whole burst if `count` exceeds the burst.
     pub(crate) fn ready_at(&mut self, now: Duration, count: u32) -> Duration {
         self.refill(now);
         let missing = (f64::from(count).min(self.rate.burst) - self.tokens).max(0.0);
@@ -116,7 +116,7 @@ impl Bucket {
     }
 }
 
-/// Token buckets by key. The map drops full buckets, so that only keys in use take memory.
+/// Map with one token bucket for each key. The map drops full buckets, so that only keys in use take memory.
 #[derive(Clone, Debug)]
 pub struct Buckets<K> {
     rate: Rate,
@@ -124,11 +124,11 @@ pub struct Buckets<K> {
     swept: Duration,
 }
 
-/// Interval at which the map drops full buckets.
+/// Interval at which the map of token buckets drops full buckets.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<K: Eq + Hash + Copy> Buckets<K> {
-    /// Creates buckets of this rate. Each bucket starts full.
+    /// Creates a map of token buckets with the given rate. Each new bucket is full.
     pub fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -137,7 +137,7 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
         }
     }
 
-    /// Takes one token of a key. With `spare`, the call leaves half of the key's burst to calls without `spare`.
+    /// Takes one token from the bucket of a key. A call with `spare` leaves half of the key's burst to calls without `spare`.
     pub fn take(&mut self, key: K, now: Duration, spare: bool) -> bool {
         if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
@@ -150,7 +150,7 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
     }
 }
 
-/// Limits of this node's replies: in total and per address.
+/// Rate limits of this node's replies, in total and per address.
 pub(crate) struct AnswerLimits {
     echoes: Bucket,
     echoes_to: Buckets<IpAddr>,
@@ -168,13 +168,13 @@ impl AnswerLimits {
         }
     }
 
-    /// Takes the tokens for an echo reply. Returns false if a limit is reached. With `spare`, the call leaves
-    /// half of each burst to calls without `spare`.
+    /// Takes the tokens for an echo reply. Returns false if the node must not send the reply now. A call with `spare`
+    /// leaves half of each burst to calls without `spare`.
     pub(crate) fn take_echo(&mut self, to: IpAddr, now: Duration, spare: bool) -> bool {
         self.echoes_to.take(to, now, spare) && self.echoes.take_one(now, spare)
     }
 
-    /// Takes the tokens for a reply with a report. Returns false if a limit is reached.
+    /// Takes the tokens for a reply with a report. Returns false if the node must not send the report now.
     pub(crate) fn take_row(&mut self, to: IpAddr, now: Duration) -> bool {
         self.rows_to.take(to, now, false) && self.rows.take(now, 1)
     }
@@ -194,14 +194,14 @@ mod tests {
         assert_eq!(
             allowed,
             20 + 199,
-            "the burst, and 20 a second for ten seconds"
+            "the burst, and 20 tokens a second for ten seconds"
         );
         assert!(
             buckets.take(2, Duration::from_secs(10), false),
-            "one key does not cost another its tokens"
+            "a key takes no tokens of another key"
         );
         assert!(buckets.take(2, Duration::from_secs(100), false));
-        assert_eq!(buckets.buckets.len(), 1, "a full bucket is not kept");
+        assert_eq!(buckets.buckets.len(), 1, "the map drops full buckets");
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
             if step % 100 == 50 {
                 assert!(
                     buckets.take(1, now, false),
-                    "ten a second are left, whatever else comes"
+                    "spare use leaves ten tokens a second"
                 );
                 all += 1;
             }

@@ -11,24 +11,24 @@ pub const fn least(family: Family) -> u16 {
     }
 }
 
-/// Number of lost probes of one size after which the search treats that size as too large.
+/// Number of lost probes of one size after which the MTU search treats the size as too large.
 const MAX_TRIES: u8 = 2;
-/// Shortest and longest time to wait for a reply.
+/// Minimum and maximum time to wait for the reply to a probe of the MTU search.
 const ANSWER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
-/// A search for the MTU of a path. The path carries a size if one probe of that size got a reply. The path does not carry a size if two probes of
-/// that size got no reply.
+/// A search for the MTU of a path. The path carries packets of a size if one probe of this size got a reply. A packet
+/// size is too large if two probes of this size got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// The largest packet size, in bytes, that the path is known to carry.
+    /// The largest packet size, in bytes, that the path certainly or probably carries.
     carried: u16,
-    /// The smallest packet size, in bytes, that is known to be too large.
+    /// The smallest known packet size, in bytes, that is too large for the path.
     too_large: u16,
     tries: u8,
 }
 
 impl Search {
-    /// Starts a search between a size that the path carries or is assumed to carry, and a size that is too large.
+    /// Starts a search between a packet size that the path probably carries and a packet size that is too large.
     pub fn new(carried: u16, too_large: u16) -> Self {
         Self {
             carried: carried.min(too_large.saturating_sub(1)),
@@ -37,18 +37,18 @@ impl Search {
         }
     }
 
-    /// Returns the size of the next probe, or `None` when the search has found the MTU.
+    /// Returns the packet size of the next probe; `None` when the search has found the MTU.
     pub fn next(&self) -> Option<u16> {
         let apart = self.too_large.saturating_sub(self.carried);
         (apart > 1).then(|| self.carried + apart / 2)
     }
 
-    /// Returns the MTU in bytes, or `None` before the search has found it.
+    /// Returns the MTU in bytes; `None` while the search is not complete.
     pub fn found(&self) -> Option<u16> {
         self.next().is_none().then_some(self.carried)
     }
 
-    /// Records that a probe of this size got a reply.
+    /// Records that a probe of the given packet size got a reply.
     pub fn answered(&mut self, size: u16) {
         if size >= self.too_large {
             // The path carries this size; earlier probes of it were lost by chance.
@@ -58,7 +58,7 @@ impl Search {
         self.tries = 0;
     }
 
-    /// Records that a probe of this size got no reply in time.
+    /// Records that a probe of the given packet size got no reply in time.
     pub fn lost(&mut self, size: u16) {
         if Some(size) != self.next() {
             return;
@@ -70,7 +70,7 @@ impl Search {
         }
     }
 
-    /// Returns the time to wait for a reply, based on the known round trip.
+    /// Returns the time to wait for a reply, based on the known round-trip time.
     pub fn wait(rtt: Option<Duration>) -> Duration {
         rtt.map_or(ANSWER_TIMEOUT.1, |rtt| {
             (rtt * 20).clamp(ANSWER_TIMEOUT.0, ANSWER_TIMEOUT.1)

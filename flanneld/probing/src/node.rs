@@ -1,5 +1,5 @@
-//! A node that probes its peers and replies to their probes, as a pure state machine. The inputs are datagrams and the time; the outputs are
-//! datagrams and verdicts. The prober connects the state machine to sockets, and the simulation connects it to other nodes.
+//! State machine, without I/O, of a node that probes its peers and replies to their probes. The inputs of the state machine are datagrams and the
+//! time; the outputs are datagrams and verdicts. The prober connects the state machine to sockets, and the simulation connects it to other nodes.
 
 mod answers;
 mod asks;

@@ -1,9 +1,9 @@
-//! Pod probes: probes on the path of pods' packets. Pod probes start at an address of this node's subnet and pass the pods' bridge and forwarding to
-//! other nodes. This module encodes the probes and evaluates the replies, as pure functions.
+//! Pod probes: probes on the path of pods' packets. Pod probes start at an address of this node's subnet and pass the
+//! pods' bridge and the host's forwarding to other nodes. This module encodes pod probes and evaluates the replies,
+//! without I/O.
 //!
-//! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The pod call is
-//! the first packet of a new connection to the address that sent the probe. The two responses distinguish a
-//! loss on pods' own connections from a loss on connections to pods.
+//! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The pod call is the first packet of a new connection
+//! to the address that sent the probe. A missing reply shows losses on connections from pods; a missing pod call shows losses on connections to pods.
 
 use crate::wire::{Echo, Header, MessageKind, POD_QUESTION, echo};
 use ipnet::IpNet;
@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Family;
 
-/// Number of peers that one round probes.
+/// Maximum number of peers in one round of pod probes.
 pub const ASKED: usize = 8;
-/// Maximum number of peers without a reply that the host itself also probes in one round.
+/// Maximum number of peers without a reply that this node also probes from the host's address in one round.
 pub const CONFIRMED: usize = 2;
-/// Number of failed rounds after which the report lists a peer as lost.
+/// Number of consecutive failed rounds after which the report lists a peer as lost.
 const ROUNDS: u8 = 2;
 /// Minimum number of host bits of a subnet. Pod probes use no address of a smaller subnet.
 const MIN_HOST_BITS: u8 = 4;
 
-/// Returns the address of a subnet that sends pod probes: its last host address. Returns `None` if the subnet is too small.
+/// Returns the source address of pod probes in a subnet, which is the last host address. Returns `None` if the subnet is too small.
 pub fn address(subnet: &IpNet) -> Option<IpAddr> {
     if subnet.max_prefix_len() - subnet.prefix_len() < MIN_HOST_BITS {
         return None;
@@ -40,8 +40,9 @@ pub fn last_of_pods(subnet: &IpNet) -> Option<IpAddr> {
     })
 }
 
-/// Returns the host bits of [`address`]. `hosts` is the mask of the host bits, at most the last 32 bits. If subnets
-/// are too small, returns a number that no address has.
+/// Returns the host bits of the source address of pod probes, which [`address`]
+/// returns. `hosts` is the mask of the host bits, at most the last 32 bits. If the subnets are too small
+/// for pod probes, returns `u32::MAX`, which matches no address.
 #[cfg(any(test, feature = "prober"))]
 pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     if hosts.count_ones() < MIN_HOST_BITS.into() {
@@ -51,7 +52,7 @@ pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     }
 }
 
-/// Returns the UDP port that sends a pod probe and receives its reply. Each probe has a different port, so
+/// Returns the source UDP port of a pod probe, which also receives the reply. Each probe has a different port, so
 /// that no earlier tracked connection lets the probe pass.
 pub fn port(nonce: u64) -> u16 {
     const DYNAMIC: u16 = 0xc000;
@@ -59,8 +60,8 @@ pub fn port(nonce: u64) -> u16 {
     u16::from_be_bytes([high, low]) | DYNAMIC
 }
 
-/// Returns the UDP port that receives the pod call. The pod call does not use the port of the probe, whose
-/// tracked connection would let the pod call pass.
+/// Returns the UDP port that receives the pod call. The pod call uses another port than the probe, because the probe's tracked connection would let
+/// the pod call pass.
 pub fn call_port(nonce: u64) -> u16 {
     port(nonce) ^ 1
 }
@@ -96,11 +97,11 @@ pub enum Lost {
 pub struct PodPath {
     /// The source address of the probes.
     pub address: Option<IpAddr>,
-    /// Reason why results are missing.
+    /// Reason why the pod probes have no results; `None` if results exist.
     pub obstacle: Option<Obstacle>,
     /// Number of peers that the last round probed and that reply to the host.
     pub asked: usize,
-    /// Number of the peers counted by `asked` that sent a reply and a pod call.
+    /// Number of peers in `asked` that sent a reply and a pod call.
     pub answered: usize,
     /// Subnets of the peers to or from which packets of pods get lost while the host's own packets pass, with the kind of loss.
     pub lost: BTreeMap<IpNet, Lost>,
@@ -141,7 +142,7 @@ impl PodState {
 }
 
 impl PodPath {
-    /// Returns the state of the path.
+    /// Returns the state of the path of pods' packets.
     pub fn state(&self) -> PodState {
         match (self.asked, self.lost.is_empty()) {
             (0, _) => PodState::Unknown,
@@ -159,7 +160,7 @@ pub enum Obstacle {
     NoBridge,
     /// A subnet with too few addresses.
     SmallSubnet,
-    /// Address of the probes that another device on the bridge already has. Contains the hardware address of the other device.
+    /// Use of the pod probes' source address by another device on the bridge. Contains the hardware address of the other device.
     Taken(String),
     /// The error with which the kernel refuses the device or the socket.
     Refused(String),
@@ -167,11 +168,11 @@ pub enum Obstacle {
     NobodyAnswers,
     /// Peers that reply to the host, but drop the first packet of a connection to the probe port.
     Filtered,
-    /// A flood of other packets to the address of the probes. The kernel may drop replies.
+    /// A flood of other packets to the source address of pod probes, because of which the kernel may drop replies.
     Flooded,
 }
 
-/// A probe of the current round.
+/// A pod probe of the current round.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     subnet: IpNet,
@@ -186,7 +187,7 @@ struct Asked {
 #[derive(Debug, Default)]
 pub struct PodProbes {
     asked: BTreeMap<u64, Asked>,
-    /// Peers with a loss in their last rounds, with the number of these rounds.
+    /// Peers with losses in consecutive rounds, each with the number of these rounds.
     doubted: BTreeMap<IpNet, (u8, Lost)>,
     last: Option<IpNet>,
     counts: (usize, usize),
@@ -198,7 +199,8 @@ impl PodProbes {
         self.last
     }
 
-    /// Starts a round with these peers, which reply to the host. Returns each peer's address with the nonce of its probe, taken from `random`.
+    /// Starts a round with peers that reply to probes from the host's address. Returns each peer's address with the nonce of its probe, which
+    /// `random` generates.
     pub fn begin(
         &mut self,
         peers: &[(IpNet, IpAddr)],
@@ -222,7 +224,8 @@ impl PodProbes {
         questions
     }
 
-    /// Repeats the probes that still lack a reply or a pod call, because any network loses single packets. Returns the new nonces.
+    /// Repeats the probes that still lack a reply or a pod call, because any network loses single packets. Returns the new nonces with the addresses
+    /// of the peers.
     pub fn again(&mut self, mut random: impl FnMut() -> u64) -> Vec<(u64, IpAddr)> {
         let round = std::mem::take(&mut self.asked);
         let mut questions = Vec::new();
@@ -239,12 +242,12 @@ impl PodProbes {
         questions
     }
 
-    /// Returns up to [`ASKED`] peers that failed in their last round, which the next round probes again.
+    /// Returns up to [`ASKED`] peers that failed in their last round. The next round probes these peers again.
     pub fn doubted(&self) -> Vec<IpNet> {
         self.doubted.keys().copied().take(ASKED).collect()
     }
 
-    /// Records a peer's reply. `changed` is true if the peer received the probe with another source address.
+    /// Records a peer's reply to a pod probe. `changed` is true if the peer received the probe with another source address.
     pub fn answer(&mut self, nonce: u64, from: IpAddr, changed: bool) {
         if let Some(asked) = self.asked.get_mut(&nonce).filter(|asked| asked.to == from) {
             asked.answered = true;
@@ -266,7 +269,8 @@ impl PodProbes {
             .all(|asked| asked.answered && asked.called)
     }
 
-    /// Ends a round. Returns the peers with a loss. [`Self::confirm`] evaluates each loss, depending on whether the peer replies to the host.
+    /// Ends a round. Returns the peers with a loss, each with the kind of
+    /// loss. [`Self::confirm`] evaluates each loss, depending on whether the peer replies to the host.
     pub fn end(&mut self) -> Vec<(IpNet, Lost)> {
         let round = std::mem::take(&mut self.asked);
         let mut lost = Vec::new();
@@ -291,7 +295,7 @@ impl PodProbes {
         lost
     }
 
-    /// Records whether a peer replied to the same probe from the host, after it did not reply to the pod probe.
+    /// Records whether a peer with a failed pod probe replied to the same probe from the host's address.
     pub fn confirm(&mut self, subnet: IpNet, lost: Lost, answers_host: bool) {
         if !answers_host {
             self.doubted.remove(&subnet);
@@ -373,7 +377,7 @@ mod tests {
         assert_eq!(host_part(0x7, Family::V4), u32::MAX);
     }
 
-    /// Runs a round with one peer. The flags set whether the peer's reply and pod call arrive, and whether the peer replies to the host.
+    /// Runs a round with one peer. The flags state whether the peer's reply and pod call arrive, and whether the peer replies to the host.
     fn round(probes: &mut PodProbes, answers: bool, calls: bool, host: bool) {
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         let questions = probes.begin(&[peer], || 7);

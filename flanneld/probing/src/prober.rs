@@ -1,4 +1,4 @@
-//! The prober: a [`Node`] on the sockets of this host.
+//! The prober, which connects a [`Node`] to the sockets of this host.
 
 pub mod echo;
 mod log;
@@ -28,23 +28,24 @@ use tokio_util::sync::CancellationToken;
 use types::reachability::{Impact, State};
 use types::{Durations, Family, Subnets};
 
-/// Pause after an update of all peers, as a multiple of the time that the update took. The pause bounds the cost of any number of changes.
+/// Pause after an update of all peers, as a multiple of the time that the update took. The pause limits the load, even if leases change frequently.
 const PAUSE_FACTOR: u32 = 40;
 /// Maximum length of the pause after an update. Without a maximum, an update on a busy machine could cause an overlong pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
-/// Interval at which the prober retries to open a socket.
+/// Interval at which the prober tries again to open missing sockets.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
-/// Minimum delay of a wake-up that shows that the kernel did not schedule the program.
+/// Delay of a wake-up from which the prober infers that the kernel did not schedule the program.
 const MIN_STALL: Duration = Duration::from_millis(400);
-/// Pause between reads during a flood, so that the flood does not take the whole processor.
+/// Pause between reads during a flood of packets, so that the flood does not take the whole processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum time for which reads wait for the next probe. The kernel timestamps packets, so the wait saves wake-ups and costs no accuracy.
+/// Maximum time for which the prober delays a read until the next probe is
+/// due. The kernel timestamps packets, so the wait saves wake-ups and costs no accuracy.
 const MAX_READ_DELAY: Duration = Duration::from_millis(300);
-/// Number of packets per read above which the prober drains the socket without a pause. With a pause, the socket's buffer would overflow.
+/// Number of packets per read above which the prober drains the socket without a pause, because the socket's buffer would overflow during a pause.
 const MAX_BATCH: usize = 16;
-/// Time after a flood during which the prober still drains without a pause, because a flood comes in bursts.
+/// Time after a flood during which the prober still drains sockets without a pause, because a flood comes in bursts.
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
-/// Maximum length of a sleep, because clocks may change meanwhile.
+/// Maximum time for which the prober sleeps, because clocks may change during a sleep.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Timeout of [`Prober::ask`].
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,19 +57,19 @@ pub struct ProberSettings {
     pub port: u16,
     /// The node id that this node's lease publishes.
     pub id: String,
-    /// This node's subnets. The leases of these subnets do not belong to peers.
+    /// This node's subnets. The leases of this node's own subnets do not belong to peers.
     pub own: Subnets,
     /// The backends whose leases belong to peers.
     pub kinds: Kinds,
     /// Whether each node has an overlay device with the first address of its subnet.
     pub device: bool,
-    /// The family of the tunnels, if one tunnel family serves all families.
+    /// The address family of the tunnel's outer packets, if one family carries the pod packets of all families.
     pub outer: Option<Family>,
-    /// Whether probes may travel over the underlay, unencrypted.
+    /// Whether the node may send unencrypted probes over the underlay.
     pub clear: bool,
 }
 
-/// State of this host that a prober follows.
+/// Addresses, MTUs and tunnel of this host, which a prober needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnderlayState {
     /// The source addresses of probes over the underlay: IPv4 and IPv6.
@@ -77,11 +78,11 @@ pub struct UnderlayState {
     pub local: Vec<IpNet>,
     /// The MTU of the overlay for IPv4 and for IPv6, in bytes.
     pub mtu: (u16, u16),
-    /// The tunnel on this host that uses the probe port, if any. The tunnel keeps the port, because packets of pods take precedence.
+    /// The tunnel on this host that uses the probe port, if any. The tunnel keeps the port, because pod packets take precedence over probes.
     pub yields_to: Option<String>,
 }
 
-/// Probes peers and replies to probes. Clones share one prober.
+/// Probes peers and replies to probes. All clones share the state of one prober.
 #[derive(Clone)]
 pub struct Prober {
     shared: Arc<Shared>,
@@ -100,7 +101,7 @@ struct Inner {
     problems: Vec<Problem>,
 }
 
-/// The figures of a prober, without figures of single peers.
+/// Figures of a prober for metrics, without figures of single peers.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// The counters.
@@ -109,7 +110,7 @@ pub struct Figures {
     pub states: BTreeMap<State, u32>,
     /// Numbers of peers that reply and of peers that do not reply, by path.
     pub paths: BTreeMap<(Path, PathState), u32>,
-    /// Round trips over the overlay since the start.
+    /// Histogram of round-trip times over the overlay since the start.
     pub round_trips: Durations,
     /// Median of all peers' round trips over the overlay, in microseconds.
     pub rtt_us: Option<u32>,
@@ -125,7 +126,7 @@ struct LoopState {
     calm_at: Duration,
     /// Whether leases or addresses have changed since the last update.
     changed: bool,
-    /// Earliest time of the next update.
+    /// Earliest time of the next update of all peers.
     follow_at: Duration,
     /// The bits that distinguish the addresses of nodes from the addresses of pods, from [`host_bits`].
     hosts: (u32, u32),
@@ -204,7 +205,7 @@ impl Prober {
         )
     }
 
-    /// Applies `of` to each peer. With thousands of peers, this function takes less memory than [`Prober::view`].
+    /// Applies `of` to the view of each peer and returns the results. With thousands of peers, this function takes less memory than [`Prober::view`].
     pub fn peers<T>(&self, of: impl FnMut(PeerView) -> T) -> Vec<T> {
         let now = self.now();
         self.inner().node.peers(now, of)
@@ -232,7 +233,7 @@ impl Prober {
         self.inner().node.strangers(now)
     }
 
-    /// Returns this node's number on the wire in a family.
+    /// Returns the number that identifies this node on the wire in an address family.
     pub fn who(&self, family: Family) -> Option<u64> {
         let settings = &self.shared.settings;
         let mut own = settings.own.nets();
@@ -245,19 +246,19 @@ impl Prober {
         self.shared.settings.port
     }
 
-    /// Returns the faults that all peers of a family have in common, and the losses among all recent probes.
+    /// Returns the faults that all peers of a family have in common, and the losses among the probes of the last five minutes.
     pub fn common(&self) -> (Vec<CommonFault>, Losses) {
         let now = self.now();
         let inner = self.inner();
         (inner.node.show_faults(now), inner.node.show_losses(now))
     }
 
-    /// Returns a counter that changes with each verdict that affects packets.
+    /// Returns a receiver of a counter, which changes with each verdict that affects packets.
     pub fn verdicts(&self) -> watch::Receiver<u64> {
         self.shared.verdicts.subscribe()
     }
 
-    /// Returns the figures for metrics. This function costs less than [`Prober::view`].
+    /// Returns the figures of this prober for metrics. This function costs less than [`Prober::view`].
     pub fn figures(&self) -> Figures {
         let inner = self.inner();
         Figures {
@@ -285,15 +286,15 @@ impl Prober {
         self.shared.wake.notify_one();
     }
 
-    /// Sets this node's report about itself for other nodes.
+    /// Sets the report about this node that other nodes request.
     pub fn set_own(&self, own: Own) {
         self.inner().node.set_own(own);
     }
 
-    /// Probes the peer of this subnet on demand, several times. Returns `None` if no peer has the subnet, if
+    /// Probes the peer with the subnet `subnet` several times, on demand of the caller. Returns `None` if no peer has the subnet, if
     /// too many sessions are open, or if the result takes longer than five seconds.
     pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
-        /// Guard that ends the session even if the caller's future is dropped.
+        /// Ends the session on drop, even if the caller cancels the future.
         struct Asking<'a>(&'a Prober, u64);
         impl Drop for Asking<'_> {
             fn drop(&mut self) {
@@ -314,7 +315,7 @@ impl Prober {
         None
     }
 
-    /// Returns the address from which this node probes over the overlay, if it currently has such an address.
+    /// Returns the address from which this node probes over the overlay; `None` while the node has no such address.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.inner().node.source(family)
     }
@@ -410,8 +411,8 @@ impl Prober {
         }
     }
 
-    /// Notifies subscribers of changes that affect packets. Omits the first verdict on a `well` peer, because such verdicts occur for minutes in a
-    /// large cluster.
+    /// Notifies subscribers of changes that affect packets. Omits the first verdict on a `well` peer, because first
+    /// verdicts occur for minutes after a start in a large cluster.
     fn publish(&self, notices: &[Notice], common: &[CommonNotice]) {
         let is_news = |notice: &Notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some;
         if !common.is_empty() || notices.iter().any(is_news) {
@@ -471,7 +472,7 @@ impl Prober {
         ControlFlow::Continue(())
     }
 
-    /// Reads the received packets and sends replies.
+    /// Reads the packets that the sockets received, and sends replies.
     fn drain(&self, sockets: &mut Sockets) -> Drained {
         let port = self.shared.settings.port;
         sockets.drain(|incoming, age| {
@@ -517,7 +518,7 @@ impl Prober {
         })
     }
 
-    /// Does the work that is due, and sends packets.
+    /// Does the work of the node that is due, and sends the resulting packets.
     fn step(&self, sockets: &Sockets) -> Step {
         let (sends, step) = {
             let now = self.now();
@@ -537,7 +538,7 @@ impl Prober {
     }
 }
 
-/// The result of a step of the node.
+/// The result of one step of the prober: verdict changes and the time of the next step.
 struct Step {
     /// Time of the next step.
     next: Duration,
@@ -545,7 +546,7 @@ struct Step {
     common: Vec<CommonNotice>,
 }
 
-/// Returns the length of the pause after an update of all peers that took this time.
+/// Returns the pause after an update of all peers, from the duration of the update.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(PAUSE_FACTOR).min(PAUSE_LIMIT)
 }
@@ -556,7 +557,7 @@ fn overlay_address(settings: &ProberSettings, subnet: &IpNet) -> IpAddr {
     if settings.device { device } else { bridge }
 }
 
-/// Returns the addresses of the sockets.
+/// Returns the addresses to which the prober binds its sockets, each with its path.
 fn addresses(settings: &ProberSettings, underlay: &UnderlayState) -> Vec<(Path, IpAddr)> {
     let overlay = settings
         .own

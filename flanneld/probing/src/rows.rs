@@ -40,9 +40,9 @@ pub struct Wire {
     pub ping_only: bool,
     /// Approximate round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// Number of the last 16 probes that got no reply.
+    /// Number of the node's last 16 probes to the peer that got no reply.
     pub lost: u8,
-    /// Approximate time since the last probe, in milliseconds.
+    /// Approximate time since the node's last probe to the peer, in milliseconds.
     pub asked_age_ms: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ pub fn room(own: &Own) -> usize {
     (ROW - HEADER - fixed() - checks(own).len()) / CELL_LENGTH
 }
 
-/// Encodes the checks. The checks follow the peers, because versions without checks stop reading after the peers.
+/// Encodes the checks. The checks follow the peers, because older versions ignore all bytes after the peers.
 fn checks(own: &Own) -> Vec<u8> {
     let mut out = Vec::new();
     let named = own.checks.iter().take(MAX_CHECKS);
@@ -116,7 +116,8 @@ pub fn write(body: &Body) -> Vec<u8> {
     out
 }
 
-/// Decodes a report. Returns `None` if the report is truncated. The content may be false, but numbers are in range and names are printable ASCII.
+/// Decodes a report. Returns `None` if the report is truncated. This function checks the ranges of numbers and the
+/// characters of names (printable ASCII), but not the truth of the report.
 pub fn read(bytes: &[u8]) -> Option<Body> {
     let mut read = Reader(bytes);
     let ready = read.u8()? & 1 == 1;
@@ -163,7 +164,7 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     })
 }
 
-/// Decodes the checks that follow the peers. Stops at a name that is truncated or too long, and skips invalid names.
+/// Decodes the checks that follow the peers. Stops decoding at a name that is truncated or too long, and skips invalid names.
 fn named_checks(read: &mut Reader<'_>) -> Vec<String> {
     let count = usize::from(read.u8().unwrap_or(0)).min(MAX_CHECKS);
     let mut name = || {
@@ -200,7 +201,7 @@ fn exact(step: u8, steps: u32) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "at most two to the 26th"
+        reason = "the result is at most 2 to the power of 26"
     )]
     let number = ((f64::from(step) / f64::from(steps)).exp2() - 1.0).round() as u64;
     number

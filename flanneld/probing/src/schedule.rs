@@ -1,35 +1,35 @@
-//! Schedule of the probes. The cost of the schedule for a node does not depend on the size of the cluster.
+//! Schedule of the probes that a node sends to its peers. A node sends at most about four scheduled probes per second, regardless of the size of the cluster.
 //!
-//! In small clusters, a walk probes all peers in turn. In large clusters, half of the scheduled probes go to
-//! a fixed sample of peers. A node therefore knows a few peers well, and a few other nodes watch the node.
-//! The other half of the scheduled probes continues the walk.
+//! In small clusters, a node probes all peers in turn. In large clusters, half of the scheduled probes go to a fixed
+//! sample of peers, and the other half go to all peers in turn. A node and the peers in its sample often probe each
+//! other.
 
 use crate::who::mix;
 use std::time::Duration;
 
-/// Interval between two probes of a peer in small clusters. In larger clusters, the interval is longer, because of [`PER_SECOND`].
+/// Interval between two probes of a peer in small clusters. In larger clusters, the interval is longer, because [`PER_SECOND`] limits the number of probes.
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
-/// Number of scheduled probes per second in large clusters.
+/// Maximum number of scheduled probes that a node without a sample sends per second.
 const PER_SECOND: u32 = 4;
 /// Number of paths above which half of the scheduled probes go to a sample.
 pub const MAX_UNSAMPLED: usize = 200;
 /// Number of paths in the sample.
 pub const SAMPLE_SIZE: usize = 16;
-/// Number of rings that form the sample. A node has two neighbours on each ring.
+/// Number of hash rings. A node's sample contains the node's two neighbours on each ring.
 const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
 /// Interval between two probes of a path in the sample.
 pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
-/// Minimum time between two scheduled probes of the walk if a sample exists.
+/// Minimum time between two of the scheduled probes that go to all peers in turn, if a sample exists.
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
-/// Maximum number of scheduled probes per second in the walks of all nodes on a link together. If a node has more neighbours than
-/// its kernel caches, each scheduled probe costs a broadcast (ARP, neighbour discovery) to every host on the
+/// Maximum total per second, over all nodes on a link, of the scheduled probes that go to all peers in turn. If the kernel's
+/// neighbour table is too small for a link, each scheduled probe causes a broadcast (ARP, neighbour discovery) on the
 /// link.
 const WALKS_A_LINK: u32 = 500;
-/// Minimum time between two probes of the MTU's length.
+/// Minimum time between two probes that are as long as the MTU.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
-/// Maximum number of peers for which scheduled probes over the underlay also use the overlay.
+/// Maximum number of a node's peers for which one scheduled probe may use both paths. With more peers, each scheduled probe uses either the overlay or the underlay.
 const MAX_BOTH_PATHS: usize = 16;
-/// Interval between two probes of a peer over the underlay, in probe intervals of this peer.
+/// Ratio of all scheduled probes of a peer to the scheduled probes of this peer over the underlay.
 const UNDERLAY_INTERVAL: u32 = 4;
 
 /// Returns the time in which this node probes each of `peers` peers once. `on_link` is the number of peers that share a link with this node.
@@ -63,7 +63,7 @@ pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
     }
 }
 
-/// A walk, which probes each peer once per cycle, at even intervals. The order differs between nodes and between cycles.
+/// A schedule that probes each peer once per cycle, at even intervals. The order of the peers differs between nodes and between cycles.
 #[derive(Clone, Debug)]
 pub struct Walk<K> {
     own: u64,
@@ -75,8 +75,8 @@ pub struct Walk<K> {
 }
 
 impl<K: Copy> Walk<K> {
-    /// Creates a walk whose first probe is due within a second. The delay differs between nodes, so that nodes that start together do not probe
-    /// together.
+    /// Creates a schedule whose first probe is due within a second. The delay of the first probe differs between nodes,
+    /// so that nodes that start together do not probe together.
     pub fn new(own: u64, now: Duration) -> Self {
         let next = now + Duration::from_millis(mix([own, 0, 2]) % 1000);
         Self {
@@ -122,7 +122,7 @@ impl<K: Copy> Walk<K> {
         self.rest.pop()
     }
 
-    /// Inserts a new peer at a pseudo-random place in the rest of the cycle.
+    /// Inserts a new peer at a pseudo-random position in the rest of the cycle.
     pub fn add(&mut self, key: K, who: u64) {
         let Some(rest) = u64::try_from(self.rest.len()).ok().filter(|rest| *rest > 0) else {
             return;
@@ -131,7 +131,7 @@ impl<K: Copy> Walk<K> {
         self.rest.insert(at.min(self.rest.len()), key);
     }
 
-    /// Drops peers that no longer exist.
+    /// Drops the peers for which `stays` returns false.
     pub fn retain(&mut self, stays: impl FnMut(&K) -> bool) {
         self.rest.retain(stays);
     }
@@ -151,11 +151,12 @@ impl<K: Copy> Walk<K> {
     }
 }
 
-/// The paths that this node probes every [`SAMPLE_CYCLE`], regardless of the size of the cluster. The sample is empty if the walk probes all paths
-/// often enough.
+/// The paths that this node probes every [`SAMPLE_CYCLE`], regardless of the size of the cluster. The sample is empty
+/// if the node has at most [`MAX_UNSAMPLED`] paths, because the node then probes all paths often.
 ///
-/// All nodes are on several rings, each ordered by another hash. A node probes its neighbours on each ring, so each node probes as many nodes as
-/// probe it. A node that joins or leaves changes only the samples of its neighbours.
+/// Each ring contains all nodes in the order of their hashes. The hash function differs between rings. A node probes
+/// its neighbours on each ring, and these neighbours also probe the node. A node that joins or leaves changes only
+/// the samples of its neighbours.
 #[derive(Clone, Debug)]
 pub struct Sample<K> {
     members: Vec<K>,
@@ -169,7 +170,7 @@ pub struct Sample<K> {
 pub struct Ends<K> {
     /// The path.
     pub key: K,
-    /// This node's number in the family of the path.
+    /// This node's number in the address family of the path.
     pub own: u32,
     /// The peer's number.
     pub other: u32,
@@ -216,7 +217,7 @@ impl<K: Copy + Ord> Sample<K> {
         u32::try_from(SAMPLE_SIZE).unwrap_or(1)
     }
 
-    /// Returns true if a path is in the sample, or if no sample exists because the walk probes all paths often.
+    /// Returns true if a path is in the sample, or if no sample exists because this node probes all paths often.
     pub fn has(&self, key: &K) -> bool {
         self.members.is_empty() || self.members.contains(key)
     }
@@ -287,8 +288,8 @@ impl Default for FullSize {
 }
 
 impl FullSize {
-    /// Returns whether this probe is a long probe. `done` is the rotation in which the peer got its last long
-    /// probe. `waits` returns whether another peer still waits for its long probe in a rotation.
+    /// Returns whether this probe has to be as long as the MTU. `done` is the number of the last rotation (one long probe
+    /// to each peer) in which the peer got its long probe. `waits` returns whether another peer still waits for its long probe in a rotation.
     pub(crate) fn turn(
         &mut self,
         now: Duration,
@@ -397,7 +398,7 @@ mod tests {
         let mut sample = Sample::new();
         sample.choose(Duration::ZERO, &ends(0, 1..201));
         assert!(sample.next().is_none() && sample.turn(Duration::from_secs(9)).is_none());
-        assert!(sample.has(&3), "all are asked often");
+        assert!(sample.has(&3), "the node probes all paths often");
         sample.choose(Duration::ZERO, &ends(0, 1..1000));
         let mut asked: BTreeMap<u32, Vec<Duration>> = BTreeMap::new();
         let mut now = Duration::ZERO;

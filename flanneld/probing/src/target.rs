@@ -11,7 +11,7 @@ use types::Subnets;
 /// A path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// The path over the overlay, as for packets of pods.
+    /// The path over the overlay, which packets of pods also take.
     Overlay,
     /// The path directly from node to node, over the underlay.
     Underlay,
@@ -24,23 +24,23 @@ pub struct Target {
     pub id: Option<Arc<str>>,
     /// The node's hostname, if the node publishes a hostname.
     pub name: Option<Arc<str>>,
-    /// The node's subnet of this family.
+    /// The node's subnet of this address family.
     pub subnet: IpNet,
     /// The address at which other nodes reach the node.
     pub address: IpAddr,
-    /// Whether report requests to the node use this family. One family is enough.
+    /// Whether report requests to the node use this family. A node needs report requests in only one family.
     pub primary: bool,
     /// Whether the peer's address is on a link with this host, so that this host needs a neighbour entry to reach the peer.
     pub on_link: bool,
 }
 
 impl Target {
-    /// Returns the node's number on the wire, if the node has an id.
+    /// Returns the node's number in probe messages, if the node has an id.
     pub fn who(&self) -> Option<u64> {
         self.id.as_ref().map(|id| who(id, &self.subnet))
     }
 
-    /// Returns the addresses for probes of the peer over the overlay: the address of its device and the address of its bridge.
+    /// Returns the peer's addresses for probes over the overlay: the addresses of the peer's overlay device and bridge.
     pub fn overlay_addresses(&self) -> [IpAddr; 2] {
         overlay_addresses(&self.subnet)
     }
@@ -60,8 +60,8 @@ pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     }
 }
 
-/// Returns the host bits that all these subnets have in common, for IPv4 and for the last 32 bits of IPv6. In these bits, addresses of nodes are 0 or
-/// 1, and addresses of pods are larger.
+/// Returns the host bits that all these subnets have in common, for IPv4 and for the last 32 bits of IPv6. The host
+/// bits of a node's overlay address are 0 or 1; the host bits of a pod's address are larger.
 #[cfg(any(test, feature = "prober"))]
 pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     let (mut v4, mut v6) = (u32::MAX, u32::MAX);
@@ -77,8 +77,8 @@ pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     (v4, v6)
 }
 
-/// Returns the peers in a lease table. `local` are the addresses of this host. `outer` is the family of the
-/// tunnels, if one tunnel family serves all families.
+/// Returns the peers in a lease table. `local` are the addresses of this host. `outer` is the address family of the
+/// tunnels, if tunnels of one family carry packets of both families.
 pub fn targets(
     leases: &LeaseTable,
     own: &Subnets,
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             bits(&["10.5.0.0/15", "10.5.0.7/32"]),
             (0, u32::MAX),
-            "who is alone has any address"
+            "a /32 subnet leaves no host bits; without IPv6 subnets, all bits remain"
         );
     }
 

@@ -2,16 +2,16 @@
 
 use types::reachability::{State, Verdict};
 
-/// Maximum age in milliseconds of the last probe that a peer received over the overlay, if the direction to
-/// the peer works. Rounds are a second apart, so this time covers at least two rounds.
+/// Maximum age in milliseconds of the last probe that a peer received over the overlay, for the verdict `one-way`.
+/// Rounds are a second apart, so the maximum age covers at least two rounds.
 const JUST_NOW_MS: u32 = 2_500;
-/// From this number of losses among the last sixteen probes, a verdict needs more rounds, because further losses may be chance.
+/// Minimum number of losses among the last sixteen probes of a lossy peer. A worse verdict on a lossy peer needs more rounds, because further losses may be chance.
 pub(crate) const MIN_LOSSES: u32 = 2;
 /// Minimum round trip of a slow peer in microseconds.
 const SLOW_US: u32 = 5_000;
-/// Minimum ratio of a slow peer's round trip to the usual round trip of the pair.
+/// Minimum ratio of a slow peer's round trip to the usual round trip between the two nodes.
 const SLOW_TIMES: u32 = 5;
-/// Maximum number of probes per lost probe for the verdict that a node loses packets to all peers.
+/// Minimum loss for the verdict that a node loses packets to all peers: one lost probe per this number of probes.
 const NODE_LOSS: u32 = 100;
 /// Minimum number of peers with lost probes for the verdict that a node loses packets to all peers.
 const NODE_LOSERS: u32 = 5;
@@ -19,12 +19,12 @@ const NODE_LOSERS: u32 = 5;
 /// Result of one kind of probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// No probe was sent.
+    /// This node sent no probe.
     #[default]
     NotAsked,
-    /// A reply that arrived in time.
+    /// A reply arrived in time.
     Answered,
-    /// Lack of a reply in time.
+    /// No reply arrived in time.
     Lost,
 }
 
@@ -43,7 +43,7 @@ pub struct Evidence {
     pub underlay: ProbeResult,
     /// A short ping, over the underlay.
     pub underlay_ping: ProbeResult,
-    /// Time since the peer received a probe over the overlay, in milliseconds. The peer reports this time over the underlay.
+    /// Time since the peer received a probe over the overlay, in milliseconds. The peer reports the time over the underlay.
     pub hears_us_ms: Option<u32>,
     /// Whether a node with another number replied in the peer's place.
     pub other: bool,
@@ -62,7 +62,7 @@ impl Evidence {
             .any(|result| *result != ProbeResult::NotAsked)
     }
 
-    /// Returns only the results over the underlay.
+    /// Returns only the results of probes over the underlay.
     #[must_use]
     pub fn only_underlay(&self) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Evidence {
     }
 }
 
-/// Returns the verdict on a whole round.
+/// Returns the verdict that follows from a whole round of probes.
 pub fn judge(evidence: &Evidence) -> Verdict {
     use ProbeResult::{Answered, Lost, NotAsked};
     let Evidence {
@@ -123,7 +123,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     })
 }
 
-/// Returns the verdict on several rounds at once. `lost` is the number of these rounds' probes that got no reply.
+/// Returns the verdict that follows from several rounds together. `lost` is the number of probes without a reply in all rounds.
 pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     let verdict = judge(evidence);
     // This function does not know the usual round trip of the pair.
@@ -137,7 +137,7 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     }
 }
 
-/// Returns whether the results of one scheduled probe confirm the current verdict. If the results do not confirm the verdict, a whole round follows.
+/// Returns whether the results of one scheduled probe confirm the current verdict. If the results do not confirm the verdict, the node sends a whole round of probes.
 pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     use ProbeResult::{Answered, Lost, NotAsked};
     if evidence.other {
@@ -184,15 +184,15 @@ pub fn grade(lossy: bool, slow: bool) -> State {
     }
 }
 
-/// Returns whether a round trip is slow for a pair with this usual round trip. Both are in microseconds.
+/// Returns whether a round trip is slow compared with the usual round trip between the two nodes. Both times are in microseconds.
 pub(crate) fn is_slow(rtt_us: u32, usual_us: u32) -> bool {
     rtt_us > SLOW_US && rtt_us > usual_us.saturating_mul(SLOW_TIMES)
 }
 
-/// Returns whether a node loses packets to and from all peers. A single bad peer is not a fault of the node.
+/// Returns whether a node loses packets to and from all peers. Lost probes to a single peer are not a fault of the node.
 ///
-/// The counts cover the probes to all peers in the last minutes. The node sent `asked` probes, and got no
-/// reply to `lost` of these probes. `losers` peers did not reply to at least one probe.
+/// The arguments count the probes to all peers in the last minutes. The node sent `asked` probes, and got no
+/// reply to `lost` of these probes. `losers` is the number of peers that did not reply to at least one probe.
 pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
     losers >= NODE_LOSERS && lost.saturating_mul(NODE_LOSS) >= asked
 }
@@ -200,7 +200,7 @@ pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
 /// A verdict that changes only after several consecutive rounds agree on another verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DebouncedVerdict {
-    /// The verdict in force.
+    /// The current verdict.
     pub present: Verdict,
     next: Option<(Verdict, u8)>,
 }
@@ -242,7 +242,7 @@ impl DebouncedVerdict {
         false
     }
 
-    /// Returns whether a change needs another round for confirmation.
+    /// Returns whether a change of the verdict waits for confirmation by another round.
     pub(crate) fn is_undecided(&self) -> bool {
         self.next.is_some()
     }
@@ -434,9 +434,15 @@ mod tests {
             Verdict::of(State::CutOff),
         );
         let mut standing = DebouncedVerdict::default();
-        assert!(standing.take(well, false), "the first good news counts");
+        assert!(
+            standing.take(well, false),
+            "the first good verdict applies at once"
+        );
         assert!(!standing.take(cut, false) && standing.is_undecided());
-        assert!(!standing.take(off, false), "two rounds that differ");
+        assert!(
+            !standing.take(off, false),
+            "two rounds with different verdicts change nothing"
+        );
         assert!(
             !standing.take(well, false) && !standing.is_undecided(),
             "one bad round"
@@ -509,7 +515,7 @@ mod tests {
             prop_assert_eq!(evidence.through(), evidence.asked_through() && matches!(state, State::Well | State::SmallMtu));
         }
 
-        /// The verdict of a whole round expects the same results again, so rounds do not repeat forever.
+        /// The results of a whole round confirm the verdict of this round, so rounds do not repeat forever.
         #[test]
         fn verdict_expects_the_evidence_of_its_round(results in proptest::array::uniform5(any::<bool>()), age in proptest::option::of(0u32..100_000)) {
             let evidence = round(results.map(|results| if results { Answered } else { Lost }), age);

@@ -1,4 +1,4 @@
-//! Results of a node's probes, as data of the API. Names come from the store and may be hostile, so programs that print names must escape them.
+//! Data model of the status API for the results of a node's probes. Names come from the store and may be hostile, so programs that print names must escape them.
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
@@ -16,7 +16,7 @@ use types::reachability::{State, Verdict};
 pub struct Mesh {
     /// Time of this snapshot, in milliseconds since 1970 by this node's clock.
     pub at_ms: u64,
-    /// Time since the prober started, in milliseconds. Until the first cycle is over, states are still unknown.
+    /// Time since the prober started, in milliseconds. Until the first probe cycle ends, the states of some peers are unknown.
     pub running_ms: u64,
     /// The UDP port of probes and replies.
     pub port: u16,
@@ -24,17 +24,17 @@ pub struct Mesh {
     pub cycle_ms: u64,
     /// Counters since the prober started.
     pub traffic: Traffic,
-    /// Sockets that this node cannot use.
+    /// Probe sockets that this node cannot use, with the reasons.
     pub problems: Vec<Problem>,
-    /// Faults that all peers of a family have in common.
+    /// Faults that all peers of an address family have in common.
     #[serde(default)]
     pub faults: Vec<CommonFault>,
-    /// Losses among the probes to all peers in the last minutes.
+    /// Losses among the probes over the overlay in the last five minutes, to peers without a fault.
     #[serde(default)]
     pub losses: Losses,
     /// This node's peers, one entry per address family, in the order of their subnets.
     pub peers: Vec<PeerView>,
-    /// The reports of other nodes, in the order of their subnets. This list is empty unless a client viewed the reports in the last minutes.
+    /// The reports of other nodes, in the order of their subnets. This list is empty unless a client requested the reports in the last minutes.
     pub rows: Vec<Row>,
 }
 
@@ -50,16 +50,16 @@ pub struct Traffic {
     /// Number of probes, report requests and pings that got no reply in time.
     #[serde(default)]
     pub lost: u64,
-    /// Number of probes that a host refused by an ICMP error.
+    /// Number of probes that a host refused with an ICMP error.
     #[serde(default)]
     pub refused: u64,
-    /// Number of probes and report requests of other nodes that got a reply.
+    /// Number of probes and report requests to which this node replied.
     pub questions: u64,
     /// Number of dropped packets: malformed packets, and replies that match no outstanding probe.
     pub junk: u64,
     /// Number of probes from addresses without a lease.
     pub strangers: u64,
-    /// Number of probes that got no reply because of a rate limit.
+    /// Number of probes to which this node did not reply because of a rate limit.
     pub limited: u64,
 }
 
@@ -68,18 +68,18 @@ pub struct Traffic {
 pub enum PathState {
     /// The peer replies.
     Replies,
-    /// Lack of replies, or replies from another node.
+    /// The peer does not reply, or another node replies in place of the peer.
     Silent,
     /// Unknown state: this node has not probed the peer over this path yet, or cannot probe the peer.
     Unknown,
 }
 
-/// A fault that all peers of a family have in common, except for peers that reply. flanneld infers the fault from the probed peers.
+/// A fault that all peers of an address family have in common, except peers that reply. flanneld infers the fault from the probed peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommonFault {
     /// The address family.
     pub family: Family,
-    /// The state of the peers that fail.
+    /// The state of the peers with the fault.
     pub state: State,
     /// Time since the first peer failed, in milliseconds.
     pub age_ms: u64,
@@ -87,7 +87,7 @@ pub struct CommonFault {
     pub asked: usize,
     /// Number of probed peers with the fault.
     pub failed: usize,
-    /// Number of peers in the family.
+    /// Number of peers in the address family.
     pub peers: usize,
 }
 
@@ -98,18 +98,18 @@ pub struct Losses {
     pub asked: u32,
     /// Number of probes without a reply.
     pub lost: u32,
-    /// Number of peers that left at least one probe without a reply.
+    /// Number of peers that did not reply to at least one probe.
     pub losers: u32,
 }
 
-/// A socket that this node cannot use.
+/// A probe socket that this node cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// The address and port of the socket. `None` for ping.
     pub address: Option<SocketAddr>,
-    /// Whether another program has the port.
+    /// Whether another program uses the port.
     pub taken: bool,
-    /// The error: the failed operation, its object and the cause.
+    /// The error: the failed operation, the socket and the cause.
     pub what: String,
 }
 
@@ -120,13 +120,13 @@ pub struct PeerView {
     pub id: Option<Arc<str>>,
     /// The hostname in the peer's lease, or the name of its Node on Kubernetes. Without Kubernetes, Go flannel publishes no name.
     pub name: Option<Arc<str>>,
-    /// The peer's subnet of this family.
+    /// The peer's subnet of this address family.
     pub subnet: IpNet,
     /// The address at which nodes reach the peer.
     pub address: IpAddr,
-    /// The overlay address that this node probes. `None` while the peer has no such address (host-gw before the first pod).
+    /// The overlay address that this node probes. `None` while the peer has no overlay address (host-gw before the peer's first pod).
     pub overlay: Option<IpAddr>,
-    /// The verdict of this node's probes, after several rounds agreed.
+    /// This node's verdict on the peer, on which several rounds of probes agreed.
     pub state: State,
     /// Time since the peer entered this state, in milliseconds.
     pub state_age_ms: u64,
@@ -159,7 +159,7 @@ pub struct PeerView {
     pub others: Vec<PeerOpinion>,
 }
 
-/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. An age is `None` without a packet of this kind.
+/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. A field is `None` before the first packet that the field describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ages {
     /// Age of the last probe that this node sent to the peer.
@@ -182,7 +182,7 @@ pub struct Ages {
 }
 
 impl PeerView {
-    /// Returns the state, and whether the state rests only on ping.
+    /// Returns the peer's state, and whether the peer replies only to ping.
     pub fn verdict(&self) -> Verdict {
         Verdict {
             state: self.state,
@@ -217,11 +217,11 @@ pub struct Row {
     pub id: Option<Arc<str>>,
     /// The hostname in the node's lease; Go flannel publishes no hostname.
     pub name: Option<Arc<str>>,
-    /// The node's subnet of the family in which this node requested the report.
+    /// The reporting node's subnet, in the address family of the report request.
     pub subnet: IpNet,
     /// Age of the last request for the node's report, in milliseconds.
     pub asked_age_ms: u64,
-    /// Age of the node's last reply, in milliseconds. `None` without a reply.
+    /// Age of the node's last report, in milliseconds. `None` without a reply.
     #[serde(rename = "said_age_ms")]
     pub answered_age_ms: Option<u64>,
     /// The node's report about itself.
@@ -249,8 +249,7 @@ pub struct Own {
     /// The check of the node's most severe finding.
     pub gravest: Option<String>,
     /// The checks of the node's findings that no other finding explains, at most 16. Checks with findings of
-    /// severity `broken` come first, then `degraded`, then `risk`. Versions without this field send no
-    /// checks.
+    /// severity `broken` come first, then `degraded`, then `risk`. Older versions of flanneld report no checks.
     #[serde(default)]
     pub checks: Vec<String>,
 }
@@ -258,7 +257,7 @@ pub struct Own {
 /// A peer in the report of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The peer's subnet, as this node knows it.
+    /// The peer's subnet, from the leases that this node knows.
     pub subnet: IpNet,
     /// The node's verdict on the peer.
     pub state: State,

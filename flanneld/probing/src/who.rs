@@ -1,16 +1,16 @@
-//! The number of a node on the wire. Each node computes this number from the lease.
+//! The number that identifies a node in probe messages. All nodes compute the same number for a node, from the node's lease.
 
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
-/// Returns the number of a node in one network and address family. The number consists of the first four bytes of the SHA-256 of the node id, and
-/// [`short`] of the subnet.
+/// Returns the number of a node in one network and address family. The number consists of the first four bytes of the
+/// SHA-256 of the node id, and of the subnet's number ([`short`]).
 pub fn who(id: &str, subnet: &IpNet) -> u64 {
     u64::from(u32::from_be_bytes(first(&Sha256::digest(id.as_bytes())))) << 32
         | u64::from(short(subnet))
 }
 
-/// Returns whether two numbers belong to the same node, whose network or subnet may differ.
+/// Returns whether two numbers identify the same node, even with different networks or subnets.
 pub(crate) fn is_same_node(a: u64, b: u64) -> bool {
     a >> 32 == b >> 32
 }
@@ -28,7 +28,7 @@ fn first<const N: usize>(digest: &[u8]) -> [u8; N] {
     out
 }
 
-/// Mixes three numbers into one. The result is suitable for orders that differ between nodes and cycles, but not for secrets.
+/// Hashes three numbers into one number. The hash is not cryptographic; use the hash only to vary orders and delays between nodes and cycles.
 pub fn mix(numbers: [u64; 3]) -> u64 {
     numbers
         .into_iter()

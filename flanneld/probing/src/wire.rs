@@ -1,7 +1,7 @@
 //! Wire format of probes and replies, which `docs/probing-format.md` describes. Numbers are big-endian.
 //!
-//! A node trusts no message. The node drops messages that do not fit the format, and messages of unknown kinds and versions, which later versions may
-//! use.
+//! A node trusts no message. A node drops messages that do not fit the format. A node also drops messages of unknown
+//! kinds and versions, which later versions of flanneld may send.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,15 +9,15 @@ use std::net::{IpAddr, Ipv6Addr};
 const MAGIC: [u8; 4] = *b"flpr";
 /// The version of the format.
 const VERSION: u8 = 1;
-/// The length in bytes of the header of messages of all kinds.
+/// Length in bytes of the header, which is the same for all kinds of messages.
 pub const HEADER: usize = 32;
 /// Length of an echo reply and of a short echo probe, in bytes.
 pub const ECHO: usize = 72;
-/// Number of the kind "pod probe".
+/// Encoding of the message kind "pod probe".
 pub(crate) const POD_QUESTION_KIND: u8 = 5;
 /// Length of a pod probe in bytes: the sum of the lengths of its reply and its pod call.
 pub const POD_QUESTION: usize = 2 * ECHO;
-/// Length of a report request and maximum length of a report, in bytes. This length fits any IPv6 path.
+/// Length of a report request and maximum length of a report, in bytes. A datagram of this length fits the minimum MTU of IPv6.
 pub const ROW: usize = 1232;
 /// Encoding of an unknown age or token.
 pub const NONE: u32 = u32::MAX;
@@ -29,35 +29,35 @@ pub enum MessageKind {
     EchoQuestion,
     /// Replies to an [`MessageKind::EchoQuestion`] and repeats its nonce.
     EchoAnswer,
-    /// Requests a [`MessageKind::RowAnswer`]. The request is as long as the reply may be.
+    /// Requests a [`MessageKind::RowAnswer`]. A report request is as long as the longest possible report.
     RowQuestion,
     /// Replies to a [`MessageKind::RowQuestion`] with the node's own report.
     RowAnswer,
-    /// A probe on the path of pods' packets. The probe requests an [`MessageKind::EchoAnswer`] and a [`MessageKind::PodCall`].
+    /// A probe on the path that packets of pods take. The probe requests an [`MessageKind::EchoAnswer`] and a [`MessageKind::PodCall`].
     PodQuestion,
     /// A packet of a new connection to the address that sent the pod probe, with the nonce of that probe.
     PodCall,
 }
 
-/// The header of messages of all kinds.
+/// The header of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The kind of the message.
     pub kind: MessageKind,
-    /// The length of the probe in bytes. A reply repeats the length with which the probe arrived.
+    /// The length of the probe in bytes. A reply repeats the length of the received probe.
     pub length: u16,
-    /// Random number of each probe, which its reply repeats.
+    /// Random number of a probe. The reply to a probe repeats the random number.
     pub nonce: u64,
-    /// The number of the sender.
+    /// The node number of the sender.
     pub from: u64,
-    /// The number of the receiver; 0 if the sender does not know it.
+    /// The node number of the receiver; 0 if the sender does not know the number.
     pub to: u64,
 }
 
 /// The body of an echo message. A probe carries the tokens; a reply carries the ages and `held_us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Echo {
-    /// The token that the receiver has to repeat in its probes. The repetition proves that the receiver gets packets at its address.
+    /// The token that the receiver has to repeat in its probes. A repeated token proves that the receiver gets packets at its address.
     pub token: Option<u32>,
     /// A token from an earlier message of the receiver.
     pub repeats: Option<u32>,
@@ -65,13 +65,13 @@ pub struct Echo {
     pub heard_overlay_ms: Option<u32>,
     /// Milliseconds since the receiver's last probe, including the current probe, arrived over the underlay.
     pub heard_underlay_ms: Option<u32>,
-    /// Microseconds between the arrival of the probe and its reply.
+    /// Microseconds between the arrival of the probe and the sending of the reply.
     pub held_us: u32,
     /// The sender's clock: milliseconds since 1970.
     pub wall_ms: u64,
     /// The sender's address in the overlay, if any.
     pub answers_at: Option<IpAddr>,
-    /// Milliseconds since the sender started to listen.
+    /// Milliseconds since the sender started to listen for probes.
     pub up_ms: u32,
 }
 
@@ -118,7 +118,7 @@ impl MessageKind {
     }
 }
 
-/// Encodes an echo message, padded with zeros to this length.
+/// Encodes an echo message, and pads the message with zeros to `length` bytes.
 pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     let mut out = head(header);
     let words = if header.kind.asks() {
@@ -232,7 +232,7 @@ fn address(bytes: [u8; 16]) -> Option<IpAddr> {
     (!address.is_unspecified()).then(|| address.to_canonical())
 }
 
-/// Reader of numbers from the front of a slice.
+/// Reads numbers from the front of a byte slice.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl Reader<'_> {
@@ -355,7 +355,7 @@ mod tests {
         let short = header(MessageKind::RowQuestion, 100);
         assert!(
             parse(&echo(&short, &Echo::default(), 100)).is_none(),
-            "a short row question would be answered with more bytes"
+            "a reply to a short report request would be longer than the request"
         );
         assert!(row_answer(&header(MessageKind::RowAnswer, 0), &[0; ROW]).is_none());
         assert!(row_answer(&header(MessageKind::RowAnswer, 0), &[0; ROW - HEADER]).is_some());

@@ -1,5 +1,5 @@
-//! A day of whole clusters without sockets, with restarts, stalls, clock changes, floods and losses by chance. No peer gets a false verdict. A
-//! partition gets the right verdict, which ends when the partition heals.
+//! Simulates whole clusters for a day without sockets, with restarts, stalls, clock changes, floods and random
+//! losses. The tests assert that no peer gets a false verdict, and that nodes detect a partition and its end.
 
 #![allow(
     clippy::unwrap_used,
@@ -71,7 +71,7 @@ impl Day {
         node
     }
 
-    /// Stops a host for a moment, as its hypervisor would.
+    /// Suspends a random node for up to 2.5 seconds, as a hypervisor may suspend a virtual machine.
     fn stall(&mut self) -> usize {
         let (node, time) = (self.any(), self.random() % 2500);
         self.world.stall(node, Duration::from_millis(time));
@@ -86,7 +86,7 @@ impl Day {
         node
     }
 
-    /// Sends probes and hints with the address of a peer, 300 messages a second for five seconds.
+    /// Sends a node 300 messages per second for five seconds, with the forged address of a peer: probes and report requests.
     fn flood(&mut self) -> usize {
         let (node, peer) = (self.any(), self.any());
         if node == peer {
@@ -197,7 +197,7 @@ fn day_of_many_nodes_has_no_false_verdict() {
     }
 }
 
-/// Two halves of a cluster do not reach each other. Each node finds that the other half is cut off, and that its own half is well.
+/// When a partition separates two halves of a cluster, each node reports the other half as `cut-off` and its own half as `well`.
 #[test]
 fn partition_is_known_and_forgotten_when_it_heals() {
     let mut world = World::new(48);

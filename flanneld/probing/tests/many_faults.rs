@@ -1,4 +1,4 @@
-//! Faults of many nodes at once, and of one node among many, in whole clusters without sockets: the detecting nodes and the detection times.
+//! Tests which nodes of a simulated cluster detect the faults of one or many nodes, and after what time.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use world::{World, subnet};
 
 const S: Duration = Duration::from_secs(1);
 
-/// Returns the nodes that a node watches and that watch the node: in small clusters, all other nodes.
+/// Returns the nodes that often probe a node: in large clusters, the nodes in its sample; in small clusters, all other nodes.
 fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
     let others = || (0..count).filter(|other| *other != node);
     if count - 1 <= MAX_UNSAMPLED {
@@ -42,8 +42,8 @@ fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
     sample.members().iter().copied().collect()
 }
 
-/// Returns a cluster that has run for a while. In a large cluster, only some nodes run the state machine: the
-/// nodes that watch `whom`, and some other nodes.
+/// Returns a cluster that has run for a minute of simulated time. In a large cluster, only `whom`, the nodes that
+/// often probe `whom`, and some other nodes run the state machine.
 fn cluster(count: usize, whom: &[usize]) -> World {
     let mut world = if count <= MAX_UNSAMPLED + 1 {
         World::new(count)
@@ -62,7 +62,7 @@ fn fails(world: &World, node: usize, on: usize) -> bool {
     world.state(node, on).impact() == Impact::All
 }
 
-/// Runs until `found` holds for each of these nodes. Returns the times of the first and of the last node.
+/// Runs the cluster until `found` holds for each node in `nodes`. Returns the times until `found` holds for the first node and for the last node.
 fn times(
     world: &mut World,
     nodes: &BTreeSet<usize>,
@@ -83,7 +83,7 @@ fn times(
     (first.unwrap(), world.now.at - start)
 }
 
-/// Time within which all nodes that watch a dead node detect it. [`FIRST`] is the time within which the first node detects the dead node.
+/// Maximum time until all nodes that often probe a dead node detect the fault. [`FIRST`] is the maximum time until the first node detects the fault.
 const SOON: Duration = Duration::from_secs(15);
 const FIRST: Duration = Duration::from_secs(10);
 
@@ -102,7 +102,7 @@ fn one_dead(count: usize, lost: u64) {
     assert!(first <= FIRST && all <= SOON, "{count}: {first:?}, {all:?}");
 }
 
-/// Cuts all links of one node, then restores them.
+/// Cuts all links of one node and restores the links. Asserts that the node detects both changes in time.
 fn all_links(count: usize, state: State, lost: u64) {
     let node = count / 3;
     let mut world = cluster(count, &[node]);
@@ -141,7 +141,8 @@ fn all_links(count: usize, state: State, lost: u64) {
     assert!(world.faults(node).is_empty());
 }
 
-/// Switches many nodes off. Every living node that watches a dead node soon detects the fault. Few nodes consider all their peers dead.
+/// Switches many nodes off. Asserts that every running node that often probes a dead node soon detects a fault.
+/// Asserts that in at most 2 % of the samples, a node reports a fault of all its peers.
 fn many_dead(count: usize, dead: &BTreeSet<usize>) {
     let mut world = cluster(count, &[0, count - 1]);
     world.off = dead.clone();
@@ -268,7 +269,7 @@ fn tunnel_that_is_blocked_everywhere_is_known_everywhere() {
     }
 }
 
-/// One peer that replies does not end a common fault of all other peers, and their verdict does not apply to the replying peer.
+/// A peer that replies does not end the common fault of all other peers. The verdict of the common fault does not apply to a peer that replies.
 #[test]
 fn peer_that_answers_is_no_part_of_a_common_fault() {
     let mut world = cluster(48, &[]);
@@ -287,7 +288,7 @@ fn peer_that_answers_is_no_part_of_a_common_fault() {
     }
 }
 
-/// Hints about well peers cause a few more probes and change no verdict.
+/// False hints that a peer in state `well` is unreachable cause only a few more probes and change no verdict.
 #[test]
 fn false_hints_cost_little_and_change_no_verdict() {
     let mut world = cluster(48, &[]);

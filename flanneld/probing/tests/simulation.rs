@@ -1,4 +1,4 @@
-//! Whole clusters of probing nodes without sockets: their cost, their detection times, and the effects of forged or malformed messages.
+//! Simulates whole clusters without sockets, and tests the cost of probes, the detection times, and the effects of forged or malformed messages.
 
 #![allow(
     clippy::unwrap_used,
@@ -81,7 +81,7 @@ fn healthy_cluster_is_well_and_only_well() {
     }
 }
 
-/// Cuts a link and waits until each end has its expected verdict. Returns the time until both ends have their verdicts.
+/// Cuts the link between two nodes, and waits until each of the two nodes has its expected verdict. Returns the time until both nodes have their expected verdicts.
 fn time_until(link: Link, near: State, far: State) -> Duration {
     let mut world = World::new(3);
     world.run(20 * S);
@@ -565,7 +565,7 @@ fn rows_are_requested_only_while_they_are_viewed() {
     );
 }
 
-/// Returns a message as a hostile host would write it.
+/// Returns a message that an attacker may forge, with any nonce and any node numbers.
 fn forged(kind: MessageKind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
     let length = if kind == MessageKind::RowQuestion {
         ROW
@@ -668,7 +668,7 @@ fn hostile_messages_change_no_other_peers_verdict() {
     );
 }
 
-/// Probes with a forged address use up no replies of the peer, whether the peer or the forger starts first.
+/// A flood of probes with a peer's forged address does not use up the rate limit for replies to the peer. The peer starts before or during the flood.
 #[test]
 fn forged_flood_costs_the_peer_no_answer() {
     let mut world = World::new(3);
@@ -751,7 +751,7 @@ fn forged_flood_costs_the_peer_no_answer() {
     }
 }
 
-/// Forged probes do not change a cut into `one-way`, although a pod with raw sockets can forge a peer's overlay address.
+/// Forged probes do not change the verdict `overlay-cut` into `one-way`, although a pod with raw sockets can forge a peer's overlay address.
 #[test]
 fn forged_questions_do_not_turn_a_cut_into_one_way() {
     let mut world = World::new(3);
@@ -896,7 +896,7 @@ fn rows_of_many_nodes_are_bounded() {
     );
 }
 
-/// Checks the cost of an idle cluster: each node's probes and bytes, and one probe of each direction per cycle.
+/// Checks that each node of an idle cluster sends few probes and bytes, and that each node probes each peer once per cycle.
 fn costs(nodes: usize, cycles: u32, link: Link) {
     let mut world = World::new(nodes);
     for a in 0..nodes {
@@ -942,7 +942,7 @@ fn ten_idle_nodes_send_little() {
     costs(10, 5, Link::default());
 }
 
-/// A firewall that accepts only the tunnel does not make each probe start a whole round.
+/// A firewall that drops all packets over the underlay except tunnel packets does not make each probe start a whole round of probes.
 #[test]
 fn cluster_without_underlay_probes_costs_no_more() {
     costs(
@@ -966,7 +966,7 @@ fn thousand_idle_nodes_send_little() {
     costs(1000, 1, Link::default());
 }
 
-/// Ten thousand nodes are too many to simulate with all their state, so the test follows only their walks through a whole cycle.
+/// Ten thousand nodes are too many to simulate with all their state, so the test simulates only the scheduled probes of every tenth node, for a whole cycle.
 #[test]
 fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     const NODES: usize = 10_000;
@@ -1017,7 +1017,7 @@ fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     );
 }
 
-/// Returns the number of probes of each kind that a session sent, and the number of probes that got a reply.
+/// Returns, for each kind of probe, how many probes a session sent and how many of these probes got a reply.
 fn counts(probe: &Probe) -> [(u8, u8); 6] {
     [
         probe.small,
@@ -1106,7 +1106,7 @@ fn session_loses_long_questions_where_the_mtu_is_small() {
     );
 }
 
-/// A session does not count a late reply to another session.
+/// An on-demand probe session does not count a late reply to a probe of an earlier session.
 #[test]
 fn session_counts_no_answer_of_another_one() {
     let mut world = World::new(3);

@@ -1,8 +1,8 @@
-//! Unix socket next to subnet.env over which `flannelctl` requests documents from the daemon.
+//! Unix socket of the status API, next to subnet.env. `flannelctl` requests documents from the daemon over this socket.
 //!
-//! The socket has mode 0600 from the moment it exists, and a rename replaces a stale socket. The address of a
-//! socket holds only 107 bytes. This module therefore opens the folder first, and addresses the socket
-//! through `/proc/self/fd`.
+//! The socket has mode 0600 from its creation, and a rename replaces a stale socket. The address of a Unix socket
+//! contains a path of at most 107 bytes. To allow longer paths, this module opens the socket's folder and uses a path
+//! below `/proc/self/fd`.
 
 use crate::replace::{folder, replace};
 use nix::errno::Errno;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use types::Coded;
 use types::problem::text;
 
-/// Maximum number of connections that wait to be accepted.
+/// Maximum number of connections that the daemon has not accepted yet.
 const BACKLOG: i32 = 128;
 
 /// Returns the path of the socket that belongs to a subnet.env.
@@ -35,7 +35,7 @@ pub fn path(subnet_file: &Path) -> PathBuf {
 pub enum SocketError {
     /// Another running daemon that listens on the socket.
     Held(PathBuf),
-    /// A file at the path that is not a socket.
+    /// A file that is not a socket, at the socket's path.
     Foreign(PathBuf),
     /// A system call failed.
     System {
@@ -67,7 +67,7 @@ impl fmt::Display for SocketError {
             ),
             Self::System { path, why } => write!(
                 f,
-                "cannot listen on {}: {why}; flannelctl cannot connect to this daemon: check the directory's permissions and free space",
+                "cannot listen on {}: {why}; check the directory's permissions and free space, because flannelctl needs the socket",
                 path.display()
             ),
         })
@@ -83,7 +83,7 @@ impl std::error::Error for SocketError {
     }
 }
 
-/// The Unix socket, as the daemon creates and removes it.
+/// The Unix socket, which the daemon creates and removes.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
@@ -105,11 +105,11 @@ impl Socket {
         &self.path
     }
 
-    /// Creates the socket and returns its listener, which is non-blocking. Returns `None` if the socket is already in place.
+    /// Creates the socket and returns its listener, which is non-blocking. Returns `None` if this daemon's socket is still at its path.
     ///
     /// # Errors
-    /// Returns an error if another daemon listens on the socket, or if a file that is not a socket occupies the path. Also returns an error if a system
-    /// call fails.
+    /// Returns an error if another daemon listens on the socket, if the path is not a socket, or if a system call
+    /// fails.
     pub fn put(&mut self) -> Result<Option<UnixListener>, SocketError> {
         if self.is_in_place() {
             return Ok(None);
@@ -129,7 +129,7 @@ impl Socket {
         Ok(Some(listener))
     }
 
-    /// Removes the socket, unless another daemon has replaced it.
+    /// Removes the socket, unless another daemon has replaced the socket.
     pub fn remove(&self) {
         if self.is_in_place() {
             let _ = std::fs::remove_file(&self.path);
@@ -141,7 +141,7 @@ impl Socket {
     }
 }
 
-/// Returns a listener on a new socket at a path that is free.
+/// Creates a socket at a free path, and returns the listener.
 fn listener(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -153,7 +153,7 @@ fn listener(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Connects to a daemon's socket. The stream is blocking.
+/// Connects to a daemon's socket. The returned stream is blocking.
 ///
 /// # Errors
 /// Returns `NotFound` or `ConnectionRefused` if no daemon runs, and `PermissionDenied` for a user other than root.
@@ -180,7 +180,7 @@ fn is_answered(path: &Path) -> bool {
     }
 }
 
-/// Returns a short address of a socket, for a path of any length. The address is valid while the returned folder is open.
+/// Returns a short address of a socket, for a path of any length. The address is valid while the returned descriptor of the folder is open.
 fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     let opened = open(
         folder(path),
@@ -232,7 +232,7 @@ mod tests {
                 & 0o777,
             0o600
         );
-        assert!(first.put().unwrap().is_none(), "it is in place");
+        assert!(first.put().unwrap().is_none(), "the socket is in place");
         connect_to(&path).unwrap();
         let mut second = Socket::new(&env);
         assert!(matches!(second.put(), Err(SocketError::Held(_))));
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(
             names(&root.path().join("run")),
             ["subnet.env.sock"],
-            "another's stays, and no temporary one is left"
+            "the other daemon's socket stays, and no temporary socket remains"
         );
         second.remove();
         assert!(names(&root.path().join("run")).is_empty());

@@ -24,9 +24,9 @@ pub struct ExitReport {
     pub text: String,
     /// Version of the daemon, as `--version` prints it.
     pub version: String,
-    /// Reason as a value; absent if the daemon was stopped on request.
+    /// Reason as structured data; absent if the daemon ended on request.
     pub problem: Option<Problem>,
-    /// Underlay interface that the daemon had chosen.
+    /// Underlay interface that the daemon chose.
     pub choice: Option<Choice>,
 }
 
@@ -55,7 +55,7 @@ pub fn path(subnet_file: &Path) -> PathBuf {
 /// Writes the exit report, unless another daemon with this subnet.env is running.
 ///
 /// # Errors
-/// Returns an error if the folder or the file cannot be created, written or renamed.
+/// Returns an error if a system call on the folder or the file fails.
 pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     if status_file::lives(subnet_file) {
         return Ok(());
@@ -71,10 +71,10 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     })
 }
 
-/// Reads the exit report that belongs to a subnet.env; `None` if no report exists.
+/// Reads the exit report that belongs to a subnet.env, or returns `None` if no report exists.
 ///
 /// # Errors
-/// Returns an error if the file exists but cannot be read, or is not an exit report.
+/// Returns an error if the file exists but is unreadable or not an exit report.
 pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
     match regular::read(&path(subnet_file), MAX_FILE) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -83,7 +83,7 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
     }
 }
 
-/// Removes the exit report. A daemon calls this function once it is ready.
+/// Removes the exit report. A daemon calls this function once the daemon is ready.
 pub fn remove(subnet_file: &Path) {
     let path = path(subnet_file);
     if let Err(error) = std::fs::remove_file(&path)
@@ -139,7 +139,7 @@ mod tests {
                 .unwrap()
                 .count(),
             1,
-            "no temporary file is left"
+            "no temporary file remains"
         );
         remove(&env);
         remove(&env);

@@ -25,18 +25,19 @@ use std::path::{Path, PathBuf};
 /// Mode of the lock file. No other user may read the lock file, because read access is enough to lock a file.
 const LOCK_MODE: u32 = 0o600;
 
-/// The right of a process to serve a network and a subnet.env. The right ends when this value is dropped, or when the process ends for any reason.
+/// The exclusive right of a process to serve a network and to write a subnet.env. The right ends when the process
+/// drops the [`Instance`], or when the process ends for any reason.
 #[derive(Debug)]
 pub struct Instance {
     _socket: UnixListener,
     _lock: Flock<File>,
 }
 
-/// Claims a network and a subnet.env for this process. The claim on the network covers the network namespace, like the kernel state.
+/// Claims a network and a subnet.env for this process. The claim on the network applies to one network namespace, as the kernel state of the network does.
 ///
 /// # Errors
-/// Returns an error if another process holds the claim, or if the socket or the lock cannot be created. The error names the other process if
-/// possible.
+/// Returns an error if another process holds the claim, or if this process cannot create the socket or the lock. The
+/// error names the other process if its pid is known.
 pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;
@@ -143,7 +144,7 @@ pub(crate) mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
 
-    /// Holds names as user `nobody`. Works only as root.
+    /// Binds abstract sockets with these names as user `nobody`. Only root can call this function.
     pub(crate) fn held_by_nobody(names: &[&str]) -> Vec<UnixListener> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let hold = move || {

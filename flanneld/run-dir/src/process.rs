@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-/// Returns the ids of the processes.
+/// Returns the ids of all processes in this PID namespace.
 pub fn pids() -> impl Iterator<Item = i32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
 }
 
-/// Returns the open sockets of a process: the inode, and the socket's file in the process's folder of /proc.
-/// The result is empty if this process may not read the sockets.
+/// Returns the open sockets of a process, each with its inode and its path in /proc/PID/fd. The result is empty if
+/// the caller has no permission to read the sockets.
 pub fn sockets(pid: i32) -> impl Iterator<Item = (u64, PathBuf)> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()

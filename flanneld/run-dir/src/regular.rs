@@ -11,7 +11,7 @@ use types::problem::text;
 /// Opens a file if it is a regular file.
 ///
 /// # Errors
-/// Returns an error if the file cannot be opened, or if it is a link, a pipe or a device ([`Irregular`]).
+/// Returns an error if the open fails, or if the file is a link, a pipe or a device ([`Irregular`]).
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file =
@@ -30,10 +30,10 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
-/// Reads at most a given number of bytes of a regular file.
+/// Reads at most `limit` bytes of a regular file.
 ///
 /// # Errors
-/// Returns an error as [`open`] does, or if the file cannot be read.
+/// Returns an error if [`open`] or the read of the file fails.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true))?
@@ -67,9 +67,9 @@ impl fmt::Display for Irregular {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| {
             f.write_str(match self {
-                Self::Link => "the path is a symbolic link, which flanneld does not follow: put a regular file there, or delete the link",
-                Self::Other => "the path is not a regular file: delete it",
-                Self::HardLinks => "the file has hard links: delete this link",
+                Self::Link => "the path is a symbolic link, which flanneld does not follow; put a regular file at the path, or delete the link",
+                Self::Other => "the path is not a regular file; delete it",
+                Self::HardLinks => "the file has several hard links; delete this link",
             })
         })
     }

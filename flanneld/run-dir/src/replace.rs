@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Creates the folder of `path`, calls `make` to create a file at a temporary path in it, and renames that file to `path`. Removes the temporary
+/// Creates the folder of `path`, calls `make` to create a file at a temporary path in the folder, and renames that file to `path`. Removes the temporary
 /// file if a step fails.
 pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let folder = folder(path);
@@ -40,14 +40,14 @@ pub(crate) fn create(temporary: &Path) -> io::Result<File> {
         .open(temporary)
 }
 
-/// Returns the folder that a path is in.
+/// Returns the folder that contains the file at `path`.
 pub(crate) fn folder(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
 }
 
-/// Returns the prefix of the names of temporary files.
+/// Returns the prefix of the names of temporary files for `path`.
 pub(crate) fn temporary_prefix(path: &Path) -> String {
     format!(
         ".{}",

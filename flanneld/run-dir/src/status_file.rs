@@ -1,7 +1,7 @@
-//! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads this file.
+//! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads the status file.
 //!
-//! The daemon locks the file until the daemon ends, so a free lock means that the daemon is dead. Unlike a pid, the lock works across the pid
-//! namespaces of containers. Go flannel writes no status file.
+//! The daemon holds a lock on the status file until the daemon ends, so a free lock means that the daemon has ended.
+//! Unlike a pid, the lock works across the pid namespaces of containers. Go flannel writes no status file.
 
 use crate::replace::{create, replace};
 use crate::subnet_env;
@@ -26,12 +26,12 @@ pub struct Reason {
     pub condition: String,
     /// Reason why the condition is not met, as text.
     pub reason: String,
-    /// Reason why the condition is not met, as a value.
+    /// Reason why the condition is not met, as structured data.
     pub problem: Problem,
 }
 
 impl Reason {
-    /// Creates a reason from a condition and the problem that prevents the condition.
+    /// Creates the reason for a condition that is not met because of a problem.
     pub fn new(condition: impl Into<String>, problem: Problem) -> Self {
         Self {
             condition: condition.into(),
@@ -45,18 +45,18 @@ impl Reason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Conditions that keep the daemon from being ready, with the reasons; empty if it is ready.
+    /// Conditions that keep the daemon from being ready, with the reasons; empty if the daemon is ready.
     pub reasons: Vec<Reason>,
-    /// The version of the program.
+    /// The version of flanneld.
     pub version: String,
-    /// Device to which peers send packets, even while no daemon runs on this node.
+    /// The vxlan device to which peers send packets, even while no daemon runs on this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vtep: Option<Vtep>,
-    /// Parts of this node's network that new pods need.
+    /// Unmet conditions of new pods, and the devices that carry pod packets.
     pub pods: Pods,
 }
 
-/// Device to which peers send packets.
+/// The vxlan device to which peers send packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Vtep {
@@ -66,7 +66,8 @@ pub struct Vtep {
     pub mac: String,
 }
 
-/// Parts of a node's network that new pods need. These parts outlive the daemon, as the network does.
+/// Unmet conditions of new pods, and the devices that carry pod packets. The conditions and devices remain valid
+/// after the daemon ends, because the network outlives the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pods {
@@ -130,7 +131,7 @@ impl fmt::Display for StatusError {
             Self::Held(path) => write!(f, "another flanneld holds {}", path.display()),
             Self::Write { path, why } => write!(
                 f,
-                "cannot write {}: {why}; the CNI plugin relies only on subnet.env: check the directory's permissions and free space",
+                "cannot write {}: {why}; check the directory's permissions and free space, because the CNI plugin now relies only on subnet.env",
                 path.display()
             ),
         })
@@ -146,16 +147,16 @@ impl std::error::Error for StatusError {
     }
 }
 
-/// The status file, as the daemon writes and locks it. Once this value is dropped or the process has died, the file shows that the daemon has ended.
+/// The status file, which the daemon writes and locks. Once the daemon drops the [`Writer`] or ends, the free lock of the file shows that the daemon has ended.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    /// The file in place with its lock, and the status that it contains.
+    /// The locked file at the path, and the status in this file.
     current: Option<(Flock<File>, Status)>,
 }
 
 impl Writer {
-    /// Prepares the file that belongs to a subnet.env. [`Writer::put`] writes it.
+    /// Prepares the status file that belongs to a subnet.env. [`Writer::put`] writes it.
     pub fn new(subnet_file: &Path) -> Self {
         Self {
             path: path(subnet_file),
@@ -163,10 +164,10 @@ impl Writer {
         }
     }
 
-    /// Writes a status, unless the file already contains it.
+    /// Writes a status, unless the file already contains this status.
     ///
     /// # Errors
-    /// Returns an error if another running daemon wrote the file, or if a system call fails. The file stays unchanged.
+    /// Returns an error if another running daemon wrote the file, or if a system call fails. On an error, the file stays unchanged.
     pub fn put(&mut self, status: &Status) -> Result<(), StatusError> {
         let in_place = self.is_in_place();
         if in_place
@@ -211,19 +212,19 @@ impl Writer {
     }
 }
 
-/// The content of the file, and whether the daemon that wrote it is running.
+/// The content of the status file, and whether the daemon that wrote the file is running.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusFile {
-    /// Whether a process holds the file.
+    /// Whether a process holds the lock of the file.
     pub alive: bool,
     /// The last status of the daemon that wrote the file.
     pub status: Status,
 }
 
-/// Reads the file that belongs to a subnet.env; `None` if no file exists.
+/// Reads the status file that belongs to a subnet.env, or returns `None` if no file exists.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read. Only root can read the file.
+/// Returns an error if the read fails. Only root can read a status file.
 pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     let path = path(subnet_file);
     let bytes = match crate::regular::read(&path, MAX_FILE) {
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(
             std::fs::metadata(&file).unwrap().ino(),
             inode,
-            "nothing new, nothing written"
+            "the daemon does not write an unchanged status"
         );
         writer.put(&status(None)).unwrap();
         assert!(

@@ -17,7 +17,7 @@ use types::Coded;
 use types::Subnets;
 use types::problem::text;
 
-/// Maximum number of bytes to read. flanneld writes no longer file.
+/// Maximum number of bytes to read. flanneld never writes a longer file.
 const MAX_FILE: u64 = 64 * 1024;
 
 /// The contents of subnet.env.
@@ -31,13 +31,13 @@ pub struct SubnetEnv {
     pub mtu: u32,
     /// `--ip-masq`: whether this node masquerades traffic that leaves the network.
     pub ip_masq: bool,
-    /// Last addresses that pods may have; empty if pods may have all addresses. Go flannel does not write
+    /// Last address that a pod may have, per address family; empty if pods may have all addresses. Go flannel does not write
     /// these addresses, and its plugin ignores them.
     pub range_ends: Vec<IpAddr>,
 }
 
 impl SubnetEnv {
-    /// Returns the bytes of the file.
+    /// Renders the contents of subnet.env.
     pub fn render(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -86,10 +86,10 @@ pub struct WriteError {
     pub why: io::Error,
 }
 
-/// A step of writing the file.
+/// A step in the write of subnet.env.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The directory is created.
+    /// Creation of the directory.
     Directory,
     /// Creation of a temporary file.
     Temporary,
@@ -133,7 +133,7 @@ impl fmt::Display for WriteError {
             };
             write!(
                 f,
-                "cannot write {}: {step}: {}; pods cannot start on this node without this file: check the directory's permissions and free space, or choose another file with --subnet-file",
+                "cannot write {}: {step}: {}; pods cannot start on this node without this file; check the directory's permissions and free space, or choose another file with --subnet-file",
                 self.path.display(),
                 self.why
             )
@@ -147,7 +147,7 @@ impl std::error::Error for WriteError {
     }
 }
 
-/// Reads the file of an earlier run. Returns an empty value if the file does not exist or cannot be read.
+/// Reads the subnet.env that an earlier run wrote. Returns empty contents if the file does not exist, and empty contents with a warning if the read fails.
 pub fn read(path: &Path) -> Previous {
     // The file has at most eight short lines. A larger file was not written by flanneld, and must not exhaust memory.
     match regular::read(path, MAX_FILE) {
@@ -199,7 +199,7 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Returns whether the file already has these contents. A restart that changes nothing does not write the file.
+/// Returns whether the file already has these contents. After a restart without changes, the daemon does not write the file again.
 pub fn matches(path: &Path, wanted: &SubnetEnv) -> bool {
     regular::read(path, MAX_FILE).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
 }
@@ -222,11 +222,11 @@ pub fn former_path(path: &Path) -> PathBuf {
     former.into()
 }
 
-/// Renames the file to [`former_path`], so that no pod gets an address of its subnet. After a restart, the
-/// daemon still knows the lost subnet from the renamed file. Succeeds if the file does not exist.
+/// Renames subnet.env to [`former_path`], so that no pod gets an address of the lost subnet. After a
+/// restart, the daemon reads the lost subnet from the renamed file. Succeeds if the file does not exist.
 ///
 /// # Errors
-/// Returns an error if the file cannot be renamed.
+/// Returns an error if the rename fails.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError {
@@ -238,7 +238,7 @@ pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     }
 }
 
-/// Reads the subnet that this node served last: from the file of an earlier run, or from the file that was set aside.
+/// Reads the subnet that this node served last: from the file of an earlier run, or from the file that [`set_aside`] renamed.
 pub fn last_served(path: &Path) -> Previous {
     let present = read(path);
     if present.subnets().is_some() {
@@ -251,7 +251,7 @@ pub fn last_served(path: &Path) -> Previous {
     }
 }
 
-/// Removes temporary files left by a daemon that was killed while writing. The caller must hold the lock.
+/// Removes the temporary files of a daemon that ended during a write. The caller must hold the lock next to subnet.env.
 pub fn clear(path: &Path) {
     for entry in std::fs::read_dir(folder(path))
         .into_iter()

@@ -1,9 +1,10 @@
-//! The HTTP server behind every listener: few connections, short heads, one response per connection.
+//! The HTTP server behind every listener: few connections, short request heads, one response per connection.
 //!
-//! A listener has at most 64 connections. At this limit, a new connection displaces the oldest connection
+//! A listener has at most 64 connections. At 64 connections, a new connection displaces the oldest connection
 //! that has not sent a whole request. If more than half of the connections have sent a whole request, the new
-//! connection may also displace the oldest of these connections. A client gets 5 s to send its head of at
-//! most 8 KiB, and 10 s to read its response. The kernel buffers little of a response, and nothing after the time limit for reading the response.
+//! connection may also displace the oldest of these connections. A client gets 5 s to send its request head of at
+//! most 8 KiB, and 10 s to read its response. The kernel buffers only a small part of an unread response, and
+//! discards this part after the 10 s.
 
 use super::listen::Listener;
 use super::slots::{CONNECTIONS, Room, Slots};
@@ -23,20 +24,20 @@ use tracing::{debug, info, warn};
 
 /// Maximum size of the head of a request, in bytes.
 const HEAD: usize = 8 * 1024;
-/// Time that open requests get once the daemon stops.
+/// Maximum time for open requests to finish once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
-/// Maximum number of tasks of one listener. A displaced task keeps its file descriptor until the runtime
-/// drops the task, which takes longer on a busy machine.
+/// Maximum number of tasks of one listener. A displaced task keeps its file descriptor until the runtime drops the
+/// task, which takes longer on a busy machine.
 const TASKS: usize = CONNECTIONS + CONNECTIONS / 2;
-/// Pause after a failed accept: the process or the system has no file descriptor left.
+/// Pause after an accept that failed because the process or the system has no file descriptor left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
-/// Time limits of a client.
+/// Time limits for a client's request and for the response.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Time to send the head of the request.
+    /// Time within which the client has to send the head of its request.
     pub head: Duration,
-    /// Time to get the response and read it.
+    /// Time within which the client has to read the whole response.
     pub answer: Duration,
 }
 
@@ -53,14 +54,14 @@ impl Default for Times {
 #[derive(Clone, Copy, Debug)]
 pub struct IsLocal(pub bool);
 
-/// The slots of one listener, with their tasks.
+/// The connection slots of one listener, with the tasks that serve the connections.
 #[derive(Debug, Default)]
 struct Places {
     slots: Slots,
     tasks: BTreeMap<u64, AbortHandle>,
 }
 
-/// Guard that holds the slot of a connection until the guard is dropped.
+/// A reserved connection slot, which becomes free when the connection's task drops this value.
 struct Place {
     number: u64,
     places: Arc<Mutex<Places>>,
@@ -79,7 +80,7 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves requests until `stop`, then gives open requests at most 3 seconds.
+/// Serves requests until `stop`, then waits at most 3 seconds for open requests.
 pub async fn serve(
     listener: Listener,
     router: Router,

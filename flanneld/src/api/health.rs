@@ -1,6 +1,6 @@
-//! The health endpoint, as in Go flannel: /healthz, /livez, /readyz and /metrics for kubelet and Prometheus, and /status.
+//! The health endpoint: /healthz as in Go flannel, /livez, /readyz and /metrics for kubelet and Prometheus, and /status.
 //!
-//! The port is often open to pods and to the whole network. Clients of this port get only counts from /status.
+//! Pods and other hosts can often reach the port of the health endpoint. Clients on other hosts get only counts of findings from /status.
 
 use super::connections::{self, IsLocal, Times};
 use super::host::own_name_only;
@@ -43,7 +43,7 @@ impl Server {
     ///
     /// # Errors
     /// Returns an error if the port is taken, the address does not belong to this host, or the port needs a
-    /// capability. The error contains the remedy.
+    /// capability that this process lacks. The error contains the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
         let listener = listen::tcp(address)
             .await
@@ -59,7 +59,7 @@ impl Server {
         Ok(Self { listener, health })
     }
 
-    /// Returns the address on which the server listens, with the port that the system chose if 0 was requested.
+    /// Returns the address on which the server listens. If the requested port is 0, the address contains the port that the kernel chose.
     ///
     /// # Errors
     /// Returns an error if the kernel does not report the socket's address.
@@ -67,7 +67,7 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves requests until `stop`, then gives open requests at most 3 seconds.
+    /// Serves requests until `stop`, then waits at most 3 seconds for open requests.
     pub async fn serve(self, stop: CancellationToken) {
         connections::serve(
             Listener::Tcp(self.listener),
@@ -80,7 +80,7 @@ impl Server {
     }
 }
 
-/// State of one listener: the health, and the last rendering of each document.
+/// State of one listener: the daemon's health, and the last rendering of each document.
 #[derive(Clone, Debug)]
 struct Answers {
     health: Health,
@@ -90,7 +90,7 @@ struct Answers {
 }
 
 /// Returns the routes of the health endpoint. The routes accept any method, as Go flannel's routes do. The `Host` header of probes
-/// may have any value. For /status, the header must contain one of the node's own names.
+/// may have any value. For /status, the `Host` header must contain an address, `localhost`, or a name of this node.
 fn of_the_port(health: Health) -> Router {
     let status = Router::new()
         .route("/status", any(status))
@@ -110,7 +110,7 @@ pub(super) fn of_the_socket(health: Health) -> Router {
     )
 }
 
-/// Adds the paths that kubelet does not probe.
+/// Adds /metrics to the routes that kubelet does not probe.
 fn documents(status: Router<Answers>) -> Router<Answers> {
     status.route("/metrics", any(metrics))
 }
@@ -182,7 +182,7 @@ async fn readyz(State(answers): State<Answers>) -> Response {
     (code, format!("{verdict}\n{}\n", lines.join("\n"))).into_response()
 }
 
-/// Responds in the OpenMetrics format if the client accepts this format, as Prometheus does. Otherwise
+/// Responds in the OpenMetrics format if the client accepts this format, as Prometheus does. For other clients,
 /// responds in Prometheus' text format, which promtool needs.
 async fn metrics(State(answers): State<Answers>, headers: HeaderMap) -> Response {
     let Ok(text) = answers
@@ -203,7 +203,7 @@ fn is_weight_of_zero(parameter: &str) -> bool {
         .is_some_and(|(name, value)| name.eq_ignore_ascii_case("q") && value.parse() == Ok(0.0))
 }
 
-/// Returns whether a client accepts OpenMetrics. A client has to name OpenMetrics: a wildcard selects the older format.
+/// Returns whether a client accepts OpenMetrics. The `Accept` header has to name OpenMetrics, because a wildcard selects Prometheus' text format.
 fn accepts_openmetrics(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::ACCEPT)

@@ -1,7 +1,7 @@
-//! The `Host` headers that a port accepts.
+//! Checks the `Host` header of requests to a TCP port.
 //!
 //! A web page of another site can make its own name resolve to 127.0.0.1 and send requests to this port (DNS
-//! rebinding). The `Host` header of the page's requests contains the name of the page's site.
+//! rebinding). In DNS rebinding, the `Host` header contains the name of the web page's site.
 
 use crate::health::Health;
 use axum::extract::{Request, State};
@@ -21,14 +21,14 @@ pub async fn own_name_only(State(health): State<Health>, request: Request, next:
                 format!("the host {:?}", printable::value(&host))
             });
             let text = format!(
-                "this request names {host}: use an address of this node, its name, or localhost\n"
+                "this request names {host}; use an address of this node, its name, or localhost\n"
             );
             (StatusCode::MISDIRECTED_REQUEST, text).into_response()
         }
     }
 }
 
-/// Returns the host of a request. A host in the target takes precedence over the header.
+/// Returns the host of a request. A host in the request target takes precedence over the `Host` header.
 fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
     let header = || header.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     target.authority().map(ToString::to_string).or_else(header)

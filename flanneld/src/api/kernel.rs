@@ -10,13 +10,13 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Timeout of reading the kernel. Clients wait for three seconds in total.
+/// Timeout for reading the kernel's state. Clients wait at most three seconds for the whole response.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Serialises the reads: flanneld reads the kernel for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Reason why the document is missing, for the response to the client.
+/// Reason why flanneld cannot return the comparison, for the response to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
     /// Lack of a network on this node.
@@ -34,10 +34,10 @@ pub enum Silence {
     Unreadable(#[from] netstate::kernel::KernelError),
 }
 
-/// Reads the kernel and compares it with the desired state.
+/// Compares the kernel's current state with the desired state.
 ///
 /// # Errors
-/// Returns an error if the network has not started yet, or the kernel cannot be read in time.
+/// Returns an error if the network has not started yet, or if flanneld cannot read the kernel's state in time.
 pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,

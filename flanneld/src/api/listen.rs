@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::either::Either;
 use tracing::debug;
 
-/// Maximum segment size in bytes. On networks other than loopback, segments are smaller.
+/// Maximum segment size in bytes. The limit affects only loopback, because segments on other networks are smaller.
 const SEGMENT: u32 = 8 * 1024;
 
 /// Listening socket of the health endpoints or of the status API.
@@ -26,7 +26,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// Returns an error if the process or the system has no file descriptor left, or the client is gone already.
+    /// Returns an error if the process or the system has no file descriptor left, or if the client has closed the connection already.
     pub async fn accept(&self) -> io::Result<Stream> {
         Ok(Stream::new(match self {
             Listener::Tcp(listener) => Either::Left(listener.accept().await?.0),
@@ -35,7 +35,7 @@ impl Listener {
     }
 }
 
-/// Listens on an address. As in Go, 0.0.0.0 means all addresses of this host, including IPv6: kubelet probes an IPv6 node over IPv6.
+/// Listens on an address. As in Go, 0.0.0.0 means all IPv4 and IPv6 addresses of this host, because kubelet probes an IPv6 node over IPv6.
 pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = listening(address).await?;
     // One segment of loopback (64 KiB) would fill the small send buffer, and its acknowledgement would be delayed.

@@ -1,5 +1,5 @@
-//! The TCP port of the status API and the Unix socket next to subnet.env. A listener that cannot open does
-//! not end the daemon: the daemon logs the error and retries.
+//! The TCP port of the status API and the Unix socket next to subnet.env. If a listener cannot open, the daemon logs
+//! the error and retries.
 
 use super::connections::{self, Times};
 use super::listen::{self, Listener};
@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::Problem;
 
-/// Delay before flanneld retries a port that another program holds.
+/// Delay before flanneld tries again to listen on a port that another program holds.
 const RETRY: Duration = Duration::from_secs(5);
-/// Interval at which flanneld checks that the socket is in place.
+/// Interval at which flanneld checks that its Unix socket still exists.
 const CHECK: Duration = Duration::from_secs(1);
 /// Name of the notice about the status API's port.
 const PORT_TAKEN: &str = "port-taken";
 
-/// Serves the status API's port until `stop`. Another program may hold the port for a while.
+/// Serves the status API's port until `stop`. Retries while another program holds the port.
 pub async fn status_port(
     address: SocketAddr,
     status_source: StatusSource,

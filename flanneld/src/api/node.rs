@@ -1,4 +1,4 @@
-//! `GET /api/v1/node`: the document, assembled from the state of the daemon's tasks.
+//! `GET /api/v1/node`: the node document, which flanneld assembles from the state of its tasks.
 
 use super::kernel;
 use crate::health::Health;
@@ -24,7 +24,7 @@ pub struct StatusSource {
 }
 
 impl StatusSource {
-    /// Creates the source. The source has no network yet.
+    /// Creates the source. A new status source has no network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
         Self {
             health,
@@ -32,10 +32,10 @@ impl StatusSource {
         }
     }
 
-    /// Compares the kernel with the desired state.
+    /// Compares the kernel's current state with the desired state.
     ///
     /// # Errors
-    /// Returns an error if the network has not started yet, or the kernel cannot be read in time.
+    /// Returns an error if the network has not started yet, or if flanneld cannot read the kernel's state in time.
     pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
         let kernel_audit = self
             .health
@@ -111,7 +111,7 @@ impl StatusSource {
         &self.health
     }
 
-    /// Renders the document as a text that is safe for a terminal.
+    /// Renders the node document as JSON that is safe to print on a terminal.
     pub fn text(&self, rows: bool) -> serde_json::Result<String> {
         let mut node = self.node();
         // The reports of all nodes of a large cluster are large, so only clients that request them get them.
@@ -122,7 +122,7 @@ impl StatusSource {
     }
 }
 
-/// Converts the results of the probes on the path of pod packets for the document.
+/// Converts the probe results for the path of pod packets to the format of the node document.
 fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
     let (obstacle, detail) = match &path.obstacle {
         None => (None, None),
@@ -150,7 +150,7 @@ fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
     }
 }
 
-/// Converts the underlay for the document.
+/// Converts the underlay to the format of the node document.
 pub fn shown(underlay: &backends::Underlay, why: &str) -> node_api::Underlay {
     let all = |addresses: &Addresses| -> Vec<IpAddr> {
         addresses

@@ -1,4 +1,4 @@
-//! Limits the requests per second, so that a client that sends them in a loop does not take a processor from pods.
+//! Limits the requests per second, so that a client's loop of requests leaves the processors to pods.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Time between two responses. A response takes about 65 µs, mostly for its connection, so a loop of requests costs 2 % of a processor.
+/// Time between two responses. A response takes about 65 µs of processor time, mostly for its connection, so a loop of requests uses 2 % of a processor.
 const PERIOD: Duration = Duration::from_millis(4);
-/// Number of responses without delay after a pause.
+/// Number of responses without delay after a pause between requests.
 const BURST: u32 = 50;
 
-/// The permitted rate at which one port responds to requests. Requests get their responses in the order of their arrival.
+/// Rate limit for the responses of one port. Requests get their responses in the order of their arrival.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     period: Duration,

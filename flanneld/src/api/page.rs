@@ -1,4 +1,4 @@
-//! `GET /`: the status page. The page is one document without requests to other hosts. The page's script draws the document of `/api/v1/view`.
+//! `GET /`: the status page. The page is one HTML document and requests nothing from other hosts. The page's script draws the document of `/api/v1/view`.
 
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
@@ -8,10 +8,10 @@ use node_api::view::Sentence;
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
-/// The page. The names in double braces are placeholders.
+/// The page. In the page, names in double braces are placeholders.
 const PAGE: &str = include_str!("page/page.html");
 
-/// The policy of the page: the browser accepts only the page's script and style, and sends requests only to this daemon.
+/// The page's content security policy: the browser accepts only the page's script and style, and sends requests only to this daemon.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |tag: &str| {
         let content = element(tag).unwrap_or_default();
@@ -32,7 +32,7 @@ fn element(tag: &str) -> Option<&'static str> {
         .map(|(content, _)| content)
 }
 
-/// Responds with the page. Browsers without JavaScript show the sentence.
+/// Responds with the page. Browsers without JavaScript show `sentence`.
 pub fn page(node: &str, sentence: &Sentence) -> Response {
     let headers: [(HeaderName, &str); 4] = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -43,7 +43,7 @@ pub fn page(node: &str, sentence: &Sentence) -> Response {
     (headers, html(node, sentence)).into_response()
 }
 
-/// Returns the policy that the browser enforces.
+/// Returns the page's `Content-Security-Policy` header.
 pub fn policy() -> &'static str {
     &POLICY
 }

@@ -1,4 +1,4 @@
-//! A document that many clients request and that the daemon rarely renders.
+//! A document that the daemon renders once for many clients.
 
 use axum::body::Bytes;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ pub(super) const DOCUMENT: Duration = Duration::from_secs(1);
 /// Pause between two renderings of the metrics, which name no peer.
 pub(super) const METRICS: Duration = Duration::from_millis(100);
 
-/// A document that clients share. A client gets a text that was rendered after its request. A client that
+/// A document that clients share. A client gets a text that the daemon rendered after the client's request. A client that
 /// arrives too soon after the last rendering waits, and shares the next rendering with all other waiting
-/// clients. A loop of requests therefore costs one rendering per pause.
+/// clients. A loop of requests causes at most one rendering per pause.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pause: Duration,
@@ -29,10 +29,10 @@ impl Shared {
         }
     }
 
-    /// Returns the text that `render` makes.
+    /// Returns a text that `render` made after this call began.
     ///
     /// # Errors
-    /// Returns the error of `render`. The next request calls `render` again.
+    /// Returns the error of `render`. After an error, the next request calls `render` again.
     pub(super) async fn get<E>(
         &self,
         render: impl FnOnce() -> Result<String, E>,
@@ -49,7 +49,7 @@ impl Shared {
         rendered(&mut last, render)
     }
 
-    /// Returns a text at once, because waiting clients would hold slots that others need. The text may be older than the request by `pause`.
+    /// Returns a text at once, because waiting clients would hold slots that other clients need. The text may be up to `pause` older than the request.
     ///
     /// # Errors
     /// Returns the error of `render`. The next request calls `render` again.

@@ -9,9 +9,9 @@ pub(super) const CONNECTIONS: usize = 64;
 pub(super) const MINIMUM: Duration = Duration::from_millis(10);
 /// Maximum number of connections that keep their slots until they have their responses, while other connections wait.
 const ANSWERS: usize = CONNECTIONS / 2;
-/// Minimum time from a complete request until a listener displaces its connection, if more than `ANSWERS`
+/// Minimum time from a complete request until a listener displaces the request's connection, if more than `ANSWERS`
 /// connections have complete requests. Within half a second, the listener accepts a probe behind a full
-/// backlog (1024) of clients that do not read. kubelet waits for one second.
+/// backlog (1024) of clients that do not read. kubelet waits one second for the response to a probe.
 pub(super) const ANSWERING: Duration = Duration::from_millis(20);
 
 /// The connections of one listener, by number. A connection with a lower number is older.
@@ -35,12 +35,12 @@ pub(super) enum Room {
     Free,
     /// Close this connection.
     Displace(u64),
-    /// Waits for this time, then decides again.
+    /// A wait of this length, and then a new decision.
     Wait(Duration),
 }
 
 impl Slots {
-    /// Takes a slot and returns its number.
+    /// Assigns a slot to a new connection, and returns the connection's number.
     pub(super) fn open(&mut self, now: Instant) -> u64 {
         self.last += 1;
         self.open.insert(
@@ -53,7 +53,7 @@ impl Slots {
         self.last
     }
 
-    /// Notes that the request of a connection has arrived completely.
+    /// Records that the whole request of a connection has arrived.
     pub(super) fn asked(&mut self, number: u64, now: Instant) {
         if let Some(open) = self.open.get_mut(&number) {
             open.asked.get_or_insert(now);
@@ -71,7 +71,7 @@ impl Slots {
     }
 
     /// Decides which connection a new connection displaces: the oldest connection without a complete request.
-    /// If responses hold most slots, chooses the connection whose minimum time ended first.
+    /// If connections with complete requests hold most slots, chooses the connection whose minimum time ended first.
     pub(super) fn room(&self, now: Instant) -> Room {
         if self.open.len() < CONNECTIONS {
             return Room::Free;
@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(slots.room(begun + ANSWERING), Room::Displace(last));
     }
 
-    /// Returns the time until a client gets a slot if all slots are taken and `ahead` other clients wait before it. `request_after` returns the time after
-    /// which each of the waiting clients sends its request.
+    /// Returns the time until a client gets a slot if all slots are taken and `ahead` other clients wait before it. `request_after`
+    /// returns the delay after which a client sends its request.
     fn time_until_in(ahead: usize, request_after: impl Fn(usize) -> Option<Duration>) -> Duration {
         let begun = Instant::now();
         let mut now = begun;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// A listener accepts a probe behind a full backlog of 1024 connections before kubelet's timeout of one
-    /// second. No client in this flood reads a response or leaves.
+    /// second. No client in the backlog reads a response or closes its connection.
     #[test]
     fn probe_behind_clients_that_do_not_read_is_accepted_in_time() {
         const BACKLOG: usize = 1024;
@@ -209,7 +209,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-        /// However clients behave, connections take no more slots than exist, and the next connection waits only for a moment.
+        /// For any behaviour of clients, connections take no more slots than exist, and the next connection waits at most [`ANSWERING`].
         #[test]
         fn slot_becomes_free_soon_after_any_history(steps in prop::collection::vec((0u8..3, 0u64..200, 0u64..50), 0..400)) {
             let mut now = Instant::now();

@@ -1,4 +1,4 @@
-//! A connection whose unread response costs little memory, and is discarded with the connection.
+//! A connection whose unread response uses little memory. The kernel discards the unread response when the connection closes.
 
 // One ioctl, for which nix has no safe wrapper.
 #![allow(unsafe_code)]
@@ -17,12 +17,12 @@ use tokio_util::either::Either;
 
 /// Size of a connection's send buffer in bytes; the kernel doubles this size. On loopback, the default is several megabytes.
 const SEND_BUFFER: usize = 32 * 1024;
-/// Interval at which the stream checks whether the client has taken the rest of its response.
+/// Interval at which the stream checks whether the client has acknowledged the whole response.
 const CHECK: Duration = Duration::from_millis(5);
 
 nix::ioctl_read_bad!(outstanding, libc::TIOCOUTQ, libc::c_int);
 
-/// Connection of a client. Closing the stream before the client has taken its response resets the connection.
+/// Connection of a client. If the daemon closes the stream before the client has acknowledged the whole response, the kernel resets the connection.
 /// Without the reset, the kernel would keep the responses of any number of clients for minutes.
 #[derive(Debug)]
 pub struct Stream {
@@ -43,7 +43,7 @@ impl Stream {
     }
 
     /// Returns whether the client is on this host: it uses the Unix socket, or connects between two loopback
-    /// addresses. A pod whose packets are routed to 127.0.0.1 does not connect from a loopback address.
+    /// addresses. A pod that reaches 127.0.0.1 through a route does not connect from a loopback address.
     pub fn is_local(&self) -> bool {
         match &self.inner {
             Either::Left(tcp) => [tcp.local_addr(), tcp.peer_addr()]
@@ -53,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether the client has not acknowledged all written bytes.
+    /// Returns whether the client still has to acknowledge written bytes.
     fn is_owed(&self) -> bool {
         match &self.inner {
             Either::Left(tcp) => {
@@ -64,7 +64,7 @@ impl Stream {
     }
 }
 
-/// Returns the number of written bytes that are not acknowledged.
+/// Returns the number of written bytes that the client has not acknowledged.
 fn owed(socket: RawFd) -> libc::c_int {
     let mut count = 0;
     // SAFETY: the descriptor is open, and the kernel writes one c_int to a valid place.
@@ -108,7 +108,7 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.inner).poll_flush(context)
     }
 
-    /// Waits until the client has taken its response. Until the client has taken its response, the connection keeps its slot.
+    /// Waits until the client has acknowledged the whole response. During the wait, the connection keeps its slot.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.is_owed() {
             let check = self

@@ -1,4 +1,4 @@
-//! `GET /` and `GET /api/v1/view`: the status page and its document. All open pages share one rendering.
+//! `GET /` and `GET /api/v1/view`: the status page and its document. All open status pages share one rendering of the document.
 
 use super::node::{StatusSource, safe};
 use super::page;
@@ -25,8 +25,8 @@ fn pause(nodes: usize) -> Duration {
     })
 }
 
-/// Pause after the rendering of one node's results, as a multiple of the rendering time. A loop of requests
-/// therefore costs a twentieth of a processor.
+/// Pause after the rendering of one node's results, as a multiple of the rendering time. Because of the pause, a loop
+/// of requests uses about a twentieth of a processor.
 const ROW_PAUSE_FACTOR: u32 = 20;
 /// Maximum length of the pause after the rendering of one node's results, because a busy machine may have prolonged the rendering.
 const ROW_PAUSE_LIMIT: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ impl Latest {
         }
     }
 
-    /// Responds with the results of the node with this subnet for its peers.
+    /// Responds with the probe results of the node that has this subnet.
     pub(super) async fn row(&self, source: &StatusSource, subnet: &str) -> Response {
         let mut due = self.row_due.lock().await;
         if let Some(due) = *due {

@@ -1,4 +1,4 @@
-//! Limits the log lines about findings, because a fault may come and go for hours.
+//! Limits the log lines about findings, because a fault may appear and disappear repeatedly for hours.
 
 use std::time::Duration;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
-    /// Time up to which the budget includes refills.
+    /// Time up to which the daemon has added refills to the budget.
     counted: Option<Instant>,
     /// Number of omitted lines since the last summary, and the time of the last summary.
     unlogged: usize,
@@ -34,7 +34,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes as many of these lines as the budget still allows. Returns their number.
+    /// Takes up to `lines` log lines from the budget. Returns their number.
     pub(super) fn take(&mut self, now: Instant, lines: usize) -> usize {
         let since = *self.counted.get_or_insert(now);
         let refills = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
@@ -78,7 +78,11 @@ mod tests {
         assert_eq!(budget.take(at(0), 100), 15);
         assert_eq!(budget.take(at(5), 1), 0);
         assert_eq!(budget.take(at(6), 3), 1);
-        assert_eq!(budget.take(at(17), 3), 1, "the rest of a second counts");
+        assert_eq!(
+            budget.take(at(17), 3),
+            1,
+            "the budget keeps the rest of a refill interval"
+        );
         assert_eq!(budget.take(at(18), 3), 1);
         assert_eq!(budget.take(at(10_000), 1000), 20);
         let an_hour: usize = (0..3600)

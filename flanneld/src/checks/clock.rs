@@ -1,12 +1,12 @@
-//! Detects that this host's clock was set back. WireGuard peers ignore a handshake whose time is earlier than the time of the last handshake.
+//! Detects that a program or an operator set this host's clock back. WireGuard peers ignore a handshake whose time is earlier than the time of the last handshake.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use subnet_lease::manager::boot_time;
 
-/// Smallest clock difference that the doctor reports. A leap second is smaller.
+/// Smallest clock difference that the doctor reports. The difference exceeds a leap second.
 const STEP: Duration = Duration::from_secs(3);
 
-/// The latest start time of this host, computed from its clock. The start time changes only when the clock is set.
+/// The latest boot time of this host, which is the wall clock minus the uptime. The boot time changes only when a program or an operator sets the clock.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     latest: Option<Duration>,

@@ -1,4 +1,4 @@
-//! The facts of a node on which this daemon runs.
+//! Gathers the facts about this node for the doctor.
 
 use super::clock::Clock;
 use super::known::{Known, name};
@@ -30,11 +30,11 @@ use subnet_lease::{Kinds, Lease, RawJson};
 use types::reachability::{Impact, State};
 use types::{Detail, Encapsulation, Family, Problem, Profile};
 
-/// Time after the start during which checks with `waits` report nothing, because the peers and the probe results are not complete yet.
+/// Time after the daemon's start during which checks with the property `waits` report nothing, because peers and probe results are still incomplete.
 pub(super) const STARTUP: Duration = Duration::from_secs(10);
-/// Maximum interruption of a watch while it moves to another endpoint.
+/// Maximum interruption of a watch while the daemon connects to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
-/// Maximum wait for the reconciler. The reconciler compares ten thousand peers in less time.
+/// Maximum time for which the doctor waits for the reconciler. The reconciler compares ten thousand peers in less time.
 const COMPARISON: Duration = Duration::from_secs(2);
 /// Maximum number of peers to which the doctor looks up routes.
 const MAX_LOOKUPS: usize = 32;
@@ -196,7 +196,7 @@ fn store(
     }
 }
 
-/// Waits until the reconciler does not compare states of the kernel, for at most [`COMPARISON`].
+/// Waits at most [`COMPARISON`] until the reconciler no longer compares the kernel with the desired state.
 async fn compared(observer: &dyn NetworkHandle) {
     let end = tokio::time::Instant::now() + COMPARISON;
     while observer.status().kernel.comparing && tokio::time::Instant::now() < end {
@@ -279,7 +279,7 @@ fn refusal(problem: &Problem) -> Option<Refusal> {
     problem.details().filter_map(of).min()
 }
 
-/// Returns whether a server at this address did not respond.
+/// Returns whether the detail reports that a server at this address did not respond.
 fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     let Detail::Store {
         status: None,
@@ -292,7 +292,7 @@ fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     server.contains(&address.to_string())
 }
 
-/// Returns the reason why the store does not respond to a node that already has a lease. Returns `None`
+/// Returns the reason why the store does not respond, for a node that already has a lease. Returns `None`
 /// unless the watch is interrupted for longer than a new connection takes.
 fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     let running = running?;
@@ -310,7 +310,7 @@ fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     )
 }
 
-/// Returns the chosen interface, by its present name.
+/// Returns the chosen interface with its current name.
 fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon::Choice> {
     let choice = known.choice.clone().map(|mut choice| {
         choice.interface = underlay.unwrap_or(choice.interface);
@@ -319,7 +319,7 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
     Fact::of(choice)
 }
 
-/// Returns the interface and the addresses from which packets of other nodes arrive.
+/// Returns the interface on which packets of other nodes arrive, and the source addresses of these packets.
 ///
 /// `bridge` is the bridge of this node's pods, if known.
 pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> Surroundings {
@@ -335,8 +335,8 @@ pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> 
     }
 }
 
-/// Returns the peers to whose pods the doctor looks up routes, one entry per family. Only peers with a probe result
-/// qualify, because flanneld has served these peers for some seconds.
+/// Returns the peers to whose pods the doctor looks up routes, one entry per family. This function skips peers
+/// without a probe result, because the kernel may not have their routes yet.
 fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
     let Some(prober) = running.and_then(|running| running.prober.as_ref()) else {
         return Vec::new();
@@ -359,7 +359,7 @@ fn called(peer: PeerView) -> String {
         .map_or_else(|| peer.address.to_string(), |name| name.to_string())
 }
 
-/// Returns the objects that other programs keep changing.
+/// Returns the kernel objects that other programs keep changing.
 fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
     let repaired = running
         .map(|running| running.observer.status().kernel.repaired)
@@ -381,7 +381,7 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
         .collect()
 }
 
-/// Returns the addresses to which the doctor looks up routes: the store, the API server, and peers whose packets another route would lose.
+/// Returns the addresses to which the doctor looks up routes: the store, the API server, and peers to which packets may take a wrong route.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
     let target = |to: &IpAddr, whose: String, kind| Target {
         to: *to,
@@ -446,7 +446,7 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
     targets
 }
 
-/// Returns the addresses of the peers to or from which packets are lost.
+/// Returns the addresses of the peers with which pods of this node cannot exchange packets.
 fn lost_peers(running: &RunningNetwork) -> BTreeSet<IpAddr> {
     let lost = |peer: PeerView| (peer.state.impact() == Impact::All).then_some(peer.address);
     let all = running.prober.as_ref().map(|prober| prober.peers(lost));
@@ -537,7 +537,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     }
 }
 
-/// Returns the VNI of the vxlan device in the data that a backend publishes, and the hardware address that peers use for it.
+/// Returns the VNI and the hardware address of a vxlan device, from the data that the backend publishes in the lease.
 pub fn vtep(data: Option<&RawJson>) -> Option<(u32, String)> {
     #[derive(serde::Deserialize)]
     struct Vtep {
@@ -550,7 +550,7 @@ pub fn vtep(data: Option<&RawJson>) -> Option<(u32, String)> {
     Some((vni, mac))
 }
 
-/// Returns the network of a node, for the doctor.
+/// Returns the doctor's description of a node's network.
 pub fn network(
     config: &subnet_lease::NetworkConfig,
     own: types::Subnets,

@@ -1,4 +1,4 @@
-//! Facts that the parts of the daemon hand to the doctor.
+//! Facts that tasks of the daemon pass to the doctor.
 
 use doctor::facts::daemon::Choice;
 use doctor::look::{Places, namespace_of_pod};
@@ -9,7 +9,7 @@ use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
 use types::Access;
 
-/// Facts about the daemon, which adds facts while it starts.
+/// Facts about the daemon. The daemon adds facts while it starts.
 #[derive(Clone, Default)]
 pub struct Known {
     /// The store of the leases, as text.
@@ -18,13 +18,13 @@ pub struct Known {
     pub access: Access,
     /// Addresses of the store's servers.
     pub store_addresses: Vec<IpAddr>,
-    /// The namespace of this daemon's pod; `None` if it does not run in a pod.
+    /// The namespace of this daemon's pod; `None` outside a pod.
     pub namespace: Option<String>,
     /// The store, once the daemon has opened it.
     pub manager: Option<Arc<dyn SubnetManager>>,
-    /// Whether `--node-id` names this node's identity.
+    /// Whether the user set this node's id with `--node-id`.
     pub id_given: bool,
-    /// This node's Node; `None` without Kubernetes.
+    /// This node's Node in Kubernetes; `None` without Kubernetes.
     pub node: Option<NodeAddresses>,
     /// The chosen interface; `None` before the choice.
     pub choice: Option<Choice>,
@@ -50,7 +50,7 @@ impl Known {
     }
 }
 
-/// Addresses of this node and of the API servers, from the API.
+/// Addresses of this node and of the API servers, from the Kubernetes API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
     /// Name of the Node.
@@ -72,7 +72,7 @@ impl From<&NodeInfo> for NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Replaces the known addresses. If `self` has no servers, the known servers stay.
+    /// Replaces the addresses in `known`. If `self` has no API servers, keeps the known API servers.
     pub fn publish(mut self, known: &watch::Sender<Known>) {
         known.send_if_modified(|known| {
             if let (true, Some(before)) = (self.servers.is_empty(), &known.node) {

@@ -1,4 +1,4 @@
-//! The mesh as the prober sees it, for the doctor.
+//! Converts the prober's results for the doctor.
 
 use doctor::facts::host::Port;
 use doctor::facts::mesh::{CommonFault, Mesh, Path};
@@ -15,7 +15,7 @@ use types::Family;
 use types::problem::PortPurpose;
 use types::reachability::{Impact, State};
 
-/// Returns the mesh, with one path for each peer and family.
+/// Returns the prober's results, with one path for each peer and family.
 pub(super) fn mesh(prober: &Prober) -> Mesh {
     let (faults, losses) = prober.common();
     let fault = |fault: &view::CommonFault| CommonFault {

@@ -1,10 +1,10 @@
-//! The kernel module br_netfilter. The daemon tries to load the module once each time the module is missing.
+//! The kernel module br_netfilter. Whenever br_netfilter is missing, the daemon tries once to load the module.
 
 use doctor::look::has_br_netfilter;
 use std::path::Path;
 use traffic_rules::programs::run;
 
-/// State of the module between rounds.
+/// Whether the daemon has tried to load br_netfilter, and the error.
 #[derive(Default)]
 pub(super) struct Module {
     tried: bool,

@@ -11,17 +11,18 @@ use tokio::sync::watch;
 use types::Subnets;
 use types::reachability::State;
 
-/// Interval at which flanneld collects the silent peers.
+/// Interval at which flanneld collects the unreachable peers.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum time for which a peer is unreachable before flanneld queries the store about the peer. Before this time, the peer may only be restarting.
+/// Minimum time for which a peer is unreachable before flanneld queries the store about the peer. A peer that is unreachable for a shorter time may only be restarting.
 const MIN_CUT: Duration = Duration::from_secs(15);
-/// Minimum duration of a silence that flanneld reports.
+/// Minimum time for which a lease holder is silent before flanneld reports the silence.
 const MIN_SILENCE: Duration = Duration::from_secs(600);
-/// Interval at which flanneld queries the store about a silent peer. All nodes query the store about a peer that is gone, and the peer may return.
+/// Interval at which flanneld queries the store about a silent peer. The interval is long, because all nodes query the store about a missing peer.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
-/// Delay after a query without a response.
+/// Delay before flanneld repeats a query without a response.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Longest extra delay of a node. Without this delay, all nodes would query the store at the same moment, because they know the same last renewal.
+/// Maximum random delay that a node adds to its queries. Without a random delay, all nodes would query the store at
+/// the same moment, because all nodes know the same last renewal.
 const MAX_SPREAD: Duration = Duration::from_secs(60);
 /// Timeout of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ const EACH_ROUND: usize = 4;
 /// Interval at which flanneld reads the Node of a silent peer. flanneld watches Nodes, so a read sends no request.
 const NOT_READY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Reports of the store about holders that do not reply to probes, by subnet.
+/// Reports of the store about lease holders that do not reply to probes, by subnet.
 pub type Heard = BTreeMap<Subnets, Holder>;
 
 /// Report of the store about the holder of a lease.
@@ -46,17 +47,17 @@ pub struct Holder {
     pub node: Option<NodeHealth>,
 }
 
-/// Peers about which flanneld queries the store, and the results. Without side effects.
+/// Peers about which flanneld queries the store, and the results of the queries. Without side effects.
 #[derive(Debug, Default)]
 struct Book {
     /// Time of the next query, and the last report of the store about the holder.
     entries: BTreeMap<Subnets, (Duration, Option<Holder>)>,
-    /// This node's extra delay.
+    /// Random delay that this node adds to its queries.
     spread: Duration,
 }
 
 impl Book {
-    /// Adds the unreachable peers, and removes the others. Returns the peers about which this round queries the store.
+    /// Adds the unreachable peers to the entries, and removes all other peers. Returns the peers about which this round queries the store.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
         self.entries.retain(|subnets, _| cut.contains_key(subnets));
         for subnets in cut
@@ -119,7 +120,7 @@ impl Book {
     }
 }
 
-/// The subnet of each probed peer, and for a cut-off peer, the milliseconds since the peer was cut off.
+/// The subnet of each probed peer, with the duration of the state `cut-off` in milliseconds, if the peer is in this state.
 pub type Asked = Vec<(IpNet, Option<u64>)>;
 
 /// Returns the entry of a peer in [`Asked`].
@@ -130,7 +131,7 @@ pub fn asked(peer: &PeerView) -> (IpNet, Option<u64>) {
     )
 }
 
-/// Returns the peers that are unreachable in every probed family, with the duration.
+/// Returns the peers that are unreachable in every probed address family, with the duration of the fault.
 fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Duration> {
     let asked: BTreeMap<IpNet, Option<u64>> = asked.into_iter().collect();
     let age = |lease: &Lease| {
@@ -147,7 +148,7 @@ fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Du
         .collect()
 }
 
-/// Queries the store until the future is dropped. `asked` returns `None` while all peers are reachable.
+/// Queries the store about silent peers until the caller drops the future. `asked` returns `None` while all peers are reachable.
 pub async fn ask(
     manager: Arc<dyn SubnetManager>,
     asked: impl Fn() -> Option<Asked> + Send,
@@ -201,7 +202,7 @@ mod tests {
         })
     }
 
-    /// Returns the record of a holder that renewed its lease at this time.
+    /// Returns the report about a holder that renewed its lease `number` seconds after the boot.
     fn at(number: u64) -> Heard {
         let holder = Holder {
             at: seconds(number),
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(
             book.due(&cut(500), seconds(1500)),
             [],
-            "it was heard of lately"
+            "the holder renewed its lease recently"
         );
         assert_eq!(book.due(&cut(501), seconds(1501)), [subnets(1)]);
         book.answered(subnets(1), ago(600), seconds(1501));
@@ -255,7 +256,7 @@ mod tests {
         );
         // The store does not respond.
         book.answered(subnets(1), None, seconds(2101));
-        assert_eq!(book.heard(), at(901), "what is known stays");
+        assert_eq!(book.heard(), at(901), "the known renewal time stays");
         assert_eq!(
             (
                 book.due(&cut(600), seconds(2160)),

@@ -1,4 +1,4 @@
-//! `--set-sysctls`: sets sysctls, and counts the writes.
+//! Implements `--set-sysctls`: corrects sysctls, and counts the writes.
 
 use doctor::correct::{Correction, corrections};
 use doctor::facts::Network;
@@ -12,13 +12,13 @@ use tracing::{info, warn};
 /// Minimum interval between two log lines about the same sysctl.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Writes the sysctls of `--set-sysctls` and remembers what it wrote.
+/// Writes the sysctls of `--set-sysctls` and records each write.
 #[derive(Default)]
 pub struct SysctlWriter {
     written: Mutex<BTreeMap<String, Written>>,
 }
 
-/// The history of one sysctl.
+/// The number of writes of one sysctl, the time of the last log line, and whether the last write failed.
 struct Written {
     times: u32,
     logged: Instant,

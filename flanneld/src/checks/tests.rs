@@ -72,13 +72,13 @@ fn each_finding_is_logged_and_counted_once() {
         let is_counted = metrics.contains(&format!("flannel_findings{{check=\"{}\",", check.id));
         assert!(is_unknown != is_counted, "{}", check.id);
     }
-    assert!(
-        health
-            .metrics()
-            .contains("flannel_doctor_round_age_seconds 0"),
-        "{}",
-        health.metrics()
-    );
+    let metrics = health.metrics();
+    let age: Option<u64> = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("flannel_doctor_round_age_seconds "))
+        .and_then(|age| age.parse().ok());
+    // A busy machine can pause the test for seconds after the round.
+    assert!(age.is_some_and(|age| age < 60), "{metrics}");
     assert_eq!(health.status()["findings"][0]["check"], "ip-forward");
     assert!(health.ready(), "findings never change readiness");
     checks.report(std::time::Instant::now(), &facts(1));

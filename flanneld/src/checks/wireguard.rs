@@ -1,4 +1,4 @@
-//! WireGuard peers, for the doctor. Joins the kernel's sessions with the leases by the peers' keys.
+//! Facts about WireGuard peers, for the doctor. Matches the kernel's WireGuard sessions with the leases by the peers' public keys.
 
 use super::known::name;
 use crate::network::RunningNetwork;
@@ -21,7 +21,7 @@ pub(super) fn is_used(running: &RunningNetwork) -> bool {
         .is_some_and(|backend| backend.name == KIND)
 }
 
-/// Gathers the facts about the peers. The facts are absent with another backend.
+/// Gathers the facts about the WireGuard peers. With a backend other than WireGuard, the facts are absent.
 pub(super) fn wireguard(
     running: Option<&RunningNetwork>,
     clock_behind: Option<u64>,
@@ -50,7 +50,7 @@ pub(super) fn wireguard(
     })
 }
 
-/// Returns the silent peers, to detect changes.
+/// Returns the silent WireGuard peers, so that the caller can detect changes.
 pub(super) fn silent(running: &RunningNetwork) -> BTreeSet<String> {
     if !is_used(running) {
         return BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Derived state: the published attributes, the terms of admission and subnet.env, which follow the backend and the underlay.
+//! State derived from the backend and the underlay: the published attributes, the criteria for leases, and subnet.env.
 
 use super::node::{Leased, Node};
 use backends::{Announced, Underlay};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use types::Addresses;
 
-/// Returns the attributes of the lease. The lease protocol signs these attributes.
+/// Returns the attributes that this node publishes in its lease. The lease protocol signs the attributes of a lease.
 pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: underlay.public.v4().copied(),
@@ -26,9 +26,9 @@ pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     }
 }
 
-/// Returns the networks that no subnet may overlap. The result is the underlay's networks, if these networks
-/// are inside the flannel network. Otherwise, the result is only this host's address, because a cluster's
-/// network may be inside a wide corporate network.
+/// Returns the networks that no subnet may overlap. For an underlay network inside the flannel network, the result
+/// contains the whole underlay network. For any other underlay network, the result contains only this host's address,
+/// because the flannel network may be inside a wide corporate network.
 pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |address: &IpAddr| {
         underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address)
@@ -63,11 +63,11 @@ fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
 /// Criteria for the leases that the backend can use.
 #[derive(Clone)]
 pub(super) struct Whose {
-    /// The rules of the backend.
+    /// The backend's criteria for peers.
     pub rules: Arc<dyn PeerRules>,
     /// Whether nodes may share one public address.
     pub shared_address: bool,
-    /// Whether the underlay must reach the nodes without a gateway.
+    /// Whether this node must reach its peers over the underlay without a gateway.
     pub needs_links: bool,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn terms(
     }
 }
 
-/// Keeps derived state in sync with its sources.
+/// Keeps the published attributes, the lease criteria and subnet.env in sync with the backend and the underlay.
 pub(super) struct Following {
     pub config: NetworkConfig,
     pub announced: watch::Receiver<Announced>,
@@ -110,7 +110,7 @@ pub(super) struct Following {
     pub whose: Whose,
 }
 
-/// The other ends of the channels of [`Following`].
+/// The ends of [`Following`]'s channels that other tasks use.
 pub(super) struct Ends {
     /// Receives the current underlay.
     pub underlay: watch::Sender<Underlay>,
@@ -123,7 +123,7 @@ pub(super) struct Ends {
 }
 
 impl Following {
-    /// Creates the channels with the state in which the node got its lease.
+    /// Creates the channels with the state that this node had when the node acquired its lease.
     pub(super) fn new(node: &Node, ip_masq: bool, probe_pods: bool) -> (Self, Ends) {
         let Node { backend, leased } = node;
         let Leased {
@@ -181,7 +181,7 @@ impl Following {
         )
     }
 
-    /// Updates the derived state until `stop`.
+    /// Updates the published attributes, the lease criteria and subnet.env until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             let announced = self.announced.borrow_and_update().clone();

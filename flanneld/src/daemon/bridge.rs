@@ -1,4 +1,4 @@
-//! Changes of the pods' bridge after this node gets a new subnet.
+//! Changes the pods' bridge after this node gets a new subnet.
 
 use ipnet::IpNet;
 use netstate::bridge::{StaleGateway, stale_gateways};
@@ -8,8 +8,8 @@ use netstate::object::{Key, Op, Value};
 use tracing::{info, warn};
 use types::Subnets;
 
-/// Removes the gateways of previous subnets, and the gateways' connected routes, from bridges. This function
-/// changes nothing else on bridges. Returns the names of the bridges.
+/// Removes only the gateways of previous subnets, and the gateways' connected routes, from bridges. Returns the names
+/// of the changed bridges.
 pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String> {
     let mut released = Vec::new();
     let found = match NetlinkKernel::open() {

@@ -2,7 +2,7 @@
 
 use types::Problem;
 
-/// Reason for which the daemon or its network ends without being stopped.
+/// Reason for which the daemon or its network ends without a stop request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
     /// A failure that waiting does not resolve.
@@ -14,23 +14,23 @@ pub(super) enum End {
     /// A restart of the network inside this process.
     #[error("{0}")]
     StartOver(Box<Problem>),
-    /// A restart of the network inside this process, without the subnet that this node had.
+    /// A restart of the network inside this process, without this node's previous subnet.
     #[error("{0}")]
     Moved(Box<Problem>),
 }
 
 impl End {
-    /// Creates the end for a failure that waiting does not resolve.
+    /// Creates an [`End`] for a failure that waiting does not resolve.
     pub(super) fn failed(problem: impl Into<Problem>) -> Self {
         Self::Failed(Box::new(problem.into()))
     }
 
-    /// Creates the end for a network that must restart.
+    /// Creates an [`End`] that makes the daemon restart the network.
     pub(super) fn start_over(problem: impl Into<Problem>) -> Self {
         Self::StartOver(Box::new(problem.into()))
     }
 
-    /// Creates the end for a network that must restart without the subnet that this node had.
+    /// Creates an [`End`] that makes the daemon restart the network without this node's previous subnet.
     pub(super) fn moved(problem: impl Into<Problem>) -> Self {
         Self::Moved(Box::new(problem.into()))
     }

@@ -1,4 +1,4 @@
-//! Preparation of the host before flanneld acquires a lease: the configured backend, and the right to serve the network on this host.
+//! Prepares the host before flanneld acquires a lease: creates the backend, and claims the right to serve the network.
 
 use super::end::End;
 use super::{Daemon, bridge, left_behind, requirement, retry, rights};
@@ -82,11 +82,11 @@ impl Daemon {
         })
     }
 
-    /// Reacts to a new subnet from the store, which may have changed while no daemon ran. No pod may get an
-    /// address of the former subnet, and no bridge may keep the gateway of this subnet. Returns the bridges
-    /// from which this function removed the gateway.
+    /// Sets subnet.env aside and removes the former gateway, if the store has assigned a new subnet to this node. The
+    /// store may have changed the subnet while no daemon ran. No pod may get an address of the former subnet, and no
+    /// bridge may keep the former gateway. Returns the bridges from which this function removed the gateway.
     ///
-    /// Only stores that assign the subnets require this reaction. Where nodes choose their subnets, flanneld
+    /// Only stores that assign subnets to nodes need this function. If nodes choose their subnets, flanneld
     /// ends on a node that loses its subnet, and the operator decides about the node's pods.
     async fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) -> Vec<String> {
         let was: Vec<IpNet> = previous.subnets().iter().flat_map(Subnets::nets).collect();

@@ -36,11 +36,11 @@ use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::RuleOptions;
 use types::{Encapsulation, Problem, Subnets};
 
-/// Maximum interval of audits that serve as a heartbeat of the network.
+/// Maximum interval between audits of the kernel, for which flanneld uses the audits as a heartbeat of the network.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 
 impl Daemon {
-    /// Returns the port of probes. Returns `None` if the tunnel uses that port, because the tunnel takes precedence.
+    /// Returns the UDP port of probes, or `None` if the tunnel uses the probe port, because the tunnel takes precedence.
     pub(super) fn probe_port(&self, tunnel: &Tunnel) -> Option<u16> {
         let port = self.settings.listen.probe_port?;
         (!tunnel.ports.contains(&port)).then_some(port)
@@ -72,7 +72,7 @@ impl Daemon {
     }
 
     /// Applies the traffic rules and keeps them in place. If the first application of the rules takes too
-    /// long, the start continues, and only readiness reflects the delay. The receiver changes whenever flanneld writes rules.
+    /// long, the start continues, and only readiness reflects the delay. The returned receiver gets a new number whenever flanneld writes rules.
     pub(super) async fn start_rules(
         &mut self,
         node: &Leased,
@@ -130,7 +130,7 @@ impl Daemon {
         }
     }
 
-    /// Announces to container runtimes, systemd and readers of the status that the network is up.
+    /// Announces to container runtimes, systemd and clients of the status API that the network is up.
     pub(super) fn publish(&mut self, network: &RunningNetwork) {
         if network.set_sysctls {
             // The sysctls are set before the first pods start, and without waiting.
@@ -184,7 +184,7 @@ impl Daemon {
             .spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
     }
 
-    /// Probes the path of pod packets if `--probe-pods` is set. Without the flag, removes the objects that an earlier run left for pod probes.
+    /// Probes the path of pod packets if `--probe-pods` is set. Without `--probe-pods`, removes the bridge port that an earlier run created for pod probes.
     pub(super) fn keep_pod_probing(
         &mut self,
         mesh: Option<&Mesh>,
@@ -206,7 +206,7 @@ impl Daemon {
         Some(paths)
     }
 
-    /// Watches the network's configuration. Another configuration takes effect only at a restart.
+    /// Watches the network's configuration. A changed configuration takes effect only when flanneld restarts.
     pub(super) fn keep_watch_of_config(
         &mut self,
         node: &Leased,
@@ -220,7 +220,7 @@ impl Daemon {
         next
     }
 
-    /// Requests a new identity from the backend when an older node has the same identity.
+    /// Requests a new identity from the backend when an older node has this node's identity.
     pub(super) fn keep_identity(&mut self, renewal: Option<Renewal>, network: &RunningNetwork) {
         if let Some(renewal) = renewal {
             self.spawn_until_stop(renew_identity(network.readings.clone(), renewal));
@@ -291,7 +291,7 @@ impl Daemon {
         ));
     }
 
-    /// Watches readiness. The receiver holds whether the kernel is in sync.
+    /// Watches readiness. The returned receiver holds whether the kernel is in sync with the leases.
     pub(super) fn keep_ready(&mut self, network: &RunningNetwork) -> watch::Receiver<bool> {
         let (programmed_out, programmed) = watch::channel(network.observer.status().kernel.in_sync);
         let audit = self.settings.node.audit;
@@ -322,7 +322,7 @@ impl Daemon {
             .spawn(async move { running.run(inputs, announced).await.map_err(End::failed) });
     }
 
-    /// Renews, proves and defends this node's lease.
+    /// Renews this node's lease and publishes changed attributes, until this node loses the lease.
     pub(super) fn keep_lease(
         &mut self,
         node: Leased,
@@ -351,7 +351,7 @@ impl Daemon {
         });
     }
 
-    /// Starts a task that a stop cancels at any point where the task waits.
+    /// Starts a task that `stop` cancels at the task's next await point.
     fn spawn_until_stop(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.run.stop.clone();
         self.run
@@ -359,7 +359,7 @@ impl Daemon {
     }
 }
 
-/// Requests a new identity when an older node has the same identity, because all peers refuse the later node.
+/// Requests a new identity when an older node has this node's identity, because all peers refuse the newer node.
 async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
     /// Time within which this node has to receive its new identity back from the store.
     const TIMEOUT: Duration = Duration::from_secs(60);
@@ -389,7 +389,7 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
     }
 }
 
-/// Reports this host's addresses to the store's client, so that the client does not wait for replies to an address that is gone.
+/// Reports this host's addresses to the store's client, so that the client does not wait for replies to an address that this host has lost.
 async fn report_addresses(
     manager: Arc<dyn SubnetManager>,
     mut underlay: watch::Receiver<Underlay>,

@@ -99,7 +99,7 @@ impl Daemon {
         Ok(Node { backend, leased })
     }
 
-    /// Hands the addresses of this Node and of the API servers to the doctor.
+    /// Passes the addresses of this Node and of the API servers to the doctor.
     fn note_node_addresses(&self, info: &NodeInfo, found: &Found) {
         let servers = found
             .request
@@ -123,13 +123,13 @@ impl Daemon {
         Ok(found)
     }
 
-    /// Logs why no interface is usable yet, and sets the condition.
+    /// Logs why no interface is usable yet, and sets [`Condition::Underlay`].
     pub(super) fn wait_for_interface(&self, why: &SelectError) {
         warn!(code = why.code(), error = %why, "no usable interface yet, waiting for an interface");
         self.health.fail(Condition::Underlay, Problem::of(why));
     }
 
-    /// Logs the choice, clears the condition, and notes the choice for the doctor and the status API.
+    /// Logs the chosen interface, clears [`Condition::Underlay`], and records the choice for the doctor and the status API.
     pub(super) fn note_underlay(&self, found: &Found) {
         self.health.clear(Condition::Underlay);
         let underlay = &found.chosen.underlay;
@@ -218,11 +218,11 @@ impl Daemon {
     }
 }
 
-/// Queries of the lease protocol about this host.
+/// Data about this host for queries of the lease protocol.
 #[derive(Debug)]
 struct Queries {
     found: Found,
-    /// Identity of this node for the backend.
+    /// This node's unique identity in the backend's lease data, for example a public key.
     identity: Option<String>,
 }
 

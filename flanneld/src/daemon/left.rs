@@ -1,4 +1,4 @@
-//! The addresses that this node stopped using, because no peer responded there.
+//! The addresses that this node stopped using, because no peer responded at these addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time during which the node does not reuse an address that it stopped using. Without this time, two bad choices would alternate.
+/// Time during which the node does not reuse an address that it stopped using. Without a delay, the node would alternate between two bad addresses.
 const NOT_BACK: Duration = Duration::from_secs(600);
 
 /// The addresses, with the times at which the node stopped using them.
@@ -14,7 +14,7 @@ const NOT_BACK: Duration = Duration::from_secs(600);
 pub(super) struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
 
 impl Left {
-    /// Notes that the node stopped using these addresses.
+    /// Records that the node stopped using these addresses.
     pub(super) fn note(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, since)| now.duration_since(*since) < NOT_BACK);

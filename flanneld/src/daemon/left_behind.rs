@@ -1,5 +1,6 @@
-//! The devices of backends that this node used before. A route through such a device may be more specific
-//! than the new backend's routes. Such a route loses packets or carries them unencrypted.
+//! The devices of backends that this node used before. A route through a former backend's device may be more specific
+//! than the new backend's routes. A more specific route through a former device loses packets or carries packets
+//! unencrypted.
 
 use ipnet::IpNet;
 use netstate::names::LinkName;
@@ -8,7 +9,7 @@ use run_dir::instance::running;
 use tracing::{info, warn};
 use types::Subnets;
 
-/// Returns flannel's devices with an address inside our networks, except devices that another running daemon uses.
+/// Returns flannel's devices with an address inside the current or former networks, except devices that another running daemon uses.
 pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
     let ours: Vec<IpNet> = networks
         .nets()

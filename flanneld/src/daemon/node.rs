@@ -18,7 +18,7 @@ pub(super) struct Leased {
     pub manager: Arc<dyn SubnetManager>,
     /// The network's configuration.
     pub whole: NetworkConfig,
-    /// The network's configuration without the families that this node lacks.
+    /// The network's configuration without the address families that this node lacks.
     pub config: NetworkConfig,
     pub claim: Claim,
     pub found: Found,

@@ -1,4 +1,4 @@
-//! This node's entry in a store that knows its nodes. This module waits for the entry, and chooses the interface by the entry.
+//! Waits for this node's entry in a store that knows its nodes, and chooses the interface by the addresses in the entry.
 
 use super::end::End;
 use super::{Daemon, retry};
@@ -23,13 +23,13 @@ use types::Problem;
 use types::backoff::Backoff;
 use types::{Dual, Subnets};
 
-/// Delay between two requests, unless the store reports a change. Each request also reads the configuration again.
+/// Delay between two requests for this node's entry, unless the store reports a change. With each request, the daemon also reads the network configuration again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-/// Time for which a node waits for an address of its second family.
+/// Time for which a node waits for an address of its second address family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
-/// Interval at which a node without an interface repeats the choice, because a change may come without an event.
+/// Interval at which a node without an interface repeats the choice of the interface, because a relevant change may cause no event.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
-/// Time for which the node collects changes before it re-evaluates the interface.
+/// Time for which the node collects changes of Nodes before the node re-evaluates the interface.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
 
 impl Daemon {
@@ -81,7 +81,7 @@ impl Daemon {
         }
     }
 
-    /// Finds the underlay by this node's addresses in the store. Returns the underlay, and the configuration reduced to the underlay's families.
+    /// Finds the underlay by this node's addresses in the store. Returns the underlay, and the configuration for the underlay's address families.
     pub(super) async fn find_node_underlay(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -141,8 +141,8 @@ impl Daemon {
         }
     }
 
-    /// Waits a moment for an interface with both families, then for an interface with either family.
-    /// Reports the same reason only once, however often other Nodes change.
+    /// Waits [`SECOND_FAMILY`] for an interface with both address families, then for an interface with either family.
+    /// Reports a reason for the wait only once, even if other Nodes change.
     async fn wait_for_families(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -186,8 +186,8 @@ impl Daemon {
     }
 }
 
-/// Returns the request of a node that the store knows, and the addresses of this host. The request contains
-/// the store's servers if the choice may depend on these servers.
+/// Returns the interface request of a node that the store knows, and the addresses of this host. The request contains
+/// the store's servers if the choice of the interface may depend on the servers.
 pub(super) async fn wish_of(
     manager: &Arc<dyn SubnetManager>,
     settings: &Settings,
@@ -220,7 +220,7 @@ pub(super) async fn wish_of(
     }
 }
 
-/// Withdraws an address that this node published and no longer has, unless flags or annotations decide about its published addresses.
+/// Withdraws an address that this node published and no longer has, unless flags or annotations set the published addresses.
 async fn withdraw(
     manager: &Arc<dyn SubnetManager>,
     wish: &Wish,
@@ -234,12 +234,13 @@ async fn withdraw(
     }
 }
 
-/// Returns the families of these subnets.
+/// Returns the address families of these subnets.
 pub(super) fn families(subnets: &Subnets) -> Families {
     subnets.map(|_| (), |_| ())
 }
 
-/// Returns when this node's entry in the store changes in a way that concerns this host. Most changes of Nodes do not concern this host.
+/// Waits until this node's entry in the store changes in a way that affects the choice of the interface, and returns
+/// the entry. Most changes of Nodes do not affect the choice.
 async fn another(
     manager: &Arc<dyn SubnetManager>,
     config: &NetworkConfig,
@@ -262,8 +263,8 @@ async fn another(
     std::future::pending().await
 }
 
-/// Reduces an entry to the parts on which the choice of the interface depends. Keeps other Nodes' claims on this host's addresses. Also returns whether
-/// Nodes claim other addresses.
+/// Returns the fields of an entry on which the choice of the interface depends, with only the Nodes' claims on this
+/// host's addresses. Also returns whether Nodes claim addresses that this host does not have.
 fn concerning(info: &NodeInfo, local: &[IpAddr]) -> (NodeInfo, bool) {
     let own = NodeInfo {
         taken: info

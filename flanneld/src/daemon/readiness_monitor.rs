@@ -1,4 +1,4 @@
-//! The health of the node, checked every second, so that readiness changes promptly.
+//! Checks the health of the node every second, so that readiness changes promptly.
 
 use crate::health::condition::Condition;
 use crate::health::{Health, UNREADABLE, Unused};
@@ -16,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::Problem;
 
-/// Maximum interruption of the watch of the leases.
+/// Time after which an interrupted watch of the leases makes the node not ready.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// Maximum time without a usable lease of another node.
+/// Time after which the lack of usable leases of other nodes makes the node not ready.
 const CUT_OFF: Duration = Duration::from_secs(10);
-/// Maximum time for which the kernel may be out of sync.
+/// Time after which a kernel that is out of sync makes the node not ready.
 const OUT_OF_SYNC: Duration = Duration::from_secs(10);
-/// Maximum time for publishing a change of this node.
+/// Time after which an unpublished change of this node makes the node not ready.
 const UNPUBLISHED: Duration = Duration::from_secs(1);
 /// Time after which a problem with the lease makes the node not ready.
 const LEASE_GRACE: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ struct LastCheck {
     /// Time at which the lease was last without a problem.
     lease_well_at: Instant,
     lease_log: LogOnce,
-    /// Number of reconcile passes over the kernel.
+    /// Number of reconcile passes at the last check.
     passes: u64,
     unused: Arc<Vec<Unused>>,
     ready: bool,
@@ -68,7 +68,7 @@ impl LastCheck {
 }
 
 impl ReadinessMonitor {
-    /// Checks every second until `stop`.
+    /// Checks the conditions every second until `stop`.
     pub(super) async fn watch(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -202,7 +202,7 @@ impl ReadinessMonitor {
         trouble.filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE)
     }
 
-    /// Returns the leases in the store that this node does not use, because they are refused or unreadable.
+    /// Returns the leases in the store that this node does not use, because this node refuses or cannot read these leases.
     fn unused(&self, reading: &Reading) -> Vec<Unused> {
         let refused = reading.refused.iter();
         let refused = refused.map(|refused| Unused {
@@ -233,7 +233,7 @@ fn log_lost_lines() {
     }
 }
 
-/// Reports to health and the log why the node waits for a lease. Ends when the result is dropped.
+/// Logs why the node waits for a lease, and sets [`Condition::Lease`]. The reports stop when the caller drops the returned guard.
 pub(super) fn report_lease_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
     struct Reporting(tokio::task::JoinHandle<()>);
     impl Drop for Reporting {

@@ -1,5 +1,5 @@
-//! Changes of the network's configuration. While a node waits for its lease, the current configuration
-//! applies. Afterwards, only a restart applies a changed configuration.
+//! Detects changes of the network's configuration. While a node waits for its lease, the current configuration in the store
+//! applies. Once a node has its lease, only a restart applies a changed configuration.
 
 use super::end::End;
 use crate::problem::{DaemonProblem, is_about_config};
@@ -15,9 +15,8 @@ use types::Problem;
 /// Interval at which a node that waits for its lease reads the configuration.
 const CONFIGURATION: Duration = Duration::from_secs(2);
 
-/// Returns when the store's configuration differs from `waiting_with`. This function serves only stores that
-/// know their nodes: a node that waits for its lease applies the current configuration. An unusable file
-/// changes nothing.
+/// Returns when the store's configuration differs from `waiting_with`. With a store that does not know its nodes,
+/// this function never returns. This function ignores an unusable configuration.
 pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,
     waiting_with: &NetworkConfig,
@@ -40,7 +39,7 @@ pub(super) async fn another_configuration(
 /// Interval at which a node with a lease reads the configuration.
 const NEXT_CONFIGURATION: Duration = Duration::from_secs(15);
 
-/// Watches for a configuration other than the configuration in use, logs it once, and publishes it. Never ends.
+/// Watches the store for a configuration that differs from the configuration in use, and logs and publishes each different configuration once. Never ends.
 pub(super) async fn watch_configuration(
     manager: Arc<dyn SubnetManager>,
     in_use: NetworkConfig,
@@ -74,7 +73,7 @@ fn compared(
     }
 }
 
-/// Publishes and logs the changes.
+/// Publishes and logs the next configuration, unless it equals the published configuration.
 fn publish(next: Option<NextConfig>, found: &watch::Sender<Option<NextConfig>>) {
     if next == *found.borrow() {
         return;

@@ -1,7 +1,8 @@
-//! Re-evaluates the choice of the interface while the node runs: the first node of a lab cannot know that other nodes have its address.
+//! Re-evaluates the choice of the interface while the node runs, because the first node cannot know that later nodes have the same address.
 //!
-//! The node keeps a working interface, whatever other Nodes claim, because many users may write an address
-//! into a Node. The node leaves an interface only when nothing arrives over it, the interface is in doubt, and another interface is better.
+//! The node keeps a working interface even if other Nodes claim its address, because many users may write an address
+//! into a Node. The node leaves an interface only if no packets arrive over the interface, the choice is in doubt,
+//! and another interface is better.
 
 use super::end::End;
 use super::left::Left;
@@ -24,31 +25,31 @@ use tokio::time::Instant;
 use tracing::warn;
 use types::{Coded, Problem};
 
-/// Interval at which the node records arrivals, and minimum time between two evaluations.
+/// Interval at which the node checks for received packets, and minimum time between two evaluations of the choice.
 const LISTEN: Duration = Duration::from_secs(5);
-/// Maximum time between two evaluations.
+/// Maximum time between two evaluations of the choice.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Inputs of the choice while the node runs.
+/// Inputs for the re-evaluation of the interface while the node runs.
 pub(super) struct Reconsider {
     pub manager: Arc<dyn SubnetManager>,
     pub settings: Settings,
-    /// The network's configuration, with all its families.
+    /// The network's configuration, with all its address families.
     pub config: NetworkConfig,
     /// The current choice.
     pub chosen: Chosen,
-    /// The running network. Without the network's probes, the node leaves no interface, because it knows nothing about peers.
+    /// The running network. Without a prober, the node keeps its interface, because the node cannot know whether peers reply.
     pub network: RunningNetwork,
     /// The devices of the tunnels.
     pub devices: Vec<String>,
-    /// The addresses that this node gave up.
+    /// The addresses that this node stopped using.
     pub left: Left,
     /// Receives this node's addresses, for the doctor.
     pub known: watch::Sender<Known>,
 }
 
 impl Reconsider {
-    /// Returns when another choice is better.
+    /// Returns when another interface is better.
     pub(super) async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
         let mut logged: Option<NoBetter> = None;
         let (mut silence, mut silent) = (Silence::new(Instant::now()), false);
@@ -91,7 +92,7 @@ impl Reconsider {
         }
     }
 
-    /// Returns whether no packet has arrived for long enough.
+    /// Returns whether the node has received no packets for at least [`SILENCE`].
     async fn is_silent(&self, silence: &mut Silence) -> bool {
         let Some(prober) = self.network.prober.as_ref().filter(|_| !self.chosen.named) else {
             return false;
@@ -109,7 +110,7 @@ impl Reconsider {
         ) && !self.meets_a_peer().await
     }
 
-    /// Returns whether a peer is on the interface's own link: packets to it may bypass the tunnel, whose counters then prove nothing.
+    /// Returns whether a peer is on the interface's own link. Packets of a peer on the same link may bypass the tunnel, so the tunnel's counters do not prove silence.
     async fn meets_a_peer(&self) -> bool {
         let leases = self.network.leases.borrow().clone();
         let peers = leases.iter().flat_map(|lease| lease.attrs.addresses());

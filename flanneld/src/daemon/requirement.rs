@@ -7,7 +7,8 @@ use subnet_lease::NetworkConfig;
 /// Checks that the configuration names a backend that this node accepts. An empty list accepts all backends.
 ///
 /// # Errors
-/// Returns an error if the configuration names another backend. The error contains the backend, its place and the remedy.
+/// Returns an error if this node does not accept the configured backend. The error names the configured backend, the
+/// location of the configuration, and the remedy.
 pub(super) fn check(
     required: &[String],
     config: &NetworkConfig,
@@ -88,7 +89,7 @@ mod tests {
         assert_eq!(
             types::Problem::of(&problem).detail,
             types::Detail::ConfigInvalid { place },
-            "by this the doctor knows it for what it is"
+            "the doctor recognises the problem by its detail"
         );
         let endpoints = vec![options::Endpoint::parse("http://10.0.0.1:2379", false).unwrap()];
         let etcd = Store::Etcd(Etcd {

@@ -1,4 +1,5 @@
-//! Retries: briefly for resources that a predecessor may still hold, and indefinitely for resources that the daemon needs.
+//! Retries of the daemon: for two seconds while the previous daemon may still hold a resource, and indefinitely while
+//! the store does not respond.
 
 use super::end::End;
 use crate::health::Health;
@@ -10,10 +11,10 @@ use subnet_lease::reason::LogOnce;
 use tracing::warn;
 use types::backoff::Backoff;
 
-/// Delay between attempts while the store does not respond.
+/// Delay between two queries while the store does not respond.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
-/// Retries for a moment: a predecessor that is just ending may still hold the resource.
+/// Retries a failed attempt for two seconds, because the previous daemon may still hold the resource.
 ///
 /// # Errors
 /// Returns the error of the last attempt.
@@ -32,7 +33,7 @@ pub(super) async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// Queries the store until it responds. Logs each new reason for waiting once.
+/// Queries the store until the store responds. Logs each new error of the store once.
 ///
 /// # Errors
 /// Returns an error if the store permanently refuses the query.

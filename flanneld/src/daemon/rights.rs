@@ -1,4 +1,4 @@
-//! Resources that only one daemon on a host can hold: its network, its subnet.env, devices, ports and a guard slot.
+//! Resources that only one daemon on a host can hold: its network, subnet.env, devices, ports and the number of its encapsulation port rules.
 
 use backends::{Backend, Takes};
 use netstate::netlink::NetlinkKernel;
@@ -16,10 +16,10 @@ pub(super) struct Rights {
     pub devices: Vec<String>,
 }
 
-/// Claims all resources, or none.
+/// Claims the daemon's exclusive resources: all of them, or none.
 ///
 /// # Errors
-/// Returns an error if another process holds one of these resources. The error names the other process.
+/// Returns an error that names the other process if another process holds one of the resources.
 pub(super) async fn claim(
     config: &NetworkConfig,
     wants: &Wants,

@@ -1,4 +1,4 @@
-//! One run of the network: its tasks after the acquisition of the lease.
+//! The tasks that serve the network, from the acquisition of the lease until a restart of the network.
 
 use super::end::End;
 use crate::problem::DaemonProblem;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Time that tasks may take to end.
+/// Time for which the daemon waits until its tasks end, before the daemon aborts the tasks.
 pub(super) const FAREWELL: Duration = Duration::from_millis(1_500);
 
-/// The tasks of the network; the first failure ends all tasks.
+/// The tasks that serve the network. If one task fails, the daemon ends all tasks.
 pub(super) struct Run {
     /// Ends the tasks.
     pub stop: CancellationToken,
@@ -17,7 +17,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Creates a run without tasks. `stop` of the process also ends the run.
+    /// Creates a run without tasks. `stop`, which stops the process, also stops the run.
     pub(super) fn until(stop: &CancellationToken) -> Self {
         Self {
             stop: stop.child_token(),
@@ -33,7 +33,7 @@ impl Run {
         });
     }
 
-    /// Waits for the first task that fails, or for the stop.
+    /// Waits until a task fails, all tasks end, or the daemon stops the run.
     pub(super) async fn supervise(&mut self) -> Result<(), End> {
         loop {
             let ended = tokio::select! {

@@ -1,4 +1,5 @@
-//! Steps after the acquisition of the lease: the leases of other nodes, the first pass, traffic rules, subnet.env, and the tasks that maintain them.
+//! Starts the network after the acquisition of the lease: reads other nodes' leases, configures the kernel, writes
+//! subnet.env, and starts tasks that maintain the network.
 
 use super::Daemon;
 use super::attrs::{Ends, Following};
@@ -15,14 +16,15 @@ use subnet_lease::{Lease, LeaseTable};
 use tokio::sync::{oneshot, watch};
 use tracing::info;
 
-/// The leases of the other nodes, as they change.
+/// Receivers of changes to the other nodes' leases.
 pub(super) struct Leases {
     pub table: watch::Receiver<Arc<LeaseTable>>,
     pub readings: watch::Receiver<Reading>,
 }
 
 impl Daemon {
-    /// Follows the leases in the store and waits for the first complete list, because unknown leases are not the same as absent leases.
+    /// Follows the leases in the store and waits for the first complete list, so that the daemon does not regard
+    /// unread leases as deleted.
     pub(super) async fn follow_leases(&mut self, node: &Leased, ends: &Ends) -> Leases {
         let watched = node.manager.clone();
         let terms = ends.terms.clone();

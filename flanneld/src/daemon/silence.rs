@@ -1,21 +1,21 @@
-//! Decides whether packets of other nodes arrive over the underlay. Without side effects.
+//! Detects when no packets of other nodes arrive over the underlay. Without side effects.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time without arrivals after which the node stops using a doubtful interface.
+/// Time without packets from other nodes after which this node stops using a doubtful underlay interface.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
 
-/// Counters of arrivals so far.
+/// Counters of packets from other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
-    /// Number of peers' replies to probes.
+    /// Number of replies of peers to this node's probes.
     pub answers: u64,
     /// Number of packets that the tunnels received.
     pub received: u64,
 }
 
-/// Remembers the time of the last arrival.
+/// The time at which the last packet from another node arrived.
 #[derive(Debug)]
 pub(super) struct Silence {
     since: Instant,
@@ -30,7 +30,7 @@ impl Silence {
         }
     }
 
-    /// Takes the current counters. Returns whether nothing has arrived for [`SILENCE`].
+    /// Records the current counters. Returns whether no packet has arrived from other nodes for [`SILENCE`].
     pub(super) fn look(&mut self, arrived: Received, now: Instant) -> bool {
         // A recreated device starts to count from 0.
         if arrived.answers > self.last.answers || arrived.received > self.last.received {

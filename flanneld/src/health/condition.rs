@@ -2,18 +2,19 @@
 
 use std::fmt;
 
-/// A reason why a node is not ready. /readyz and /status show its name.
+/// A reason why a node is not ready. /readyz and /status show the name of the condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// A CNI configuration that flanneld cannot install.
     CniConf,
     /// A network configuration that flanneld cannot read.
     Config,
-    /// A kernel out of sync with the desired state, not only for peers that failed individually.
+    /// A kernel out of sync with the desired state. An object that the kernel refuses for a single peer does not set
+    /// this condition.
     Kernel,
     /// Lack of a lease, or a lease that this node cannot keep.
     Lease,
-    /// Lack of any other node that this node can reach.
+    /// Lack of any usable lease of another node.
     Peers,
     /// Traffic rules that flanneld cannot apply.
     Rules,
@@ -21,7 +22,7 @@ pub enum Condition {
     Start,
     /// A store that does not respond.
     Store,
-    /// subnet.env cannot be written.
+    /// A subnet.env that flanneld cannot write.
     SubnetEnv,
     /// Lack of an interface that reaches the other nodes.
     Underlay,
@@ -62,7 +63,8 @@ impl Condition {
         }
     }
 
-    /// Returns whether new pods have no working network while the condition is set. A pod can start without the store and the watch.
+    /// Returns whether new pods have no working network while the condition is set. New pods can start while the store
+    /// does not respond or the lease watch is interrupted.
     pub const fn stops_new_pods(self) -> bool {
         matches!(
             self,
@@ -70,7 +72,7 @@ impl Condition {
         )
     }
 
-    /// Returns whether the code that sets the condition also logs it with its reason.
+    /// Returns whether the code that sets the condition also logs the condition and its reason.
     pub const fn is_logged_by_its_finder(self) -> bool {
         matches!(
             self,

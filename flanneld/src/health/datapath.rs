@@ -10,7 +10,7 @@ use types::printable;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// The counters of each direction: name and help text.
+/// Name and help text of each counter that exists for both directions, sent and received.
 const COUNTED: [(&str, &str); 5] = [
     (
         "packets",
@@ -22,7 +22,7 @@ const COUNTED: [(&str, &str); 5] = [
     ),
     (
         "batches",
-        "Reads, or rounds of sending, that moved at least one packet",
+        "Batches of packets: one per receive call, and one per round of the sending thread",
     ),
     ("units", "GSO packets and single packets forwarded"),
     (
@@ -31,14 +31,14 @@ const COUNTED: [(&str, &str); 5] = [
     ),
 ];
 
-/// Name, help and value of a counter.
+/// Name and help text of a counter, and the function that reads the counter.
 type EngineCounter = (&'static str, &'static str, fn(&EngineStatus) -> u64);
 
 /// Counters without a direction.
 const WITHOUT_DIRECTION: [EngineCounter; 3] = [
     (
         "icmp_errors",
-        "ICMP errors sent to pods whose packets could not be forwarded",
+        "ICMP errors that the packet engine sent to pods whose packets the engine could not forward",
         |engine| engine.icmp_errors,
     ),
     (
@@ -67,12 +67,12 @@ fn counted(traffic: &Traffic) -> [u64; 5] {
     ]
 }
 
-/// Returns a label value as one line that the exposition format can hold.
+/// Escapes a label value so that the value fits on one line of the metrics text.
 fn label(text: &str) -> String {
     printable::value(text).into_owned()
 }
 
-/// Registers the metrics of the engines.
+/// Registers the metrics of the packet engines.
 pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     for (index, (name, help)) in COUNTED.into_iter().enumerate() {
         let family = Family::<Labels, Counter>::default();
@@ -141,7 +141,7 @@ pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     registry.register("datapath_info", "Mode of the packet engine", info);
 }
 
-/// Writes the engines by device.
+/// Serializes the counters of the packet engines as a map by device name.
 ///
 /// # Errors
 /// Returns the error of the serializer.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use types::printable;
 
 type Labels = Vec<(&'static str, String)>;
-/// Name, help and value of a counter.
+/// Name and help text of a counter, and the function that reads the counter.
 type DeviceCounter = (&'static str, &'static str, fn(&DirectionCounters) -> u64);
 
 const COUNTED: [DeviceCounter; 4] = [

@@ -17,22 +17,23 @@ use std::time::Duration;
 use subnet_lease::manager::{Counters, boot_time};
 use types::Durations;
 
-/// Counters of tasks that no other status document contains.
+/// Counters that the daemon's tasks maintain only for /metrics and /status.
 #[derive(Debug, Default)]
 pub struct Figures {
     /// Number of writes of traffic rules.
     pub rule_writes: u64,
-    /// Number of repairs of traffic rules that another program had changed.
+    /// Number of times that flanneld repaired traffic rules after another program had changed them.
     pub rule_repairs: u64,
     /// Whether another program keeps changing the traffic rules.
     pub rules_contended: bool,
     /// Number of gateway addresses of previous subnets that flanneld removed from bridges.
     pub bridge_addresses_removed: u64,
-    /// Number of packets to the encapsulation port from senders that are not peers; `None` if flanneld does not count these packets.
+    /// Number of packets to the encapsulation port from senders that are not peers; `None` without a traffic rule that
+    /// counts these packets.
     pub unknown_senders: Option<u64>,
-    /// The doctor's findings; empty before the first round.
+    /// Number of the doctor's findings by check and severity; empty before the doctor's first run.
     pub findings: Tallied,
-    /// Time at which the doctor's last round began.
+    /// Time at which the doctor's last run began.
     pub doctor_round: Option<std::time::Instant>,
     /// Number of kernel objects that flanneld restored within the last hour.
     pub put_back: LastHour,
@@ -49,7 +50,7 @@ pub(super) struct Counts {
     pub peers: u64,
     /// Number of leases of other nodes in the store.
     pub leases: u64,
-    /// Number of leases that are not in use, by reason.
+    /// Number of other nodes' leases that this node does not use, by reason.
     pub refused: BTreeMap<&'static str, u64>,
     /// Number of unreadable keys in the store.
     pub unreadable: u64,
@@ -64,7 +65,7 @@ pub(super) struct Counts {
     /// Counters of kernel operations; `None` while the network does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelCounts>,
-    /// The WireGuard peers; `None` without WireGuard peers.
+    /// Number of WireGuard peers, and of silent WireGuard peers; `None` without WireGuard peers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<Wireguard>,
     /// The packet engines.
@@ -82,13 +83,13 @@ pub(super) struct Counts {
     /// See [`Figures::findings`].
     #[serde(skip)]
     pub findings: Tallied,
-    /// Seconds since the doctor's last round began.
+    /// Seconds since the doctor's last run began.
     #[serde(skip)]
     pub doctor_round_age: Option<u64>,
     /// Figures of the prober; `None` if the prober does not run.
     #[serde(skip)]
     pub probes: Option<ProbeFigures>,
-    /// The peers; empty unless /metrics has series of each peer.
+    /// The peers; empty unless /metrics contains series for each peer.
     #[serde(skip)]
     pub each_peer: Vec<PeerView>,
     /// Seconds since the last renewal of this node's lease; `None` if flanneld does not renew the lease.
@@ -97,19 +98,19 @@ pub(super) struct Counts {
     /// The store; `None` before the daemon opens the store.
     #[serde(skip)]
     pub store: Option<StoreCounts>,
-    /// Number of operations that failed, by class.
+    /// Number of failed operations by class: store, kernel, traffic rules.
     #[serde(skip)]
     pub errors: BTreeMap<&'static str, u64>,
-    /// Number of restored kernel objects, by kind.
+    /// Number of kernel objects that flanneld restored, by kind of object.
     #[serde(skip)]
     pub repairs_by_kind: BTreeMap<&'static str, u64>,
-    /// Durations of the comparisons with the kernel.
+    /// Durations of the comparisons of the kernel with the desired state.
     #[serde(skip)]
     pub pass_durations: Durations,
     /// See [`Figures::devices`].
     #[serde(skip)]
     pub devices: BTreeMap<String, DeviceCounters>,
-    /// Number of families by state of the path of pod packets; `None` if flanneld does not probe this path.
+    /// Number of address families by state of the path of pod packets; `None` if flanneld does not probe this path.
     #[serde(skip)]
     pub pod_paths: Option<BTreeMap<PodState, u32>>,
 }
@@ -117,11 +118,11 @@ pub(super) struct Counts {
 /// Figures about the store for /metrics.
 #[derive(Debug)]
 pub(super) struct StoreCounts {
-    /// Whether the store responds, as far as this node knows.
+    /// Whether the store responds; false before the store's first response.
     pub available: bool,
     /// Seconds since the store's last response; `None` before the first response.
     pub heard_age_seconds: Option<u64>,
-    /// Durations of requests.
+    /// Durations of this node's requests to the store.
     pub durations: Durations,
 }
 
@@ -130,9 +131,9 @@ pub(super) struct StoreCounts {
 pub(super) struct RuleCounts {
     /// Number of writes.
     pub writes: u64,
-    /// Number of repairs after a change by another program.
+    /// Number of times that flanneld repaired the rules after a change by another program.
     pub repairs: u64,
-    /// Whether another program keeps changing the rules.
+    /// Whether another program keeps changing flanneld's traffic rules.
     pub at_war: bool,
 }
 
@@ -142,22 +143,22 @@ pub(super) struct KernelCounts {
     /// Whether the kernel is in sync with the desired state, apart from peers that failed individually.
     #[serde(rename = "in_step")]
     pub in_sync: bool,
-    /// Problem of the kernel state, as text; empty without a problem.
+    /// Reason why the kernel is out of sync, as text; empty if the kernel is in sync.
     pub trouble: String,
-    /// Peers that the kernel refuses, each for its own reason.
+    /// Peers whose objects the kernel refuses, each with the reason.
     pub failed_peers: Vec<FailedPeer>,
     /// Number of comparisons of the kernel with the desired state.
     pub passes: u64,
-    /// Number of operations that changed the kernel.
+    /// Number of operations that changed objects in the kernel.
     pub writes: u64,
     /// Number of operations that the kernel refused.
     pub failures: u64,
-    /// Number of operations that reverted a change by another program.
+    /// Number of kernel operations by which flanneld reverted a change of another program.
     pub repairs: u64,
 }
 
 impl Figures {
-    /// Returns the document of all counts.
+    /// Collects all counters of the daemon for /status and /metrics.
     pub(super) fn counts(
         &self,
         network: Option<&RunningNetwork>,
@@ -238,7 +239,7 @@ impl Figures {
     }
 }
 
-/// Returns the seconds since a time of the boot-time clock.
+/// Returns the number of seconds since `at`, a time of the clock `CLOCK_BOOTTIME`.
 fn age(at: Duration) -> u64 {
     boot_time().saturating_sub(at).as_secs()
 }
@@ -247,7 +248,7 @@ fn number(many: usize) -> u64 {
     u64::try_from(many).unwrap_or(u64::MAX)
 }
 
-/// Converts, for the documents, a peer that the kernel refuses.
+/// Converts a peer whose objects the kernel refuses, for the status documents.
 pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     let backends::FailedPeer { peer, why } = failed;
     FailedPeer {
@@ -258,7 +259,7 @@ pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     }
 }
 
-/// Returns the WireGuard peers; `None` without WireGuard peers, as with another backend.
+/// Returns the number of WireGuard peers, and of silent WireGuard peers; `None` without WireGuard peers.
 pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
     let (peers, silent) = (
         number(status.kernel.tunnels.peers),

@@ -5,15 +5,15 @@ use std::time::Duration;
 use subnet_lease::manager::boot_time;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Interval at which flanneld notes the counter's value.
+/// Minimum interval between two recorded values of the counter.
 const STEP: Duration = Duration::from_secs(60);
 
-/// The values of a counter, minute by minute.
+/// The values of a counter within the last hour, one per minute, each with its time.
 #[derive(Debug, Default)]
 pub struct LastHour(VecDeque<(Duration, u64)>);
 
 impl LastHour {
-    /// Notes the counter's value, once a minute.
+    /// Records the counter's value, unless the last recorded value is less than a minute old.
     pub fn note(&mut self, value: u64) {
         self.note_at(boot_time(), value);
     }
@@ -36,7 +36,8 @@ impl LastHour {
         }
     }
 
-    /// Returns the difference between `value` and the counter's value an hour ago, or the first value of a younger counter.
+    /// Returns the growth of the counter within the last hour; `value` is the current value. For a younger counter,
+    /// returns the growth since the first recorded value.
     pub fn within(&self, value: u64) -> u64 {
         // With only one noted value, the growth is that since the counter began with 0.
         let begun = self

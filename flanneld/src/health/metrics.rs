@@ -1,4 +1,4 @@
-//! The node's document and the counters as the OpenMetrics text of /metrics.
+//! Renders the node's status document and counters as the OpenMetrics text of /metrics.
 
 use super::figures::{Counts, KernelCounts};
 use super::recorded::Recorded;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 type Labels = Vec<(String, String)>;
 
-/// Renders the metrics. The order of the registrations is the order of the text.
+/// Renders the metrics. The text lists the metrics in the order of their registration.
 pub(super) fn text(node: &Node, counts: &Counts) -> String {
     let mut registry = Registry::with_prefix("flannel");
     registry.register(
@@ -99,13 +99,13 @@ fn register_findings(registry: &mut Registry, counts: &Counts) {
     );
     registry.register(
         "checks_unknown",
-        "1 for each check that could not run",
+        "1 for each check that the doctor could not run",
         gauges_by("check", &counts.findings.unknown),
     );
     if let Some(age) = counts.doctor_round_age {
         registry.register(
             "doctor_round_age_seconds",
-            "Seconds since the checks ran",
+            "Seconds since the doctor's last run began",
             gauge_of(age),
         );
     }
@@ -155,12 +155,12 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
         // The name of this gauge in earlier versions.
         gauge(
             "kernel_in_step",
-            "The same as flannel_kernel_in_sync",
+            "Former name of flannel_kernel_in_sync",
             in_sync,
         );
         gauge(
             "peers_failed",
-            "Peers whose objects the kernel refuses for a reason of their own",
+            "Peers whose objects the kernel refuses for a reason that concerns only the peer",
             u64::try_from(kernel.failed_peers.len()).unwrap_or(u64::MAX),
         );
     }
@@ -178,7 +178,7 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     }
 }
 
-/// Registers the counters that exist with and without a network.
+/// Registers the counters that exist even while no network runs.
 fn register_counters(registry: &mut Registry, counts: &Counts) {
     for (name, help, value) in [
         (
@@ -269,7 +269,7 @@ fn counter_of(value: u64) -> Counter {
     counter
 }
 
-/// Returns a family with one gauge per value of `label`.
+/// Returns a metric family with one gauge per value of `label`.
 fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Gauge> {
     let family = Family::<Labels, Gauge>::default();
     for (value, count) in counts {
@@ -280,7 +280,7 @@ fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels
     family
 }
 
-/// Returns a family with one counter per value of `label`.
+/// Returns a metric family with one counter per value of `label`.
 fn counters_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Counter> {
     let family = Family::<Labels, Counter>::default();
     for (value, count) in counts {
@@ -291,7 +291,7 @@ fn counters_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labe
     family
 }
 
-/// Registers the metrics of the store and of this node's lease in it.
+/// Registers the metrics of the store and of this node's lease in the store.
 fn register_store(registry: &mut Registry, counts: &Counts) {
     registry.register(
         "errors",
@@ -301,7 +301,7 @@ fn register_store(registry: &mut Registry, counts: &Counts) {
     if let Some(age) = counts.lease_age_seconds {
         registry.register(
             "lease_age_seconds",
-            "Seconds since this node's lease was renewed",
+            "Seconds since flanneld last renewed this node's lease",
             gauge_of(age),
         );
     }

@@ -1,4 +1,5 @@
-//! The counters of the prober, for /metrics. Only the metrics of `--metrics-per-peer` have a label for the peer.
+//! The counters of the prober, for /metrics. Only the metrics that `--metrics-per-peer` adds have a label for the
+//! peer.
 
 use super::recorded::Recorded;
 use probing::pods::PodState;
@@ -83,7 +84,7 @@ pub(super) fn register(registry: &mut Registry, figures: &Figures) {
     );
 }
 
-/// Registers the probes by outcome, their round trips, and the peers by path.
+/// Registers the number of probes by outcome, the round trips of probes, and the number of peers by path.
 fn register_outcomes(registry: &mut Registry, figures: &Figures) {
     let Figures {
         traffic,

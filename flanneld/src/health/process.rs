@@ -1,4 +1,4 @@
-//! Figures of this process under the names that Prometheus' own libraries use.
+//! Metrics of this process, with the names that Prometheus' own client libraries use.
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
@@ -15,12 +15,12 @@ static STARTED: LazyLock<f64> = LazyLock::new(|| {
     now.unwrap_or_default().as_secs_f64()
 });
 
-/// Notes the start time of the process.
+/// Records the start time of the process.
 pub(super) fn started() {
     LazyLock::force(&STARTED);
 }
 
-/// Registers the figures. Omits figures that the kernel does not report.
+/// Registers the figures. Omits metrics whose values the kernel does not report.
 pub(super) fn register(registry: &mut Registry) {
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let us = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
@@ -72,7 +72,8 @@ pub(super) fn register(registry: &mut Registry) {
     }
 }
 
-/// Returns the resident memory, from the second field of statm (proc(5)), which counts pages.
+/// Returns the resident memory in bytes, computed from the second field of /proc/self/statm (proc(5)), a number of
+/// pages.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;

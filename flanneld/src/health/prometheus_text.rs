@@ -1,9 +1,10 @@
-//! The OpenMetrics text in Prometheus' text format 0.0.4, which clients get unless they ask for OpenMetrics.
+//! Converts the metrics to Prometheus' text format 0.0.4 for clients that do not request OpenMetrics.
 //!
 //! Source: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
-/// Converts an OpenMetrics text. In the older format, the name of a counter includes `_total`. An info metric
-/// is a gauge, and its name includes `_info`. The format has no lines with `UNIT` and `EOF`.
+/// Converts an OpenMetrics text to the Prometheus text format 0.0.4. In the Prometheus format, the declared name of a
+/// counter includes `_total`. An info metric becomes a gauge whose declared name includes `_info`. The Prometheus
+/// format has no `UNIT` and `EOF` lines.
 pub(crate) fn from_openmetrics(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;

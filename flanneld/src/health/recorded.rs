@@ -1,10 +1,10 @@
-//! A histogram that a task recorded, as a metric.
+//! Encodes a task's histogram as a metric.
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use types::Durations;
 
-/// A copy of a histogram, in seconds.
+/// A copy of a task's histogram of durations; the metric is in seconds.
 #[derive(Debug)]
 pub(super) struct Recorded(pub(super) Durations);
 

@@ -4,19 +4,20 @@ use node_api::view::Charts;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Interval of the samples.
+/// Interval between two samples.
 pub const STEP: Duration = Duration::from_secs(5);
 /// Number of kept samples, which cover five minutes.
 const KEPT: usize = 60;
 
-/// Counters at one moment. A value is `None` if it is unknown, or if flanneld does not count it with this backend.
+/// Values of the node's counters at one moment. A counter is `None` if its value is unknown, or if flanneld has no
+/// such counter with this backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Bytes from other nodes.
+    /// Number of bytes that this node received from other nodes.
     pub received_bytes: Option<u64>,
-    /// Bytes to other nodes.
+    /// Number of bytes that this node sent to other nodes.
     pub sent_bytes: Option<u64>,
-    /// Number of packets that devices and the userspace datapath dropped.
+    /// Number of packets that the devices between nodes and the userspace datapath dropped.
     pub dropped: Option<u64>,
     /// Number of kernel objects that flanneld restored.
     pub repaired: Option<u64>,
@@ -24,14 +25,14 @@ pub struct Totals {
     pub rtt_us: Option<u32>,
 }
 
-/// The last samples, oldest first.
+/// The samples of the last five minutes, oldest first.
 #[derive(Debug, Default)]
 pub struct Samples {
     last: Option<Totals>,
     steps: VecDeque<Step>,
 }
 
-/// Changes between two samples.
+/// Changes of the counters between two samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Step {
     received_bytes: Option<f64>,
@@ -42,7 +43,7 @@ struct Step {
 }
 
 impl Samples {
-    /// Adds the current counters, `elapsed` after the previous sample.
+    /// Adds a sample of the current counters; `elapsed` is the time since the previous sample.
     pub fn add(&mut self, now: Totals, elapsed: Duration) {
         let before = self.last.replace(now).unwrap_or_default();
         // A counter that decreased belongs to a new device.
@@ -65,7 +66,8 @@ impl Samples {
         }
     }
 
-    /// Returns the series of the charts, each with `KEPT` values; a value without a sample is `None`. A series without any value is absent.
+    /// Returns the series of the charts, each with `KEPT` values; missing samples are `None`. Omits series without any
+    /// value.
     pub fn charts(&self) -> Charts {
         let series = |value: fn(&Step) -> Option<f64>| -> Option<Vec<Option<f64>>> {
             let missing = KEPT.saturating_sub(self.steps.len());
@@ -123,7 +125,11 @@ mod tests {
             end("repaired"),
             [None, Some(2.0), Some(0.0), None, None, Some(0.0)]
         );
-        assert_eq!(charts.series.len(), 2, "what is not counted is absent");
+        assert_eq!(
+            charts.series.len(),
+            2,
+            "a series without counters is absent"
+        );
         for _ in 0..1000 {
             samples.add(Totals::default(), STEP);
         }

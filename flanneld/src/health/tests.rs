@@ -1,4 +1,4 @@
-//! Responses over HTTP, and errors of listening.
+//! Tests responses of the health server over HTTP, and errors when the server cannot listen.
 
 use super::*;
 use crate::api::health::Server;
@@ -85,7 +85,7 @@ fn wireguard_peers_are_absent_with_other_backends() {
     );
 }
 
-/// A health server on a free port.
+/// A health server for tests, on a free TCP port.
 struct Served {
     health: Health,
     address: std::net::SocketAddr,
@@ -198,7 +198,7 @@ async fn readyz_lists_conditions_and_refused_leases() {
     served.end().await;
 }
 
-/// Makes a task's last heartbeat older than allowed.
+/// Makes a task's last heartbeat older than the limit.
 fn fall_silent(health: &Health, task: &str) {
     let last = Instant::now().checked_sub(2 * SILENCE).unwrap();
     health.inner().run.heartbeats.insert(task.to_owned(), last);
@@ -245,7 +245,7 @@ fn engine() -> EngineStatus {
     }
 }
 
-/// Makes the node ready, with seven peers, two refused leases, an unreadable key and a packet engine.
+/// Makes the node ready; the node has seven peers, two refused leases, an unreadable key and a packet engine.
 fn serve_network(health: &Health) {
     health.clear(Condition::Start);
     health.node(|node| node.network.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
@@ -413,7 +413,7 @@ async fn status_shows_the_running_network() {
     served.end().await;
 }
 
-/// A request with a foreign host name gets no status, because a website can resolve its own name to this
+/// The server refuses /status to requests with a foreign host name, because a website can resolve its own name to this
 /// host. kubelet and Prometheus may use any name.
 #[tokio::test]
 async fn foreign_host_gets_the_probes_and_no_status() {
@@ -498,7 +498,7 @@ fn text() -> impl proptest::strategy::Strategy<Value = String> {
     prop::collection::vec(piece, 1..5).prop_map(|pieces| pieces.concat())
 }
 
-/// Parses a label's value as a reader of the exposition format does.
+/// Parses a label's value as Prometheus does.
 fn label_value(line: &str) -> String {
     let quoted = line.split_once("device=\"").unwrap().1;
     let (mut out, mut chars) = (String::new(), quoted.chars());
@@ -519,7 +519,8 @@ fn label_value(line: &str) -> String {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
 
-    /// Reasons, facts and labels contain foreign text. No response may contain a control sequence for a terminal.
+    /// Reasons and labels in responses may contain texts of other nodes. No response may contain a control sequence
+    /// for a terminal.
     #[test]
     fn answers_are_printable(text in text()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,18 +1,18 @@
-//! Leases in the store that this node does not use.
+//! Stored leases that this node does not use.
 
 use std::collections::BTreeMap;
 
-/// Reason for an unreadable key.
+/// Name of the reason for not using a lease whose key in the store is unreadable.
 pub const UNREADABLE: &str = "unreadable";
 
-/// A lease in the store that this node does not use. This node has no route to the lease's holder.
+/// A stored lease that this node does not use. This node has no route to the lease's holder.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unused {
-    /// Subnets of the lease, or the lease's key if the subnets are unknown.
+    /// Subnets of the lease, or the lease's key in the store if the key is unreadable.
     pub lease: String,
-    /// Reason, as in the metrics.
+    /// Reason why this node does not use the lease: a short name, which also labels the metrics.
     pub reason: &'static str,
-    /// Reason, as text.
+    /// Reason why this node does not use the lease, as a sentence.
     pub text: String,
 }
 
@@ -26,7 +26,7 @@ impl Unused {
     }
 }
 
-/// Counts the leases that are not in force, by reason.
+/// Returns the number of leases that this node does not use, by reason.
 pub(super) fn refused_by_reason(unused: &[Unused]) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     for unused in unused.iter().filter(|unused| unused.reason != UNREADABLE) {

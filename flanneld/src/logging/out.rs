@@ -1,4 +1,5 @@
-//! Log sink on standard error that never blocks or ends the daemon. The sink drops and counts lines that it cannot write.
+//! Writes log lines to standard error without blocking or ending the daemon. The sink drops and counts lines that the
+//! sink cannot write.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -8,25 +9,27 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Maximum wait for a slow reader before the sink drops a line, in milliseconds. After a dropped line, writes
-/// do not wait again until a write succeeds.
+/// Maximum time in milliseconds for which the sink waits for a slow reader before the sink drops a line. After a
+/// dropped line, the sink does not wait again until a write succeeds.
 const TIMEOUT: u8 = 100;
-/// Number of bytes that fit into a writable pipe or terminal (PIPE_BUF of pipe(7)).
+/// Maximum number of bytes per write. A pipe that poll(2) reports as writable takes 4096 bytes without blocking
+/// (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;
 
 static SINK: Sink = Sink::new();
 
-/// Returns the number of log lines dropped since the start.
+/// Returns the number of log lines that flanneld has dropped since its start.
 pub fn dropped() -> u64 {
     SINK.state().dropped
 }
 
-/// Returns the number of dropped lines that are not yet reported, once writes succeed again. Returns it only once.
+/// Returns the number of dropped lines since the previous successful call; `None` if no line was dropped, or writes
+/// still fail.
 pub fn lost() -> Option<u64> {
     SINK.lost()
 }
 
-/// Writer of the subscriber.
+/// Creates a writer for each log line of the tracing subscriber.
 pub(super) struct Stderr;
 
 impl<'a> MakeWriter<'a> for Stderr {
@@ -37,7 +40,8 @@ impl<'a> MakeWriter<'a> for Stderr {
     }
 }
 
-/// Writer of one line. The writer never fails, because the subscriber would report a failure on standard error.
+/// Writer of one log line. The writer never returns an error, because the subscriber would write the error to standard
+/// error.
 pub(super) struct Line;
 
 impl io::Write for Line {
@@ -55,11 +59,11 @@ struct Sink(Mutex<SinkState>);
 
 struct SinkState {
     dropped: u64,
-    /// Number of dropped lines that are not yet reported.
+    /// Number of dropped lines that flanneld has not reported yet.
     untold: u64,
-    /// Whether the last line was dropped.
+    /// Whether the sink dropped the previous line.
     stuck: bool,
-    /// Whether a line was only partly written.
+    /// Whether the output ends with an incomplete line.
     torn: bool,
 }
 
@@ -107,7 +111,8 @@ impl Sink {
     }
 }
 
-/// Writes a line in pieces, and waits at most `patience` for each piece. Counts the written bytes even if a write fails.
+/// Writes a line in pieces, and waits at most `patience` before each piece until `out` is writable. Adds the written
+/// bytes to `written` even if a write fails.
 fn piecewise(
     out: BorrowedFd<'_>,
     line: &[u8],

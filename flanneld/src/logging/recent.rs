@@ -1,4 +1,4 @@
-//! The last log lines, for the status page.
+//! Keeps the last log lines for the status page.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -12,9 +12,9 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use types::printable;
 
-/// Number of kept lines.
+/// Maximum number of log lines that flanneld keeps.
 const KEPT: usize = 40;
-/// Maximum number of characters of a text and of its fields.
+/// Maximum number of characters of a log message, and of its fields together.
 const LENGTH: usize = 300;
 
 static LINES: Mutex<VecDeque<LogEvent>> = Mutex::new(VecDeque::new());
@@ -25,7 +25,7 @@ pub fn recent() -> Vec<LogEvent> {
     lines.iter().rev().cloned().collect()
 }
 
-/// Keeps the last lines.
+/// Layer that keeps the last log lines.
 pub(super) struct Recent;
 
 impl<S: Subscriber> Layer<S> for Recent {
@@ -51,7 +51,7 @@ impl<S: Subscriber> Layer<S> for Recent {
     }
 }
 
-/// Returns a printable line of at most [`LENGTH`] characters, with a mark if it omits further characters.
+/// Returns `text` as one printable line. Cuts a line longer than [`LENGTH`] characters and appends `…`.
 fn short(text: &str) -> String {
     let line = printable::line(text);
     match line.char_indices().nth(LENGTH) {
@@ -60,7 +60,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// Adds a line. A repeated line replaces the previous line.
+/// Adds a log line. If the previous line has the same text and fields, raises the count of the previous line instead.
 fn keep(lines: &mut VecDeque<LogEvent>, new: LogEvent) {
     match lines.back_mut() {
         Some(last) if last.text == new.text && last.fields == new.fields => {
@@ -74,7 +74,7 @@ fn keep(lines: &mut VecDeque<LogEvent>, new: LogEvent) {
     }
 }
 
-/// The message of an event, and its fields as text.
+/// The message of a log event, and the event's other fields as text.
 #[derive(Default)]
 struct Texts {
     message: String,

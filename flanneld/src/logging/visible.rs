@@ -1,5 +1,5 @@
-//! The last step of formatting a log line: makes terminal control characters visible. Lines contain names, types and keys that others wrote into
-//! the store. All lines pass through this module.
+//! Escapes terminal control characters in all log lines, because log lines contain names and keys that other nodes
+//! wrote into the store.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 use types::printable;
 
-/// The kind of the inner format.
+/// The kind of log format: text or JSON.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Text { colours: bool },
@@ -26,7 +26,7 @@ pub(super) struct Visible<F> {
 }
 
 impl<F> Visible<F> {
-    /// Wraps the text format.
+    /// Wraps the text format of tracing-subscriber.
     pub(super) fn text(inner: F, colours: bool) -> Self {
         Self {
             inner,
@@ -34,7 +34,7 @@ impl<F> Visible<F> {
         }
     }
 
-    /// Wraps the JSON format.
+    /// Wraps the JSON format of tracing-subscriber.
     pub(super) fn json(inner: F) -> Self {
         Self {
             inner,
@@ -69,7 +69,8 @@ where
     }
 }
 
-/// Formats the message and `name=value` fields. Escapes colour sequences in values, and quotes a value that a reader could parse as several fields.
+/// Formats the message and `name=value` fields of a log line. Escapes colour sequences in values, and quotes a value
+/// that a reader could parse as several fields.
 pub(super) fn fields() -> impl for<'a> FormatFields<'a> + 'static {
     debug_fn(field).delimited(" ")
 }
@@ -87,7 +88,8 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
     }
 }
 
-/// Returns a single word unchanged. Quotes other values, as logfmt does, so that no value looks like further fields.
+/// Returns a single word without quotation marks. Quotes all other values, as logfmt does, so that a reader cannot
+/// parse a value as further fields.
 fn quoted(value: &str) -> Cow<'_, str> {
     let is_word = |text: &str| !text.is_empty() && !text.contains([' ', '"', '=', '\\']);
     // `Debug` has already quoted a `str`.
@@ -102,7 +104,7 @@ fn quoted(value: &str) -> Cow<'_, str> {
     }
 }
 
-/// Shortens the long strings of a JSON line that exceeds the limit.
+/// Shortens the long strings in a JSON line that is longer than [`printable::LINE`].
 fn bounded(line: &str) -> String {
     let document = if line.len() > printable::LINE {
         serde_json::from_str(line).ok()
@@ -150,7 +152,7 @@ mod tests {
     #[error("why: {0}")]
     struct Foreign(String);
 
-    /// Logs a text in every position in which a log line can contain it.
+    /// Logs `text` as a message, as fields of each kind, and inside an error.
     fn log(text: &str) {
         let error = Foreign(text.to_owned());
         tracing::info!("{text}");
@@ -187,7 +189,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// Removes the colours that tracing-subscriber sets.
+    /// Removes colour sequences from log text.
     fn uncoloured(text: &str) -> String {
         regex::Regex::new("\u{1b}\\[[0-9;]*m")
             .unwrap()

@@ -5,21 +5,21 @@ use netstate::names::Mac;
 use netstate::netlink::port::MAC;
 use std::net::IpAddr;
 
-/// Initial TTL or hop limit of pod packets.
+/// Initial IPv4 TTL or IPv6 hop limit of pod probes.
 const TTL: u8 = 64;
 
-/// The two ends of the link from the port to the bridge.
+/// Addresses of the link between the port of pod probes and the bridge.
 pub(super) struct Ends {
-    /// Hardware addresses of the probe and of the bridge.
+    /// Hardware addresses of the port of pod probes and of the bridge.
     pub macs: (Mac, Mac),
-    /// Source address of the probe.
+    /// Source IP address of pod probes.
     pub from: IpAddr,
 }
 
-/// The fields of a received frame.
+/// Fields of a frame that the port of pod probes received.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
-    /// Address of the sender.
+    /// IP address of the sender.
     pub from: IpAddr,
     /// Destination port of the UDP datagram.
     pub to_port: u16,
@@ -28,7 +28,8 @@ pub(super) struct Frame<'a> {
 }
 
 impl Ends {
-    /// Builds a frame with a datagram. Returns `None` if the families differ.
+    /// Builds an Ethernet frame with a UDP datagram. Returns `None` if source and destination belong to different
+    /// address families.
     pub(super) fn frame(
         &self,
         to: IpAddr,
@@ -48,7 +49,8 @@ impl Ends {
         Some(frame)
     }
 
-    /// Parses a datagram for the probe. Ignores the checksum, which a device may compute later: the contents of the datagram prove the sender.
+    /// Parses a frame with a UDP datagram to the port of pod probes. Ignores the checksum, which a device may compute
+    /// later; the payload proves the sender.
     pub(super) fn read<'a>(&self, frame: &'a [u8]) -> Option<Frame<'a>> {
         if frame.get(..MAC.0.len()) != Some(&MAC.0) {
             return None;
@@ -90,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Builds a frame from the other end.
+    /// Builds a frame that the bridge sends to the port of pod probes.
     fn answer(from: &str, to: &str) -> Vec<u8> {
         let other = Ends {
             macs: (BRIDGE, MAC),

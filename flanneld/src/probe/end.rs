@@ -1,4 +1,5 @@
-//! The end of a path, in one sentence, and the commands to run next. This module depends only on the facts, the verdict and the steps.
+//! Describes in one sentence where a path breaks, and suggests commands to run next. The result depends only on the
+//! facts, the verdicts and the steps.
 
 use super::seen::{Judged, Seen, named};
 use super::target::title;
@@ -9,18 +10,18 @@ use std::net::IpAddr;
 use types::Encapsulation;
 use types::reachability::State;
 
-/// The end of a path.
+/// Conclusion of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// Step at which the path ends; `None` if the path works.
+    /// The first step that failed; `None` if no step failed.
     pub at: Option<StepName>,
-    /// Conclusion about where the path ends, in one sentence.
+    /// Description of where the path breaks, in one sentence.
     pub sentence: String,
-    /// Commands to run next.
+    /// Commands that the user should run next.
     pub next: Vec<Next>,
 }
 
-/// Finds where the path to a peer ends: at the first step that failed.
+/// Returns the conclusion of a trace to a peer: the path breaks at the first step that failed.
 pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
     let at = steps
         .iter()
@@ -131,12 +132,12 @@ fn wrong_entries(peer: &str) -> String {
     format!("The path breaks here: the kernel's entries for {peer} differ from its lease.")
 }
 
-/// Returns a command for this node.
+/// Returns a command to run on this node.
 fn here(command: String) -> Next {
     Next { on: None, command }
 }
 
-/// Returns a command for the peer.
+/// Returns a command to run on the peer.
 fn there(peer: &str, command: String) -> Next {
     Next {
         on: Some(peer.to_owned()),
@@ -148,7 +149,7 @@ fn doctor() -> String {
     "flannelctl doctor".to_owned()
 }
 
-/// Returns the interface through which packets to the peer leave.
+/// Returns the interface through which packets to the peer leave this node.
 fn device(seen: &Seen) -> String {
     match &seen.underlay {
         Ok(Fate::Sent(hop)) if !hop.dev.as_str().is_empty() => hop.dev.to_string(),
@@ -156,7 +157,8 @@ fn device(seen: &Seen) -> String {
     }
 }
 
-/// Returns the source address of this node's packets as the peer sees them: the tunnel's address, or the packet's own address without a tunnel.
+/// Returns the source address of this node's packets on the peer's underlay: the tunnel's address, or without a tunnel
+/// the address of the packet itself.
 fn source(seen: &Seen) -> Option<IpAddr> {
     let by_route = match &seen.underlay {
         Ok(Fate::Sent(hop)) => hop.source,

@@ -12,7 +12,8 @@ use probing::view::Tally;
 /// RTN_LOCAL of linux/rtnetlink.h: an address of this host.
 const LOCAL: RouteKind = RouteKind::Other(2);
 
-/// Returns the hop to the pod if its packets stay in the subnet: they go to a bridge, without a gateway.
+/// Returns the hop to the pod if the kernel sends packets for the pod directly to a bridge with an
+/// address of the subnet.
 pub(super) fn bridged(local: &Local) -> Option<&Hop> {
     match &local.fate {
         Ok(Fate::Sent(hop))
@@ -29,7 +30,7 @@ fn is_own(local: &Local) -> bool {
     matches!(&local.fate, Ok(Fate::Sent(hop)) if hop.kind == LOCAL)
 }
 
-/// Returns the steps, up to the first impossible step.
+/// Returns the steps of the trace; only the first step if the kernel does not send packets for the pod to a bridge.
 pub(super) fn steps(local: &Local) -> Vec<Step> {
     let step = |name, (outcome, text)| Step {
         name,
@@ -70,7 +71,7 @@ pub(super) fn steps(local: &Local) -> Vec<Step> {
     steps
 }
 
-/// Evaluates whether packets to the pod go to a bridge with an address of the subnet.
+/// Evaluates whether the kernel sends packets for the pod to a bridge with an address of the subnet.
 fn bridge(local: &Local) -> (Outcome, String) {
     let (pod, subnet) = (local.pod, local.subnet);
     match (&local.fate, bridged(local)) {
@@ -123,7 +124,7 @@ fn neighbour(local: &Local, hop: &Hop) -> (Outcome, String) {
     }
 }
 
-/// Finds where the path ends.
+/// Returns the conclusion of a trace to a pod of this node.
 pub(super) fn end(local: &Local, steps: &[Step]) -> End {
     let at = steps
         .iter()

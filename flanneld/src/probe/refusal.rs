@@ -1,4 +1,4 @@
-//! Errors of a trace, and reasons why a part of it is missing.
+//! Errors of a trace, and reasons why a trace sends no probes or pings.
 
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
@@ -12,7 +12,7 @@ use types::{Coded, printable};
 /// A peer that this node can probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Name of the peer, or its address if the peer has no name; printable in one line.
+    /// Name of the peer, or the peer's address if the peer has no name. The text is printable on one line.
     pub title: String,
     /// Subnet of the peer's lease.
     pub subnet: IpNet,
@@ -23,28 +23,28 @@ pub struct Candidate {
 /// Error when no trace can run. `asked` is the target as the user typed it.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Several nodes with the same name.
+    /// A name that several nodes have.
     Ambiguous {
         /// The ambiguous name.
         asked: String,
         /// Subnets of the nodes with the ambiguous name.
         subnets: Vec<IpNet>,
     },
-    /// A target that is this node itself.
+    /// A target that belongs to this node itself.
     Itself {
         /// A name or an address of this node.
         asked: String,
     },
     /// A target in a lease that this node does not use.
     Unused {
-        /// An address or a subnet.
+        /// The target: an address or a subnet.
         asked: String,
-        /// The lease: its subnets or its key. This is foreign text.
+        /// Subnets of the lease, or the lease's key in the store. The key may contain any characters.
         lease: String,
         /// Reason why this node does not use the lease.
         why: String,
     },
-    /// Lack of any known peer.
+    /// Lack of a lease of another node that is in use on this node.
     NoPeers {
         /// A name, an address or a subnet.
         asked: String,
@@ -53,25 +53,25 @@ pub enum Refusal {
     NoSuchPeer {
         /// A name, an address or a subnet.
         asked: String,
-        /// Some of the peers.
+        /// The first of the known peers, as a hint for the user.
         some: Vec<Candidate>,
-        /// Number of further peers.
+        /// Number of known peers that `some` does not list.
         more: usize,
     },
-    /// Other traces that are still running.
+    /// A previous trace that is still running.
     Busy,
-    /// A trace that took longer than this duration.
+    /// A trace that did not finish within this duration.
     Overtime(Duration),
-    /// Panic or abort of the trace's task.
+    /// A trace whose task panicked or was aborted.
     Ended(tokio::task::JoinError),
     /// A kernel that refuses the netlink socket for the lookups.
     Kernel(KernelError),
-    /// End of this subnet's lease during the trace, or a stop of this node.
+    /// A lease of this subnet that ended during the trace, or a daemon that is stopping.
     LeaseEnded(IpNet),
 }
 
 impl Refusal {
-    /// Returns whether a retry cannot help, because this node cannot probe the target.
+    /// Returns whether a retry cannot help, because this node cannot probe the requested target.
     pub const fn is_final(&self) -> bool {
         match self {
             Refusal::Ambiguous { .. }
@@ -112,7 +112,7 @@ impl fmt::Display for Refusal {
                 let listed: Vec<String> = subnets.iter().map(IpNet::to_string).collect();
                 write!(
                     f,
-                    "{} nodes are named {}: name the subnet of one of them, {}",
+                    "{} nodes are named {}; name the subnet of one of them, {}",
                     subnets.len(),
                     printable::value(asked),
                     listed.join(" or ")
@@ -120,7 +120,7 @@ impl fmt::Display for Refusal {
             }
             Refusal::Itself { asked } => write!(
                 f,
-                "{} is this node: name a peer, or the address of a pod",
+                "{} is this node; name a peer, or the address of a pod",
                 printable::value(asked)
             ),
             Refusal::Unused { asked, lease, why } => {
@@ -156,7 +156,7 @@ impl fmt::Display for Refusal {
                 }
             }
             Refusal::Busy => {
-                f.write_str("another probe is running on this node: try again in a few seconds")
+                f.write_str("another probe is running on this node; try again in a few seconds")
             }
             Refusal::Overtime(time) => write!(
                 f,
@@ -182,12 +182,12 @@ impl std::error::Error for Refusal {
     }
 }
 
-/// Reason why a part of a trace is missing.
+/// Reason why a trace sends no probes or no pings.
 #[derive(Debug)]
 pub(super) enum Unasked {
-    /// Disabled probing on this node.
+    /// A node on which probing is disabled.
     Off,
-    /// Failure of this node to open a socket for pings.
+    /// A node that cannot open a socket for pings.
     NoPing(io::Error),
 }
 

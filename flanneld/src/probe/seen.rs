@@ -1,4 +1,4 @@
-//! The facts about a path, and the prober's verdict on the path.
+//! Facts about a path, and the prober's verdicts on the path.
 
 use super::refusal::Unasked;
 use doctor::finding::Unknown;
@@ -17,31 +17,31 @@ use std::net::IpAddr;
 use types::reachability::Verdict;
 use types::{Encapsulation, Family};
 
-/// Facts about the path to a peer, and to one of its pods.
+/// Facts about the path to a peer, or to a pod of the peer.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub target: Target,
     /// Address of the pod, if the target is a pod.
     pub pod: Option<IpAddr>,
-    /// Address in the peer's subnet for the route lookup.
+    /// Address in the peer's subnet whose route this node looks up.
     pub to: IpAddr,
-    /// Kernel objects that the lease requires.
+    /// Kernel objects that the peer's lease requires.
     pub wanted: Wanted,
     /// Result of the kernel's route lookup for the address in the peer's subnet.
     pub fate: Result<Fate, KernelError>,
-    /// The next hop's hardware address, if the lease requires a neighbour entry.
+    /// The next hop's hardware address in the kernel, if the lease requires a neighbour entry.
     pub neighbour: Option<Result<Neighbour, KernelError>>,
-    /// The node to which the device sends its frames, if the lease requires an FDB entry.
+    /// The peer's address in the kernel's FDB entry, if the lease requires an FDB entry.
     pub fdb: Option<Result<Option<IpAddr>, KernelError>>,
-    /// The WireGuard peer that receives packets for the subnet, if the lease requires a WireGuard peer.
+    /// The WireGuard peer to which the kernel sends the subnet's packets, if the lease requires a WireGuard peer.
     pub tunnelled: Option<Result<Option<PeerStatus>, KernelError>>,
-    /// Result of the kernel's route lookup for the peer itself.
+    /// Result of the kernel's route lookup for the peer's underlay address.
     pub underlay: Result<Fate, KernelError>,
-    /// Replies to the probes.
+    /// Probes and pings that this node sent, and their replies.
     pub replies: ProbeReplies,
-    /// Rules of this node that drop packets.
+    /// The doctor's findings about packets that this node drops.
     pub rules: Rules,
-    /// Replies of the pod to pings, if this node sent pings.
+    /// Numbers of pings to the pod and of replies, if this node pinged the pod.
     pub pinged: Option<Result<Tally, Unasked>>,
     pub own: Own,
 }
@@ -49,32 +49,32 @@ pub(super) struct Seen {
 /// This node's end of the path.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
-    /// The cluster's network of the target's family.
+    /// The cluster's pod network in the address family of the target.
     pub network: IpNet,
-    /// Name of the backend, if it is known.
+    /// Name of the backend, if the name is known.
     pub backend: Option<&'static str>,
-    /// Encapsulation of pod packets between nodes, with one port; `None` without encapsulation.
+    /// Encapsulation of pod packets in the target's address family; `None` without encapsulation.
     pub tunnel: Option<Encapsulation>,
-    /// The UDP port of probes.
+    /// The UDP port of probes between nodes.
     pub probes: u16,
     /// Name of the underlay interface.
     pub interface: String,
-    /// Address from which this node sends packets to other nodes.
+    /// Underlay address from which this node sends packets to other nodes.
     pub address: Option<IpAddr>,
     /// Address from which this node sends probes over the overlay.
     pub overlay: Option<IpAddr>,
 }
 
-/// Kernel objects that a lease requires.
+/// Kernel objects that a peer's lease requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// The route to the subnet.
     pub route: Option<(IpNet, RouteSpec)>,
-    /// The hardware address of the next hop.
+    /// The neighbour entry of the next hop: device, IP address and hardware address.
     pub neighbour: Option<(LinkName, IpAddr, Mac)>,
-    /// The node behind the next hop's hardware address.
+    /// The FDB entry of the next hop: device, hardware address and the peer's address.
     pub fdb: Option<(LinkName, Mac, IpAddr)>,
-    /// The WireGuard peer that receives the subnet's packets.
+    /// The WireGuard peer for the subnet: device, allowed IP and public key.
     pub tunnelled: Option<(LinkName, IpNet, PublicKey)>,
 }
 
@@ -100,7 +100,7 @@ impl Wanted {
         wanted
     }
 
-    /// Adds the route of WireGuard: one route for the whole network leads to all peers.
+    /// Adds the route of the WireGuard backend, which uses one route of the whole network for all peers.
     #[must_use]
     pub(super) fn in_network(mut self, network: IpNet) -> Self {
         if let (None, Some((dev, ..))) = (&self.route, self.tunnelled) {
@@ -118,43 +118,44 @@ impl Wanted {
     }
 }
 
-/// Sent probes and their replies.
+/// Numbers of probes and pings that this node sent to a peer, and of the replies.
 #[derive(Debug, Default)]
 pub(super) struct ProbeReplies {
     /// Whether this node sends probes over the overlay.
     pub overlay: bool,
-    /// Reason why this node never sends probes; `None` if it sends probes.
+    /// Reason why this node sends no probes; `None` if this node sends probes.
     pub silenced: Option<Unasked>,
     /// Length of long probes, in bytes.
     pub mtu: u16,
-    /// Small probes over the overlay.
+    /// Number of small probes over the overlay, and of replies.
     pub small: Tally,
-    /// Long probes over the overlay.
+    /// Number of long probes over the overlay, and of replies.
     pub full: Tally,
-    /// Probes over the underlay.
+    /// Number of probes over the underlay, and of replies.
     pub underlay: Tally,
-    /// Small pings over the overlay.
+    /// Number of small pings over the overlay, and of replies.
     pub ping: Tally,
-    /// Long pings over the overlay.
+    /// Number of long pings over the overlay, and of replies.
     pub full_ping: Tally,
-    /// Pings over the underlay.
+    /// Number of pings over the underlay, and of replies.
     pub underlay_ping: Tally,
-    /// Milliseconds since the peer received a probe of this node over the overlay, as the peer reports.
+    /// Milliseconds since the peer last received a probe of this node over the overlay, according to the peer.
     pub hears_us: Option<u64>,
-    /// Milliseconds since the peer received a probe of this node over the underlay, as the peer reports.
+    /// Milliseconds since the peer last received a probe of this node over the underlay, according to the peer.
     pub hears_us_on_underlay: Option<u64>,
     /// Name of the node that replied in the peer's place.
     pub answered_by: Option<String>,
 }
 
-/// The prober's verdicts.
+/// The prober's verdicts on a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// Verdict on the peer over the overlay. If this node cannot probe any address over the overlay, this field holds the verdict over the underlay.
+    /// Verdict on the peer: the overlay's verdict if this node probed over the overlay, otherwise the underlay's
+    /// verdict.
     pub whole: Verdict,
-    /// Verdict on the overlay; unknown if this node sent no probe over the overlay.
+    /// Verdict on the path over the overlay; unknown if this node sent no probe over the overlay.
     pub overlay: Verdict,
-    /// Verdict on the underlay only.
+    /// Verdict on the path over the underlay.
     pub underlay: Verdict,
 }
 
@@ -169,12 +170,13 @@ impl ProbeReplies {
         self.evidence().asked_through()
     }
 
-    /// Returns whether the peer refused a probe over the overlay and replied to no ping.
+    /// Returns whether the peer refused a probe over the overlay and replied to no small ping over the overlay.
     fn is_refused(&self) -> bool {
         self.small.refused + self.full.refused > 0 && self.ping.answered == 0
     }
 
-    /// Converts the replies as the prober does. A refused probe proves as much as a reply to a ping.
+    /// Converts the replies into evidence for a verdict. A peer that refuses a probe has received the probe, so the
+    /// refusal is equivalent to a reply to a ping.
     fn evidence(&self) -> Evidence {
         let or_refused = |ping: Tally, question: Tally| {
             if question.refused > 0 {
@@ -204,7 +206,7 @@ impl ProbeReplies {
         }
     }
 
-    /// Computes the prober's verdicts.
+    /// Computes the verdicts from the replies, with the prober's rules.
     pub(super) fn judged(&self) -> Judged {
         let evidence = self.evidence();
         let lost = if self.small.answered + self.full.answered > 0 {
@@ -244,17 +246,17 @@ impl ProbeReplies {
 /// Findings of the doctor about packets that this node drops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// Lack of findings about dropped packets.
+    /// A report of the doctor without findings about dropped packets.
     Clear,
-    /// Findings of the doctor about dropped packets.
+    /// The doctor's findings about dropped packets.
     Broken(Vec<Finding>),
-    /// A check that could not run.
+    /// A check of dropped packets that the doctor could not run.
     Unknown(Unknown),
-    /// Lack of a report, because the doctor has not run yet.
+    /// Lack of a report of the doctor, because no check has run yet.
     NotLooked,
 }
 
-/// Checks about packets that this node forwards or receives, for each family.
+/// Doctor checks about packets that this node forwards or receives; each check applies to IPv4 and IPv6.
 const CHECKS: [&str; 5] = [
     "rp-filter",
     "ufw",
@@ -264,7 +266,7 @@ const CHECKS: [&str; 5] = [
 ];
 
 impl Rules {
-    /// Selects the findings of this family from the doctor's report.
+    /// Selects the findings about dropped packets in the address family `family` from the doctor's report.
     pub(super) fn of(report: Option<&Report>, family: Family) -> Self {
         let Some(report) = report else {
             return Rules::NotLooked;
@@ -291,22 +293,22 @@ impl Rules {
     }
 }
 
-/// Facts about the path to an address in a subnet of this node.
+/// Facts about the path from this node to an address in a subnet of this node.
 #[derive(Debug)]
 pub(super) struct Local {
     /// Address of the pod.
     pub pod: IpAddr,
-    /// This node's subnet of the address's family.
+    /// This node's subnet that contains the pod's address.
     pub subnet: IpNet,
-    /// Result of the kernel's route lookup for the address.
+    /// Result of the kernel's route lookup for the pod's address.
     pub fate: Result<Fate, KernelError>,
-    /// Replies to pings of the address, if this node sent pings.
+    /// Numbers of pings to the pod and of replies, if this node pinged the pod.
     pub pinged: Option<Result<Tally, Unasked>>,
     /// Hardware address of the pod, looked up after the pings.
     pub neighbour: Result<Neighbour, KernelError>,
 }
 
-/// Describes an encapsulation within a sentence.
+/// Describes an encapsulation as a phrase: its UDP port or its IP protocol.
 pub(super) fn named(tunnel: Encapsulation) -> String {
     match tunnel.port() {
         Some(port) => format!("UDP port {port}"),

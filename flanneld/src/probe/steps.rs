@@ -1,4 +1,4 @@
-//! The steps of a path to a peer: a pure function of the facts and the prober's verdict.
+//! Evaluates the steps of a path to a peer. The result depends only on the facts and the prober's verdicts.
 
 use super::seen::{Judged, Rules, Seen, named};
 use super::target::title;
@@ -9,10 +9,10 @@ use probing::view::Tally;
 use std::time::Duration;
 use types::reachability::{Impact, State, Verdict};
 
-/// Time after the handshake at which a WireGuard session ends (section 6.1 of the WireGuard paper).
+/// Time after which a WireGuard session ends without a new handshake (section 6.1 of the WireGuard paper).
 const SESSION: Duration = Duration::from_secs(180);
 
-/// Returns all steps, in the order in which a packet takes them.
+/// Returns all steps of the path, in the order in which a packet passes through the steps.
 pub(super) fn steps(seen: &Seen, judged: &Judged) -> Vec<Step> {
     let overlay = overlay(seen, judged.overlay);
     let underlay = underlay(seen, judged.underlay, overlay.outcome == Outcome::Ok);
@@ -122,7 +122,8 @@ fn fdb(seen: &Seen) -> Option<Step> {
     Some(step(StepName::Fdb, found))
 }
 
-/// Evaluates the WireGuard peer. If `address_fails` is true, this function expects no handshake.
+/// Evaluates the WireGuard peer of the lease. If `address_fails` is true, a missing handshake is not a failure of this
+/// step.
 fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     let (dev, net, key) = seen.wanted.tunnelled?;
     let found = match seen.tunnelled.as_ref()? {
@@ -159,7 +160,7 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     Some(step(StepName::Peer, found))
 }
 
-/// Maps a verdict to the outcome of a step.
+/// Converts a verdict to the outcome of a step.
 fn outcome(verdict: Verdict) -> Outcome {
     match verdict.state.impact() {
         Impact::Unknown => Outcome::NotAsked,
@@ -168,7 +169,7 @@ fn outcome(verdict: Verdict) -> Outcome {
     }
 }
 
-/// Evaluates the path over the underlay. `works` states whether replies arrive over the overlay.
+/// Evaluates the path over the underlay. `works` is true if the path over the overlay works.
 fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     let replies = &seen.replies;
     let (asked, ping) = (replies.underlay, replies.underlay_ping);
@@ -237,7 +238,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     }
 }
 
-/// Explains why the peer replies only to pings.
+/// Returns the text that explains why the peer replies only to pings.
 fn unanswered(asked: Tally, port: u16) -> String {
     if asked.asked > 0 {
         format!("; UDP {port} does not respond: the peer runs Go flannel, or the port is filtered")
@@ -301,7 +302,7 @@ fn overlay(seen: &Seen, verdict: Verdict) -> Step {
     }
 }
 
-/// Describes the replies over the overlay.
+/// Describes the peer's replies over the overlay.
 fn through(seen: &Seen, verdict: Verdict) -> String {
     let replies = &seen.replies;
     let (small, full, ping, mtu) = (replies.small, replies.full, replies.ping, replies.mtu);
@@ -414,7 +415,7 @@ fn pod(seen: &Seen) -> Option<Step> {
     })
 }
 
-/// Evaluates pings to a pod. Missing replies prove nothing.
+/// Evaluates the pings to a pod. Missing replies do not prove a fault, because a pod may block ping.
 pub(super) fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
     if tally.answered > 0 {
         (

@@ -6,31 +6,31 @@ use probing::target::Target;
 use std::net::IpAddr;
 use types::{Subnets, printable};
 
-/// Maximum number of peers listed in the error about an unknown target.
+/// Maximum number of peers that the error about an unknown target lists.
 const LISTED: usize = 8;
 
 /// Target of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeTarget {
-    /// Another node, or one of its pods.
+    /// Another node, or a pod of another node.
     Peer {
         target: Target,
-        /// Address of the pod, if the target is one.
+        /// Address of the pod, if the target is a pod.
         pod: Option<IpAddr>,
     },
     /// An address in a subnet of this node.
     Here {
         /// Address of the pod.
         pod: IpAddr,
-        /// This node's subnet of that family.
+        /// This node's subnet that contains the pod's address.
         subnet: IpNet,
     },
 }
 
-/// The nodes among which `find` looks up a target.
+/// The nodes and addresses among which [`find`] looks up a target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around<'a> {
-    /// The peers, one entry per address family.
+    /// The peers; a dual-stack peer has one entry per address family.
     pub targets: &'a [Target],
     /// This node's subnets.
     pub own: &'a Subnets,
@@ -38,14 +38,14 @@ pub(super) struct Around<'a> {
     pub names: &'a [String],
     /// This host's addresses.
     pub local: &'a [IpAddr],
-    /// Leases that this node does not use: their subnets or key, and the reason as text.
+    /// Leases that this node does not use: the lease's subnets or key, and the reason as text.
     pub unused: &'a [(String, String)],
 }
 
-/// Finds the target by a name, a subnet or an address.
+/// Finds the target of a trace by a name, a subnet or an address.
 ///
 /// # Errors
-/// Returns an error if no node matches, or if several nodes match.
+/// Returns an error if no peer matches, if several peers have the name, or if `asked` names this node itself.
 pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
@@ -163,7 +163,7 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
     }
 }
 
-/// Returns a peer's name, or its address if the peer has no name; printable in one line.
+/// Returns a peer's name, or the peer's address if the peer has no name. The text is printable on one line.
 pub(super) fn title(target: &Target) -> String {
     match target.name.as_deref().filter(|name| !name.is_empty()) {
         Some(name) => printable::value(name).into_owned(),
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Returns the target in short form: the subnet and the pod.
+    /// Finds the target, and returns the subnet and the pod's address of the target as texts.
     fn found(asked: &str) -> Result<(String, String), Refusal> {
         let targets = [
             target("node-2", "10.244.2.0/24", "192.0.2.2", true),
@@ -253,12 +253,12 @@ mod tests {
     #[test]
     fn unknown_target_error_lists_the_peers() {
         for (asked, text) in [
-            ("node-1", "node-1 is this node: name a peer"),
+            ("node-1", "node-1 is this node; name a peer"),
             ("10.244.1.0/24", "is this node"),
             ("192.0.2.1", "is this node"),
             (
                 "twin",
-                "2 nodes are named twin: name the subnet of one of them, 10.244.4.0/24 or 10.244.5.0/24",
+                "2 nodes are named twin; name the subnet of one of them, 10.244.4.0/24 or 10.244.5.0/24",
             ),
             (
                 "10.244.9.7",

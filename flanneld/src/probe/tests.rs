@@ -1,4 +1,5 @@
-//! Working and broken paths to peers and pods: the step that fails, and the sentence about the step.
+//! Tests traces of working and broken paths to peers and pods: the outcome of each step, the sentence and the
+//! commands.
 
 use super::here;
 use super::refusal::Unasked;
@@ -29,7 +30,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Returns a finding of the doctor about packets that this node drops.
+/// Returns a finding of the doctor with severity `Broken`.
 fn finding(check: &str, what: &str) -> Finding {
     Finding::new(check, Severity::Broken, "", what, "")
 }
@@ -77,7 +78,7 @@ fn some(answered: u8) -> Tally {
     }
 }
 
-/// Returns a working path over vxlan to a pod.
+/// Returns the facts about a working vxlan path to a pod.
 fn well() -> Seen {
     let via = ip("10.244.3.0");
     let route = RouteSpec {
@@ -152,7 +153,7 @@ fn well() -> Seen {
     }
 }
 
-/// Returns a path on which no reply comes back over the overlay.
+/// Returns the facts about a path on which no reply arrives over the overlay.
 fn cut() -> Seen {
     let mut seen = well();
     (
@@ -165,7 +166,7 @@ fn cut() -> Seen {
     seen
 }
 
-/// Returns a path without a device or a tunnel.
+/// Returns the facts about a host-gw path, which has no overlay device and no tunnel.
 fn host_gw(overlay: bool) -> Seen {
     let mut seen = well();
     let route = RouteSpec {
@@ -197,7 +198,7 @@ fn host_gw(overlay: bool) -> Seen {
 
 const KEY: PublicKey = PublicKey([7; 32]);
 
-/// Returns a path over WireGuard. The node sends only pings over the underlay.
+/// Returns the facts about a WireGuard path. The node sends only pings over the underlay.
 fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
     let (net, network) = (
@@ -349,7 +350,7 @@ fn of(steps: &[Step], name: StepName) -> Option<&Step> {
     steps.iter().find(|step| step.name == name)
 }
 
-/// Returns the outcomes as signs, in order.
+/// Returns one sign per step: `+` for a working step, `x` for a failed step, `-` for an untested step.
 fn signs(steps: &[Step]) -> String {
     let sign = |step: &Step| match step.outcome {
         Outcome::Ok => '+',
@@ -401,7 +402,7 @@ fn working_path_lists_its_steps() {
     assert_eq!(asked, 20, "figures for programs");
 }
 
-/// A path, the signs of its steps, and parts of the final step's text, of the sentence and of the commands.
+/// A test case: its name, the facts about a path, the signs of the steps, and parts of the expected texts.
 type Case = (
     &'static str,
     Seen,
@@ -411,14 +412,14 @@ type Case = (
     &'static str,
 );
 
-/// Returns the working path of [`well`] with this change.
+/// Returns the facts of [`well`], the working path, after `change`.
 fn with(change: fn(&mut Seen)) -> Seen {
     let mut seen = well();
     change(&mut seen);
     seen
 }
 
-/// Returns the path of [`cut`] with this change.
+/// Returns the facts of [`cut`] after `change`.
 fn cut_with(change: fn(&mut Seen)) -> Seen {
     let mut seen = cut();
     change(&mut seen);
@@ -439,7 +440,7 @@ fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// Returns cases in which no reply comes back over the overlay, or from the node at all.
+/// Returns cases in which no reply arrives over the overlay, or no reply arrives from the peer at all.
 fn tunnel_cases() -> Vec<Case> {
     vec![
         (
@@ -498,7 +499,7 @@ fn tunnel_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which the kernel routes the packets elsewhere.
+/// Returns cases in which the kernel does not send packets for the peer's pods over flannel's route.
 fn route_cases() -> Vec<Case> {
     vec![
         (
@@ -566,7 +567,7 @@ fn route_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which entries or rules of this node's kernel are wrong or unreadable.
+/// Returns cases in which the kernel's entries for the peer, or the traffic rules, are wrong or unreadable.
 fn entry_cases() -> Vec<Case> {
     vec![
         (
@@ -633,7 +634,7 @@ fn entry_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which some packets arrive, or another node replies.
+/// Returns cases in which the path loses some packets, or another node replies instead of the peer.
 fn loss_cases() -> Vec<Case> {
     vec![
         (
@@ -710,7 +711,7 @@ fn loss_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which the path works for pods.
+/// Returns cases in which the path works for pod packets.
 fn working_cases() -> Vec<Case> {
     vec![
         (
@@ -788,7 +789,7 @@ fn working_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which the node cannot send probes or pings, or gets no reply, without a fault of the path.
+/// Returns cases without a fault of the path, in which this node cannot send probes or pings, or gets no reply.
 fn unanswered_cases() -> Vec<Case> {
     vec![
         (
@@ -1086,7 +1087,7 @@ fn rules_are_unknown_when_a_check_of_them_failed() {
     assert!(Rules::of(None, Family::V4) == Rules::NotLooked);
 }
 
-/// A path to a pod of this node, the signs of its steps, a part of the first step's text, and a part of the sentence.
+/// A test case for a pod of this node: its name, the facts, the signs of the steps, and parts of the expected texts.
 type LocalCase = (
     &'static str,
     Local,

@@ -1,4 +1,4 @@
-//! Parts of texts that several steps share.
+//! Parts of texts that several steps of a trace share.
 
 use netstate::kernel::KernelError;
 use netstate::netlink::lookup::{Fate, Hop};
@@ -20,12 +20,12 @@ pub(super) fn rtt(us: Option<u32>) -> String {
         .unwrap_or_default()
 }
 
-/// Formats the replies and probes: `5 of 5`.
+/// Formats the number of replies and the number of probes: `5 of 5`.
 pub(super) fn count(tally: Tally) -> String {
     format!("{} of {}", tally.answered, tally.asked)
 }
 
-/// Returns the counters of the probes, for the JSON document.
+/// Returns the numbers of sent probes and of replies, by kind of probe, for the JSON document.
 pub(super) fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
     let asked = kinds.iter().filter(|(_, tally)| tally.asked > 0);
     asked
@@ -87,12 +87,12 @@ pub(super) fn route(hop: &Hop) -> String {
     )
 }
 
-/// Returns whether a route is in a table that only a rule uses.
+/// Returns whether a route is in a table that the kernel uses only because of a routing rule.
 pub(super) fn by_rule(hop: &Hop) -> bool {
     !matches!(hop.table, 0 | MAIN | LOCAL)
 }
 
-/// Formats an address with its interface and source: `192.0.2.3 by eth1 from 192.0.2.1`.
+/// Formats a destination with the outgoing interface and the source address: `192.0.2.3 by eth1 from 192.0.2.1`.
 pub(super) fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
     match fate {
         Ok(Fate::Sent(hop)) => {

@@ -1,4 +1,4 @@
-//! Tests that the keeper recreates and rewrites the file.
+//! Tests that the daemon recreates and rewrites subnet.env.
 
 use super::*;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn plain() -> SubnetEnv {
     }
 }
 
-/// Returns contents that differ from those of [`plain`].
+/// Returns dual-stack contents of subnet.env, which differ from the contents of [`plain`].
 fn dual() -> SubnetEnv {
     SubnetEnv {
         networks: Dual::Both(

@@ -1,4 +1,5 @@
-//! Decides which rules of other networks' daemons on this host stay, and when flanneld removes rules without an owner.
+//! Decides which rules of other daemons on this host flanneld keeps, and when flanneld removes rules of networks
+//! without a daemon.
 
 use ipnet::IpNet;
 use run_dir::instance;
@@ -7,27 +8,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 use traffic_rules::ownership::OtherDaemons;
 
-/// Time after this daemon's start for which rules of an unserved network may still belong to a daemon that is restarting. Rules that stay too long
-/// are harmless; rules removed too early cost packets.
+/// Time after this daemon's start for which flanneld keeps rules of networks without a daemon, because such a daemon
+/// may be restarting. A late removal of rules is harmless; an early removal loses packets.
 const GRACE: Duration = Duration::from_secs(300);
 
-/// Facts about the other daemons.
+/// Facts about the other flannel daemons on this host.
 #[derive(Debug)]
 pub(super) struct Neighbours {
-    /// Networks of this daemon.
+    /// Networks that this daemon serves.
     own: BTreeSet<IpNet>,
-    /// The networks of the previous daemon, unless another daemon serves them.
+    /// The networks that the previous daemon served and that no other daemon serves.
     before: BTreeSet<IpNet>,
-    /// Guard slot of this daemon.
+    /// Number of this daemon's encapsulation port rules; `None` without such rules.
     slot: Option<u16>,
-    /// Networks served at any time since this daemon's start. A daemon that stops leaves its rules in force.
+    /// Networks that another daemon has served since this daemon's start. The list includes stopped daemons, because a
+    /// stopped daemon's rules stay in force.
     served: BTreeSet<IpNet>,
     guards: BTreeSet<u16>,
     since: Instant,
 }
 
 impl Neighbours {
-    /// Creates the facts. The facts contain no other daemon yet.
+    /// Creates facts that contain no other daemon yet.
     pub(super) fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, slot: Option<u16>) -> Self {
         Self {
             own,
@@ -39,7 +41,7 @@ impl Neighbours {
         }
     }
 
-    /// Finds the running daemons. Returns the daemons whose rules stay.
+    /// Finds the running daemons on this host. Returns the networks, and the numbers of encapsulation port rules, whose rules flanneld keeps.
     pub(super) fn refresh(&mut self) -> OtherDaemons {
         self.learn(
             instance::running::served().into_iter().flatten(),
@@ -71,14 +73,14 @@ impl Neighbours {
         }
     }
 
-    /// Returns whether this daemon may remove rules of unserved networks. Removal is forbidden soon after this daemon's
-    /// start, and while another implementation of flanneld runs on this host.
+    /// Returns whether this daemon may remove rules of networks without a daemon. Removal is forbidden during
+    /// [`GRACE`], and while another implementation of flanneld runs on this host.
     pub(super) fn may_remove_unserved(&self) -> bool {
         is_over(self.since.elapsed()) && !instance::running::foreign_flanneld()
     }
 }
 
-/// Returns whether a daemon that was restarting when this daemon started would be running again.
+/// Returns whether [`GRACE`] is over. After [`GRACE`], a daemon that was restarting at this daemon's start runs again.
 fn is_over(age: Duration) -> bool {
     age >= GRACE
 }
@@ -96,10 +98,13 @@ mod tests {
         let old: IpNet = "10.4.0.0/16".parse().unwrap();
         let mut neighbours = Neighbours::new([ours].into(), [ours, old].into(), Some(0));
         let others = neighbours.learn([], []);
-        assert!(!others.keeps(&old), "the predecessor's network is ours");
+        assert!(
+            !others.keeps(&old),
+            "this daemon owns the previous daemon's network"
+        );
         assert!(
             others.keeps(&theirs) && !others.keeps(&ours),
-            "a daemon that is restarting comes back"
+            "flanneld keeps the rules of a daemon that may be restarting"
         );
         assert!(!neighbours.may_remove_unserved());
         let others = neighbours.learn([ours, theirs], [0, 1]);
@@ -115,11 +120,11 @@ mod tests {
         assert!(others.keeps(&theirs) && !others.keeps_guard(1));
         assert!(
             !others.keeps(&"10.7.0.0/16".parse().unwrap()),
-            "not served since our start"
+            "no daemon has served the network since this daemon's start"
         );
         assert!(
             neighbours.learn([old], []).keeps(&old),
-            "another daemon serves it now"
+            "another daemon serves the network now"
         );
         assert!(!is_over(GRACE / 2) && is_over(GRACE));
     }

@@ -1,4 +1,5 @@
-//! Checks by ARP whether other hosts are on a link. Behind the NAT that VirtualBox and QEMU give to each machine, no host replies.
+//! Checks with ARP requests whether other hosts are on a link. VirtualBox and QEMU give each machine a NAT network, on
+//! which no other host replies.
 
 use super::facts::HostFacts;
 use super::whose::nat_network;
@@ -9,16 +10,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-/// Maximum number of addresses that this node requests on one link.
+/// Maximum number of addresses for which this node sends ARP requests on one link.
 const ASKED: usize = 16;
-/// Time to wait for replies. The kernel repeats a request after one second.
+/// Time for which this node waits for ARP replies. The kernel repeats an ARP request after one second.
 const ANSWER: Duration = Duration::from_millis(2200);
-/// Interval at which this node reads the neighbour table while it waits for replies.
+/// Interval at which this node reads the neighbour table while waiting for ARP replies.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// UDP port of `discard`.
+/// UDP port of the service `discard`.
 const DISCARD: u16 = 9;
 
-/// Returns the members of `hosts` that reply on links that may lead into a machine's own NAT, each with the interface's index.
+/// Returns the hosts that reply to ARP on interfaces that may be behind a machine's own NAT, each with the interface's
+/// index.
 pub(super) async fn answering(
     reader: &mut HostReader,
     facts: &HostFacts,
@@ -54,7 +56,7 @@ pub(super) async fn answering(
     found
 }
 
-/// Returns the first of these addresses that replies. One reply is enough to prove that the link joins hosts.
+/// Returns the first address in `asked` that replies to ARP. One reply proves that the link connects hosts.
 async fn ask(
     reader: &mut HostReader,
     interface: &Interface,
@@ -76,7 +78,7 @@ async fn ask(
             }
         }
         Err(error) => {
-            debug!(interface = interface.name, error = %error, "cannot ask for hosts");
+            debug!(interface = interface.name, error = %error, "cannot open a socket to trigger ARP requests");
         }
     }
     let until = Instant::now() + ANSWER;

@@ -1,4 +1,4 @@
-//! Reasons why a running node switches from one interface to another.
+//! Reasons why a running node switches the underlay to another interface.
 
 use super::problem::SelectError;
 use std::fmt;
@@ -9,43 +9,43 @@ use types::problem::{Coded, text};
 /// Reason why another interface is better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// A new address of the other family.
+    /// A new address of this host in the other address family.
     OtherFamily,
-    /// Lack of arriving packets on the current interface.
+    /// A current interface over which no packets of other nodes arrive.
     Than {
         /// The current interface.
         left: SilentInterface,
         /// The better interface.
         interface: String,
-        /// Reason for the choice of the better interface, as a clause.
+        /// Reason why flanneld chose the better interface, as a phrase.
         why: String,
     },
 }
 
-/// Doubt about the current interface, without a better interface.
+/// Reason why flanneld keeps a doubtful underlay interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoBetter {
-    /// The same choice of this host as before.
+    /// A doubtful interface that flanneld would choose again.
     Same(SilentInterface),
     /// Lack of another usable interface.
     None(SelectError),
 }
 
-/// A doubtful interface over which nothing arrives.
+/// A doubtful underlay interface over which no packets of other nodes arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentInterface {
     /// Name of the interface.
     pub interface: String,
     /// Minimum time for which no peer has responded.
     pub silence: Duration,
-    /// Reason for the doubt.
+    /// Reason why the interface is in doubt.
     pub against: Against,
 }
 
 /// Reason why an interface is in doubt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// Another Node that has the interface's address.
+    /// An address of the interface that another Node also has.
     Claimed {
         /// The address that both Nodes have.
         ip: IpAddr,

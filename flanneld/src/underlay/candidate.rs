@@ -1,4 +1,5 @@
-//! A candidate interface, and its completion to a choice: addresses, MTU and published addresses.
+//! A candidate interface, and the conversion of the candidate to a chosen interface with addresses, MTU and published
+//! addresses.
 
 use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
@@ -10,7 +11,7 @@ use std::net::IpAddr;
 use types::Dual;
 use types::Family;
 
-/// A candidate interface, with its addresses if the selector fixes them.
+/// A candidate interface, with the addresses that its selector requires.
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     v4: Option<(IpAddr, Rule)>,
@@ -39,7 +40,7 @@ impl<'a> Candidate<'a> {
         Self { flag, ..self }
     }
 
-    /// Fixes the candidate's address in the family of `ip`.
+    /// Sets the candidate's address of one family to `ip`, found by `rule`.
     pub(super) fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
         *(if ip.is_ipv6() {
             &mut self.v6
@@ -50,7 +51,8 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns the interface of the default route; with both families, the interface of both default routes.
+/// Returns the interface of the default route. In a dual-stack network, the IPv4 and IPv6 default routes must use the
+/// same interface.
 pub(super) fn default_route<'a>(
     request: &Request,
     facts: &'a HostFacts,
@@ -91,7 +93,7 @@ pub(super) fn default_route<'a>(
     })
 }
 
-/// Returns the interfaces of a family's default routes, in order of preference.
+/// Returns the usable interfaces of an address family's default routes, preferred routes first.
 fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Unfit> {
     let routes: Vec<&Route> = facts
         .defaults
@@ -132,7 +134,7 @@ fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Unfi
     }
 }
 
-/// Completes the addresses, the MTU and the published addresses.
+/// Converts a candidate to a chosen interface with addresses, MTU and published addresses.
 pub(super) fn finish(
     request: &Request,
     facts: &HostFacts,
@@ -214,7 +216,8 @@ pub(super) fn finish(
     })
 }
 
-/// Returns the interfaces that an operator can choose. Omits the interfaces of pods, which are many and change.
+/// Returns the interfaces that an operator can choose. Omits pods' interfaces, because pods' interfaces are numerous
+/// and change often.
 pub(super) fn host(facts: &HostFacts) -> Host {
     let usable = |interface: &Interface| {
         interface

@@ -4,7 +4,8 @@ use ipnet::IpNet;
 use options::Pattern;
 use types::Addresses;
 
-/// Rule by which flanneld finds the address of a family, and the replacement when the address changes.
+/// Rule by which flanneld selects the interface's address of a family, at the start and after the interface's
+/// addresses change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The best address of the interface.
@@ -20,14 +21,14 @@ pub enum Rule {
 /// A chosen underlay interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The interface in the form that backends need.
+    /// The chosen interface, as input for the backend.
     pub underlay: backends::Underlay,
-    /// Reason for the choice, as a phrase: `named by --iface=eth1`, `the default route's`.
+    /// Reason why flanneld chose the interface, as a phrase: `named by --iface=eth1`, `the default route's`.
     pub why: String,
     /// Flag that named the interface: `--iface=eth1`.
     pub flag: Option<String>,
-    /// Whether a flag or environment variable named the interface (`--iface*`, `--public-ip*`). A node with a
-    /// named interface may take over an unsigned lease that has the node's address.
+    /// Whether a flag or environment variable named the interface (`--iface*`, `--public-ip*`). A node whose interface
+    /// is named may take over an unsigned lease that contains the node's address.
     pub named: bool,
     /// Whether flanneld chose the interface only because it holds the default route.
     pub by_default: bool,
@@ -35,8 +36,8 @@ pub struct Chosen {
     pub given_public: Option<Addresses>,
     /// Warnings about the choice, for the log.
     pub warnings: Vec<String>,
-    /// Rule by which flanneld found the IPv4 address of the interface.
+    /// Rule by which flanneld selects the interface's IPv4 address.
     pub rule_v4: Rule,
-    /// Rule by which flanneld found the IPv6 address of the interface.
+    /// Rule by which flanneld selects the interface's IPv6 address.
     pub rule_v6: Rule,
 }

@@ -6,33 +6,34 @@ use std::fmt;
 use std::net::IpAddr;
 use types::problem::{Coded, text};
 
-/// Facts on which the choice of an interface depends.
+/// Facts about this host on which the choice of the underlay interface depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
-    /// Interfaces, ordered by index.
+    /// Interfaces of this host, ordered by index.
     pub interfaces: Vec<Interface>,
     /// Default routes of the main table, preferred routes first. Each path of a multipath route is a separate entry.
     pub defaults: Vec<Route>,
-    /// Networks that an interface reaches without a gateway, from the routes of the main table.
+    /// Networks that this host reaches without a gateway, each with the interface's index, from the routes of the main
+    /// table.
     pub links: Vec<(u32, IpNet)>,
-    /// Results of route lookups.
+    /// Destination addresses, each with the result of the kernel's route lookup.
     pub routes: Vec<(IpAddr, Result<RouteAnswer, NoRoute>)>,
     /// Addresses of other hosts that replied to ARP, with the index of the interface. This node sends ARP
     /// requests only where an interface may be behind a machine's own NAT.
     pub answering: Vec<(u32, IpAddr)>,
 }
 
-/// Reason why no interface leads to an address.
+/// Reason why flanneld knows no interface that leads to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreachable {
-    /// Lack of a route in the kernel.
+    /// Lack of a route to the address in the kernel.
     Route(NoRoute),
     /// A route whose interface is gone.
     Gone {
         /// Index of the interface.
         index: u32,
     },
-    /// A route that this node did not look up.
+    /// A route that flanneld did not look up.
     NotAsked,
 }
 
@@ -59,12 +60,12 @@ impl fmt::Display for Unreachable {
 impl std::error::Error for Unreachable {}
 
 impl HostFacts {
-    /// Returns whether a route matters for the choice.
+    /// Returns whether the choice of an interface depends on this route.
     pub fn needs(route: &Route) -> bool {
         route.is_default() || route.link().is_some()
     }
 
-    /// Takes the default routes, and the networks that need no gateway, from the routes of the main table.
+    /// Records the default routes, and the networks that need no gateway, from the main table's routes.
     pub fn take(&mut self, routes: Vec<Route>) {
         self.links = routes
             .iter()
@@ -79,8 +80,8 @@ impl HostFacts {
             .sort_by_key(|route| (route.family(), route.metric));
     }
 
-    /// Returns whether an interface may reach other hosts, judged by the interface's type and addresses. Links and bridges of pods do not
-    /// reach other hosts.
+    /// Returns whether an interface may lead to other hosts, according to the interface's type and addresses. Pods'
+    /// veth devices and bridges do not lead to other hosts.
     pub fn joins_hosts(&self, interface: &Interface) -> bool {
         let is_link = match interface.class() {
             LinkClass::Link | LinkClass::Veth => true,
@@ -98,21 +99,22 @@ impl HostFacts {
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
-    /// Returns whether messages list an interface. Messages omit the loopback interface and interfaces of pods.
+    /// Returns whether messages of flanneld list an interface. Messages omit the loopback interface and pods'
+    /// interfaces.
     pub fn is_shown(&self, interface: &Interface) -> bool {
         let of_pods = matches!(interface.class(), LinkClass::Veth | LinkClass::Bridge)
             && !self.joins_hosts(interface);
         !interface.loopback && interface.master.is_none() && !of_pods
     }
 
-    /// Returns the interface with this index.
+    /// Returns the interface with the index `index`.
     pub fn by_index(&self, index: u32) -> Option<&Interface> {
         self.interfaces
             .iter()
             .find(|interface| interface.index == index)
     }
 
-    /// Returns the interface with this name.
+    /// Returns the interface with the name `name`.
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
         self.interfaces
             .iter()
@@ -124,8 +126,8 @@ impl HostFacts {
         self.interfaces.iter().find(|interface| interface.owns(ip))
     }
 
-    /// Returns the addresses of this host. Omits link-local addresses of interfaces other than the underlay,
-    /// because every pod's link has a link-local address.
+    /// Returns the addresses of this host. Omits addresses of flannel's devices, and link-local addresses of
+    /// interfaces other than the underlay, which every pod's interface has.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         let of = |interface: &Interface| -> Vec<IpNet> {
             let counts =
@@ -145,7 +147,7 @@ impl HostFacts {
             .collect()
     }
 
-    /// Returns the networks that an interface reaches without a gateway.
+    /// Returns the networks that the interface reaches without a gateway.
     pub fn links(&self, index: u32) -> Vec<IpNet> {
         self.links
             .iter()
@@ -154,10 +156,12 @@ impl HostFacts {
             .collect()
     }
 
-    /// Returns the interface through which this host reaches an address. For an address of this host, returns the interface that owns the address.
+    /// Returns the interface through which this host reaches an address. If `target` is an address of this host,
+    /// returns the interface that has the address.
     ///
     /// # Errors
-    /// Returns an error if the kernel has no route, the interface of the route is gone, or this node did not look up the route.
+    /// Returns an error if the kernel has no route, the route's interface is gone, or flanneld did not look up the
+    /// route.
     pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), Unreachable> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));

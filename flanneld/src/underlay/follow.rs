@@ -1,4 +1,4 @@
-//! Follows the chosen interface while the daemon runs, by index or else by name. The interface always has an address.
+//! Follows the chosen interface while the daemon runs: by index, or by name after the interface was recreated.
 
 use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use types::Addresses;
 use types::Family;
 
-/// Returns the current underlay, from the choice and the underlay's previous state.
+/// Computes the current underlay from the chosen interface, the previous underlay and the facts about this host.
 ///
-/// INVARIANT: the families of the addresses never change. The result keeps a missing address, because a
-/// switch may be rebooting. The published address follows the interface unless `--public-ip` sets it.
+/// INVARIANT: the address families never change. The result keeps an address that the interface has lost, because the
+/// loss may be temporary, for example while a network switch reboots. The published address follows the interface's
+/// address, unless `--public-ip` sets the published address.
 pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
     let mut now = last.clone();
     // While the chosen interface exists, another interface that now has its old name is ignored.
@@ -41,8 +42,8 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
     now
 }
 
-/// Returns the networks without a gateway. Keeps the networks of a family while the interface is down or its
-/// address is absent. Meanwhile, the kernel removes the networks' routes, but the networks' nodes still
+/// Returns the networks that the interface reaches without a gateway. Keeps a family's networks while the interface is
+/// down or lacks the family's address. The kernel has then removed these networks' routes, but the other nodes still
 /// exist.
 fn links(
     last: &Underlay,

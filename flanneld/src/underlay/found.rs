@@ -1,4 +1,4 @@
-//! A choice with the facts behind it, for the acquisition of a lease.
+//! A chosen interface, with the facts behind the choice, for the acquisition of a lease.
 
 use super::choice::Chosen;
 use super::facts::HostFacts;
@@ -10,21 +10,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 /// A chosen interface, with the facts behind the choice.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Interface that was chosen.
+    /// The chosen interface.
     pub chosen: Chosen,
-    /// Request that led to the choice.
+    /// Requirements on the interface at the time of the choice.
     pub request: Request,
-    /// Facts about the host at the time of the choice.
+    /// Facts about this host at the time of the choice.
     pub facts: HostFacts,
 }
 
 impl Found {
-    /// Returns the warning about the default route's interface, if it applies.
+    /// Returns a warning if the default route's interface may not reach the other nodes.
     pub fn trap_hint(&self) -> Option<String> {
         hint::trap_hint(&self.request, &self.chosen, &self.facts)
     }
 
-    /// Returns this host's interfaces as text. The text shows the flag to use next to the interface that reaches the store.
+    /// Returns this host's interfaces as text. For the interface that reaches the store, the text also shows the flag
+    /// that selects the interface.
     pub fn advice(&self) -> String {
         hint::interfaces_text(&self.request.store, &self.facts)
     }
@@ -42,8 +43,8 @@ impl Found {
             .unwrap_or_default()
     }
 
-    /// Returns whether packets to an address leave through the chosen interface, judging by their source address; false for an address of this host.
-    /// Queries the kernel each time, so the result is current.
+    /// Returns whether packets to `target` get a source address of the chosen interface; false for an address of this
+    /// host. Queries the kernel in each call, so that the result is current.
     pub fn leads_to(&self, target: IpAddr) -> bool {
         if self.facts.owner(target).is_some() {
             return false;

@@ -1,4 +1,4 @@
-//! Warns of the Vagrant trap: the interface of the default route often does not reach the other nodes.
+//! Creates a warning that the default route's interface may not reach the other nodes, as with Vagrant.
 
 use super::choice::Chosen;
 use super::facts::HostFacts;
@@ -26,7 +26,8 @@ fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface,
         .filter(|(interface, _)| !interface.loopback)
 }
 
-/// Returns a warning if flanneld chose the interface of the default route by default, and another interface reaches the store.
+/// Returns a warning if flanneld chose the interface only because of the default route, and another interface reaches
+/// the store.
 pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Option<String> {
     if !chosen.by_default || matches!(request.selectors.first(), Some(Selector::Auto)) {
         return None;

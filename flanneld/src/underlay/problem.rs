@@ -1,4 +1,4 @@
-//! Reasons why flanneld cannot choose an interface.
+//! Reasons why flanneld cannot choose an underlay interface.
 
 use super::facts::Unreachable;
 use super::request::NoName;
@@ -48,16 +48,16 @@ impl std::error::Error for ReadError {
     }
 }
 
-/// Error when flanneld cannot choose an interface.
+/// Error when flanneld cannot choose an underlay interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SelectError {
     /// Failure to read the kernel's interfaces, addresses or routes.
     Unread(ReadError),
-    /// Lack of a fitting interface, without a flag that names an interface.
+    /// Lack of a suitable interface, if no flag names an interface.
     Unnamed(Unfit),
-    /// No named interface fits.
+    /// Lack of a suitable interface among the interfaces that flags name.
     Named(Vec<(Selector, Unfit)>),
-    /// A wait that has timed out.
+    /// A wait for an interface that has timed out.
     Late {
         /// Duration of the wait.
         waited: Duration,
@@ -67,7 +67,7 @@ pub enum SelectError {
 }
 
 impl SelectError {
-    /// Returns whether waiting can help, because an interface, an address or a route is missing.
+    /// Returns whether waiting can resolve the error, because an interface, an address or a route is missing.
     pub fn may_come(&self) -> bool {
         match self {
             Self::Unread(_) => false,
@@ -77,7 +77,8 @@ impl SelectError {
         }
     }
 
-    /// Returns the addresses of this host that other nodes also have, with these nodes, if such addresses cause the error.
+    /// Returns the addresses that this host shares with other nodes, each with a node's name, if shared addresses
+    /// cause the error.
     pub fn shared(&self) -> Option<&BTreeMap<IpAddr, String>> {
         match self {
             Self::Unnamed(Unfit::Shared { addresses, .. }) => Some(addresses),
@@ -165,7 +166,7 @@ pub enum Unfit {
         /// Interfaces of this host.
         host: Host,
     },
-    /// Families that lead to two interfaces.
+    /// IPv4 and IPv6 settings or routes that lead to different interfaces.
     Apart {
         /// Settings or routes that chose the two interfaces.
         by: Apart,
@@ -176,39 +177,39 @@ pub enum Unfit {
     },
     /// Lack of an interface that leads to the address of `--iface-can-reach`.
     OutOfReach {
-        /// Address of the flag.
+        /// Address in the flag `--iface-can-reach`.
         target: IpAddr,
         /// Result of the route lookup.
         why: Unreachable,
     },
     /// Lack of an interface with an address in the network of `--iface-cidr`.
     NoneInside {
-        /// Network of the flag.
+        /// Network in the flag `--iface-cidr`.
         net: IpNet,
         /// Interfaces of this host.
         host: Host,
     },
-    /// No interface matches `--iface-regex`.
+    /// A pattern in `--iface-regex` that no interface matches.
     NoMatch {
-        /// Pattern of the flag.
+        /// Pattern in the flag `--iface-regex`.
         pattern: Pattern,
         /// Interfaces of this host.
         host: Host,
     },
     /// A name of the store that this node cannot resolve.
     StoreUnknown(NoName),
-    /// Lack of an interface that leads to any of the store's addresses.
+    /// Lack of an interface that leads to an address of the store.
     StoreOutOfReach(Vec<(IpAddr, Unreachable)>),
-    /// Lack of a usable default route of a family.
+    /// Lack of a usable default route in an address family.
     NoDefault {
-        /// Family that has no usable default route.
+        /// Address family that has no usable default route.
         family: Family,
         /// Default routes that flanneld cannot use.
         passed_over: Vec<Useless>,
         /// Interfaces of this host.
         host: Host,
     },
-    /// The interface is down.
+    /// An interface that is down.
     Down {
         /// Name of the interface.
         interface: String,
@@ -218,20 +219,20 @@ pub enum Unfit {
         /// Name of the interface.
         interface: String,
     },
-    /// An interface without a usable address of a family.
+    /// An interface without a usable address in an address family.
     NoAddress {
-        /// Family of which the interface has no usable address.
+        /// Address family in which the interface has no usable address.
         family: Family,
         /// Name of the interface.
         interface: String,
-        /// Addresses of the interface of that family.
+        /// The interface's addresses in `family`, none of which is usable.
         addresses: Vec<Address>,
     },
-    /// A network that uses no family.
+    /// A network that uses no address family.
     NoFamily,
     /// Lack of an interface that leads to a server of the store, or to another node.
     PeerOutOfReach {
-        /// Kind of the target.
+        /// Whether the target is a server of the store or another node.
         peer: Peer,
         /// Address of the target.
         target: IpAddr,
@@ -242,14 +243,14 @@ pub enum Unfit {
     GivenUp {
         /// Addresses that this node stopped using.
         addresses: Addresses,
-        /// Interface that has them.
+        /// Interface that has the addresses.
         interface: String,
     },
-    /// A list of candidates without a usable candidate.
+    /// Reasons why flanneld cannot use any of several candidates.
     Each(Vec<Unfit>),
     /// Usable addresses of this host, all of which other nodes also have.
     Shared {
-        /// The addresses, each with its node.
+        /// The shared addresses, each with the name of another node that has the address.
         addresses: BTreeMap<IpAddr, String>,
         /// Interfaces of this host.
         host: Host,
@@ -259,7 +260,7 @@ pub enum Unfit {
 }
 
 impl Unfit {
-    /// Returns whether waiting can help.
+    /// Returns whether waiting can resolve this reason.
     pub fn may_come(&self) -> bool {
         !matches!(
             self,
@@ -370,7 +371,7 @@ impl fmt::Display for Unfit {
             } => {
                 write!(
                     f,
-                    "this node gave up {addresses} of {interface} less than ten minutes ago, because no peer responded there"
+                    "this node stopped using {addresses} of {interface} less than ten minutes ago, because no peer responded"
                 )
             }
             Self::Each(whys) => f.write_str(&joined(whys, "; ")),
@@ -458,7 +459,7 @@ fn write_shared(
     };
     write!(
         f,
-        "other Nodes also have the addresses of this host: {shared}. This happens if every machine has the same address on its NAT interface (Vagrant's 10.0.2.15). Use --iface or --iface-cidr in the arguments of the DaemonSet to name the interface that connects the nodes. Alternatively, set the annotation node-public-ip of this Node or kubelet's --node-ip, or delete the Node that is gone; this host has {host}{whys}"
+        "other Nodes also have the addresses of this host: {shared}. With Vagrant, for example, every machine has the address 10.0.2.15 on its NAT interface. Use --iface or --iface-cidr in the arguments of the DaemonSet to name the interface that connects the nodes. Alternatively, set the annotation node-public-ip of this Node or kubelet's --node-ip, or delete the Node that is gone; this host has {host}{whys}"
     )
 }
 
@@ -483,7 +484,7 @@ pub enum Apart {
     DefaultRoutes,
 }
 
-/// A target that the right interface reaches.
+/// Kind of host by which flanneld finds the right interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A server of the store.
@@ -504,7 +505,7 @@ impl fmt::Display for Peer {
 /// Reason why flanneld cannot use a default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Useless {
-    /// The route rejects packets.
+    /// A route that rejects packets.
     Rejects {
         /// Metric of the route.
         metric: u32,

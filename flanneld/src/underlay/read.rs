@@ -1,4 +1,4 @@
-//! Reads the facts from the kernel, waits for a missing interface, and follows the chosen interface.
+//! Reads facts about this host from the kernel, waits for a missing interface, and follows the chosen interface.
 
 use super::arp;
 use super::choice::Chosen;
@@ -22,14 +22,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::{Addresses, Coded};
 
-/// Time for which flanneld collects events before it reads the kernel. A link that comes up sends several events.
+/// Time for which flanneld collects netlink events before flanneld reads the kernel. The kernel sends several events
+/// when an interface comes up.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Interval at which flanneld reads the kernel without an event, because an event may get lost.
+/// Interval at which flanneld reads the kernel without a netlink event, because an event may get lost.
 const AUDIT: Duration = Duration::from_secs(30);
-/// Interval at which a wait checks without an event (a name server that recovers sends no event).
+/// Interval at which flanneld retries the choice of an interface without a netlink event. For example, a recovered
+/// name server causes no event.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Returns the number of packets that these devices have received; 0 for an absent device.
+/// Returns the sum of packets that `devices` have received. An absent device adds nothing to the sum.
 ///
 /// # Errors
 /// Returns an error if the kernel does not respond.
@@ -42,7 +44,7 @@ pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
         .sum())
 }
 
-/// Returns the hosts that have replied on the link of an interface.
+/// Returns the hosts in the interface's neighbour table that have replied to ARP or NDP.
 ///
 /// # Errors
 /// Returns an error if the kernel does not respond.
@@ -50,7 +52,7 @@ pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
     Ok(HostReader::open()?.answered(index).await?)
 }
 
-/// Reads the facts on which the choice of an interface depends.
+/// Reads from the kernel the facts on which the choice of an interface depends.
 async fn read(reader: &mut HostReader, request: &Request) -> Result<HostFacts, ReadError> {
     let mut facts = HostFacts {
         interfaces: reader.interfaces().await?,
@@ -72,25 +74,25 @@ async fn read(reader: &mut HostReader, request: &Request) -> Result<HostFacts, R
     Ok(facts)
 }
 
-/// A request whose store name is not resolved yet.
+/// Requirements on the interface, before flanneld resolves the store's host name.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// Address families that the network uses.
     pub families: Families,
-    /// Selectors of the interface; the first match wins.
+    /// Selectors of the interface; the first selector that matches takes precedence.
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`, or the addresses that an operator chose in the store.
     pub public: Option<Addresses>,
     /// Host and port of the store's first endpoint; `None` if the store is always on this host.
     pub store: Option<(String, u16)>,
-    /// Maximum time to wait until an interface fits the request; `None` for no limit.
+    /// Maximum time for which flanneld waits for a suitable interface; `None` for no limit.
     pub wait: Option<Duration>,
-    /// This node's addresses in a store that knows its nodes.
+    /// Addresses of this node and of other nodes in the store; `None` if the store does not list nodes.
     pub known: Option<KnownAddresses>,
 }
 
 impl Wish {
-    /// Creates the request from the settings, for a network of these families.
+    /// Creates the requirements from the settings, for a network that uses `families`.
     pub fn of(settings: &options::Settings, families: Families) -> Self {
         Self {
             families,
@@ -105,7 +107,8 @@ impl Wish {
         }
     }
 
-    /// Adds the addresses from this node's entry in the store to the request. An operator's addresses in the entry take precedence over the flags.
+    /// Adds the addresses that the store knows about this node and other nodes. Addresses that an operator set in the
+    /// store take precedence over the flags.
     #[must_use]
     pub fn for_node(mut self, info: &NodeInfo) -> Self {
         self.public = match (info.public, self.public) {
@@ -122,7 +125,7 @@ impl Wish {
         self
     }
 
-    /// Adds the addresses that this node stopped using, and the addresses of the store's servers.
+    /// Adds `left`, the addresses that this node stopped using, and `servers`, the addresses of the store's servers.
     #[must_use]
     pub fn knowing(mut self, left: BTreeSet<IpAddr>, servers: Vec<IpAddr>) -> Self {
         if let Some(known) = &mut self.known {
@@ -131,7 +134,7 @@ impl Wish {
         self
     }
 
-    /// Resolves the request, and reads the facts on which the choice depends.
+    /// Resolves the store's host name, and reads the facts on which the choice of an interface depends.
     ///
     /// # Errors
     /// Returns an error if the kernel does not respond.
@@ -141,7 +144,7 @@ impl Wish {
         Ok((request, facts))
     }
 
-    /// Chooses among the interfaces that exist.
+    /// Chooses an interface without waiting for missing interfaces.
     ///
     /// # Errors
     /// Returns an error if no interface fits, or the kernel does not respond.
@@ -167,7 +170,7 @@ impl Wish {
     }
 }
 
-/// Resolves the addresses of the store.
+/// Resolves the store's host name to its addresses.
 async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     let Some((host, port)) = host else {
         return StoreAt::Here;
@@ -200,11 +203,11 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     }
 }
 
-/// Chooses the interface. If an interface, an address or a route is missing, waits for events of the kernel. Calls `waiting` with the
-/// reason, at first and whenever the reason changes, so that the caller can log the reason.
+/// Chooses an interface. If an interface, an address or a route is missing, waits and retries after each netlink
+/// event. Calls `waiting` with each new reason for the wait, so that the caller can log the reason.
 ///
 /// # Errors
-/// Returns an error if waiting cannot help, or the time is up.
+/// Returns an error if waiting cannot help, or the wait exceeds `wish.wait`.
 ///
 /// # Cancel safety
 /// The caller can drop the future at any time, because the future changes nothing.
@@ -247,15 +250,16 @@ pub async fn wait_for(
     }
 }
 
-/// Drops pending events, so that a burst causes one read.
+/// Waits for [`SETTLE`] and drops the pending events, so that a burst of events causes a single read.
 async fn settle(events: &mut HostEvents) {
     tokio::time::sleep(SETTLE).await;
     events.clear();
 }
 
-/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated. If `links` is set,
-/// also keeps the networks that the interface reaches without a gateway. Calls `report` with the reason when the interface cannot carry packets,
-/// and without a reason when the interface can carry packets again.
+/// Sends changes of the chosen interface's index, name, MTU and addresses to `sender`, until `stop`. If `links` is
+/// set, also sends changes of the networks that the interface reaches without a gateway. Calls `report` with the
+/// reason when the interface cannot carry packets. Calls `report` with `None` when the interface can carry packets
+/// again.
 ///
 /// # Cancel safety
 /// The caller can drop the future at any time, because the future changes only `sender`.
@@ -280,7 +284,7 @@ pub async fn follow(
     stop.run_until_cancelled(run).await;
 }
 
-/// Follows the chosen interface until the kernel does not respond.
+/// Follows the chosen interface. Returns an error when the kernel does not respond.
 async fn follow_once(
     chosen: &Chosen,
     links: bool,

@@ -12,23 +12,23 @@ use types::{Addresses, Family};
 /// Address families that the network uses.
 pub type Families = Dual<(), ()>;
 
-/// Location of the store, as far as routing is concerned.
+/// Location of the store from this host's point of view: local, or remote with IP addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAt {
     /// Store on this host: loopback, a unix socket or a directory.
     Here,
-    /// Store at the addresses of its first endpoint.
+    /// Store on other hosts, at the addresses of the store's first endpoint.
     There(Vec<IpAddr>),
-    /// Unknown location, because the resolver cannot resolve the store's name.
+    /// Unknown location, because the resolver cannot resolve the store's host name.
     Unknown(NoName),
 }
 
-/// Error for a store name that the resolver cannot resolve.
+/// Error when the resolver cannot resolve the store's host name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoName {
-    /// Host name that cannot be resolved.
+    /// Host name that the resolver cannot resolve.
     pub host: String,
-    /// Message of the resolver; `None` if no name server responds.
+    /// Error message of the resolver; `None` if no name server responds.
     pub resolver: Option<String>,
 }
 
@@ -57,39 +57,41 @@ impl std::error::Error for NoName {}
 pub struct Request {
     /// Address families that the network uses.
     pub families: Families,
-    /// Selectors of the interface; the first match wins. The list is empty if the request names no selector.
+    /// Selectors of the interface; the first selector that matches takes precedence. The list is empty if the user
+    /// named no interface.
     pub selectors: Vec<Selector>,
-    /// `--public-ip` and `--public-ipv6`, or what an operator chose in the store.
+    /// `--public-ip` and `--public-ipv6`, or the addresses that an operator chose in the store.
     pub public: Option<Addresses>,
-    /// Location of the store.
+    /// Location of the store; the interface that reaches the store may be the right
+    /// interface.
     pub store: StoreAt,
-    /// This node's addresses in a store that knows its nodes.
+    /// Addresses of this node and of other nodes in the store; `None` if the store does not list nodes.
     pub known: Option<KnownAddresses>,
 }
 
-/// Addresses of this node and of others, from a store that knows its nodes.
+/// Addresses of this node and of other nodes, from a store that lists the nodes (Kubernetes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownAddresses {
-    /// Addresses that this node published last.
+    /// Addresses that this node published most recently.
     pub published: Vec<IpAddr>,
-    /// Addresses of this node that the store has from another source: the InternalIPs of the Node.
+    /// The InternalIPs of this node's Node object.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose the published address. If an operator chose the address, each other node may
-    /// have this node's own address in a separate network.
+    /// Whether an operator chose the published address. If an operator chose the published address, the node's own
+    /// address need not be unique.
     pub overwritten: bool,
-    /// Addresses that other nodes claim.
+    /// Addresses that other nodes publish or report as their own, each with the claiming node.
     pub taken: BTreeMap<IpAddr, Claimant>,
     /// Addresses of the store's servers.
     pub servers: Vec<IpAddr>,
-    /// Addresses that this node stopped using a short time ago, because no peer responded there.
+    /// Addresses that this node stopped using a short time ago, because no peer had responded at these addresses.
     pub left: BTreeSet<IpAddr>,
 }
 
 impl KnownAddresses {
-    /// Returns addresses of other nodes that the right interface reaches: first the addresses that nodes publish, then other addresses.
+    /// Returns addresses of other nodes, which the right interface must reach. The published addresses come first.
     pub fn others(&self) -> impl Iterator<Item = IpAddr> {
-        /// Maximum number of addresses to look up, separately for published addresses and for other
-        /// addresses. flanneld looks up the routes one after the other.
+        /// Maximum number of published addresses, and of other addresses. flanneld looks up the addresses' routes one
+        /// after the other, so the number of addresses is small.
         const LOOKED_UP: usize = 8;
         let of = |publishes: bool| {
             self.taken
@@ -102,12 +104,12 @@ impl KnownAddresses {
 }
 
 impl Request {
-    /// Returns whether the network uses a family.
+    /// Returns whether the network uses an address family.
     pub fn uses(&self, family: Family) -> bool {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Returns the configured public addresses, of the families that the network uses.
+    /// Returns the configured public addresses in the families that the network uses.
     pub fn given_public(&self) -> Option<Addresses> {
         self.public
             .and_then(|public| public.only(|family| self.uses(family)))

@@ -1,4 +1,4 @@
-//! Selection of the interface, with Go flannel's order and rules for each family.
+//! Selects the underlay interface in the order of Go flannel, and with Go flannel's rules for each address family.
 
 use super::candidate::{Candidate, default_route, finish, host};
 use super::choice::{Chosen, Rule};
@@ -12,7 +12,7 @@ use options::{Pattern, Selector};
 use std::net::IpAddr;
 use types::Family;
 
-/// Chooses the interface.
+/// Chooses the underlay interface that meets the requirements.
 ///
 /// # Errors
 /// Returns an error if no interface fits. The error lists the selectors and the reason why each selector failed.
@@ -42,7 +42,8 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
     Err(SelectError::Named(tried))
 }
 
-/// Returns the interface with the public addresses, else the interface of the default route, for a request that names no interface.
+/// Returns the interface with the configured public addresses, otherwise the default route's interface. This selection
+/// applies if no flag names an interface.
 fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
     let public = |family| request.given_public().and_then(|given| given.of(family));
     let (v4, v6) = (public(Family::V4), public(Family::V6));
@@ -157,7 +158,8 @@ fn has_each(request: &Request, interface: &Interface) -> bool {
         .all(|family| !request.uses(family) || !interface.usable(family).is_empty())
 }
 
-/// Returns the first interface with a usable address inside the network. For the other family, the function returns the interface's best address.
+/// Returns the first interface with a usable address inside `net`. Prefers interfaces that have a usable address of
+/// each family that the network uses.
 fn cidr<'a>(
     net: IpNet,
     selector: &Selector,
@@ -189,7 +191,8 @@ fn cidr<'a>(
     .at(ip, Rule::Inside(net)))
 }
 
-/// Matches addresses of all interfaces first, then names. The function skips interfaces that lack a usable address of a family of the network.
+/// Returns the first interface whose addresses match `pattern`, otherwise the first interface whose name matches.
+/// Skips interfaces that lack a usable address of a family that the network uses.
 fn regex<'a>(
     pattern: &Pattern,
     selector: &Selector,

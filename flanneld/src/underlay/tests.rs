@@ -1,4 +1,4 @@
-//! Choices of the interface on made-up hosts.
+//! Tests the choice of the underlay interface on made-up hosts.
 
 use super::trouble::{Alarm, trouble};
 use super::*;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use types::Dual;
 use types::Family;
 
-/// A Vagrant machine: NAT with the default route on enp0s3, the cluster's network on enp0s8, and a third interface that is down.
+/// Facts about a Vagrant machine: NAT with the default route on enp0s3, the nodes' network on enp0s8, and a third
+/// interface that is down.
 fn vagrant() -> HostFacts {
     let interface = |index, name: &str, up, addresses: &[&str]| Interface {
         index,
@@ -126,7 +127,7 @@ fn regex(text: &str) -> Selector {
     Selector::Regex(Pattern::new(text).unwrap())
 }
 
-/// Returns the name and the addresses of the chosen interface.
+/// Returns the name and the addresses of the interface that flanneld chooses.
 fn chosen(request: &Request, facts: &HostFacts) -> String {
     match select(request, facts) {
         Ok(chosen) => format!("{} {}", chosen.underlay.name, chosen.underlay.addresses),
@@ -141,7 +142,7 @@ fn refused(request: &Request, facts: &HostFacts) -> SelectError {
     }
 }
 
-/// Checks the interface and the addresses of the choice on [`vagrant`].
+/// Checks which interface and addresses flanneld chooses on the host of [`vagrant`].
 fn check_choices(rows: Vec<(Families, Vec<Selector>, &str)>) {
     let facts = vagrant();
     for (families, selectors, want) in rows {
@@ -495,7 +496,8 @@ fn public(
     }
 }
 
-/// A request, the interface and its addresses, the public addresses and whether flags name them, and the number of warnings.
+/// A test case: requirements, the expected interface with its addresses, the expected public addresses, whether flags
+/// name the interface, and the number of warnings.
 type PublicCase = (Request, &'static str, &'static str, bool, usize);
 
 fn check_public_addresses(rows: Vec<PublicCase>) {
@@ -835,7 +837,7 @@ fn set_addresses(facts: &mut HostFacts, nets: &[&str]) {
         .collect();
 }
 
-/// The host of [`vagrant`] with other addresses on the chosen interface.
+/// Returns the facts of [`vagrant`] with other addresses on enp0s8.
 fn readdressed() -> HostFacts {
     let mut facts = vagrant();
     set_addresses(
@@ -1004,7 +1006,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
     assert!(text(&|facts| drop(facts.interfaces.remove(2)), &[]).contains("enp0s8 is gone"));
     assert!(
         text(&|facts| own(facts, &|one| one.up = false), &[])
-            .contains("enp0s8 is down: bring it up with `ip link set enp0s8 up`")
+            .contains("enp0s8 is down; bring it up with `ip link set enp0s8 up`")
     );
     assert!(
         text(&|facts| own(facts, &|one| one.carrier = false), &[])
@@ -1029,7 +1031,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         &[],
     );
     assert!(
-        bare.contains("enp0s8 has lost its address 192.168.56.11: restore it"),
+        bare.contains("enp0s8 has lost its address 192.168.56.11; restore it"),
         "{bare}"
     );
     let failed = text(

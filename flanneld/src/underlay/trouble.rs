@@ -1,4 +1,4 @@
-//! Problems of the chosen interface while the daemon runs, and the delay before their report.
+//! Problems of the chosen interface while the daemon runs, and the delay before flanneld reports a problem.
 
 use super::facts::HostFacts;
 use backends::Underlay;
@@ -10,46 +10,47 @@ use tokio::time::Instant;
 use types::Coded;
 use types::problem::text;
 
-/// Time for which a problem must last before flanneld reports it, because an address is missing for a moment during its renewal.
+/// Time for which a problem must last before flanneld reports the problem. During the renewal of an address, for
+/// example, the address is missing for a moment.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Reason why the underlay cannot carry packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnderlayTrouble {
-    /// The interface is gone.
+    /// An interface that no longer exists.
     Gone {
         /// Name of the interface.
         interface: String,
     },
-    /// The interface is down.
+    /// An interface that is down.
     Down {
         /// Name of the interface.
         interface: String,
     },
-    /// Interface without a carrier.
+    /// An interface without a carrier.
     NoCarrier {
         /// Name of the interface.
         interface: String,
     },
-    /// Address whose use the kernel does not allow.
+    /// An address of the interface that is not usable, for example because the address is tentative or deprecated.
     Unusable {
         /// Name of the interface.
         interface: String,
         /// Address of this node.
         address: IpAddr,
-        /// Description of the state of the address.
+        /// Reason why the address is unusable, as a phrase.
         state: &'static str,
     },
-    /// Address that is on another interface.
+    /// An address that has moved to another interface of this host.
     Moved {
         /// Address of this node.
         address: IpAddr,
         /// Interface that had the address.
         from: String,
-        /// Interface that has the address.
+        /// Interface that now has the address.
         to: String,
     },
-    /// Address that no interface of this host has.
+    /// An address that no interface of this host has any longer.
     Lost {
         /// Interface that had the address.
         interface: String,
@@ -80,11 +81,11 @@ impl fmt::Display for UnderlayTrouble {
             ),
             Self::Down { interface } => write!(
                 f,
-                "interface {interface} is down: bring it up with `ip link set {interface} up`"
+                "interface {interface} is down; bring it up with `ip link set {interface} up`"
             ),
             Self::NoCarrier { interface } => write!(
                 f,
-                "interface {interface} has no carrier: check its cable and the other end of the link"
+                "interface {interface} has no carrier; check its cable and the other end of the link"
             ),
             Self::Unusable {
                 interface,
@@ -99,20 +100,21 @@ impl fmt::Display for UnderlayTrouble {
             Self::Moved { address, from, to } => {
                 write!(
                     f,
-                    "{address} has moved from {from} to {to}: restart flanneld with --iface={to}, or move the address back to {from}"
+                    "{address} has moved from {from} to {to}; restart flanneld with --iface={to}, or move the address back to {from}"
                 )
             }
             Self::Lost { interface, address } => {
                 write!(
                     f,
-                    "interface {interface} has lost its address {address}: restore it with `ip address add`, and find the program that removed it"
+                    "interface {interface} has lost its address {address}; restore it with `ip address add`, and find the program that removed it"
                 )
             }
         })
     }
 }
 
-/// Returns the reason why the underlay cannot carry packets; `None` if it can. For `elsewhere`, see [`elsewhere`].
+/// Returns the reason why the underlay cannot carry packets; `None` if the underlay can carry packets. The function
+/// [`elsewhere`] computes the argument `elsewhere`.
 pub(super) fn trouble(
     underlay: &Underlay,
     facts: &HostFacts,
@@ -160,8 +162,8 @@ fn unusable(
     }
 }
 
-/// Returns the addresses of the underlay that belong to another interface (a router's `lo`). flanneld
-/// computes this list at the start, right after the choice of the interface.
+/// Returns the underlay's addresses that belong to another interface, such as a router's `lo`. flanneld computes the
+/// addresses once, right after the choice of the interface.
 pub(super) fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
     let own = |address: &IpAddr| {
         facts
@@ -181,7 +183,7 @@ fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
     v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6))
 }
 
-/// Reports a problem after a delay, and the end of the problem immediately.
+/// Delays the report of a problem by [`GRACE`], and reports the end of the problem immediately.
 #[derive(Debug)]
 pub(super) struct Alarm<T> {
     since: Option<Instant>,
@@ -198,7 +200,7 @@ impl<T> Default for Alarm<T> {
 }
 
 impl<T: Clone + PartialEq> Alarm<T> {
-    /// Returns the report, if a report is due, and the time of the next check, if a check is necessary.
+    /// Returns the report that is due, if any, and the time of the next necessary check, if any.
     pub(super) fn look(
         &mut self,
         trouble: Option<T>,

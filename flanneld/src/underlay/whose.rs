@@ -1,6 +1,6 @@
-//! Chooses the interface of a node that the store knows, if no flag names an interface. flanneld keeps an
-//! address that this node published. Otherwise flanneld chooses the first candidate that is not behind a
-//! machine's own NAT and that no other node claims.
+//! Chooses the interface if the store lists the nodes (Kubernetes) and no flag names an interface. flanneld prefers
+//! the address that this node published last. Otherwise, flanneld chooses the first interface that is not behind a
+//! machine's own NAT and whose addresses no other node claims.
 
 #[cfg(test)]
 mod tests;
@@ -18,24 +18,24 @@ use std::net::IpAddr;
 use subnet_lease::manager::Claimant;
 use types::Family;
 
-/// Reasons why an interface and its addresses are in doubt.
+/// Reasons to doubt that other nodes can reach this node through an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
     /// Whether the interface is probably behind the NAT that VirtualBox and QEMU give to each machine.
     pub is_nat: bool,
-    /// Addresses that other nodes claim.
+    /// The interface's addresses that other nodes claim.
     pub claimed: BTreeMap<IpAddr, Claimant>,
-    /// Whether this node stopped using the address a short time ago.
+    /// Whether this node stopped using an address of the interface a short time ago.
     pub was_left: bool,
 }
 
 impl Doubt {
-    /// Returns whether no reason for doubt exists.
+    /// Returns whether there is no reason to doubt the interface.
     fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns whether the interface can be used if no better interface exists.
+    /// Returns whether flanneld may use the doubtful interface if no better interface exists.
     fn is_bearable(&self) -> bool {
         !self.was_left
             && !self.claimed.values().any(|claimant| claimant.publishes)
@@ -50,7 +50,8 @@ impl Doubt {
     }
 }
 
-/// Returns whether the store's servers can matter for the choice. The servers matter only if the preferred interfaces are in doubt.
+/// Returns whether the choice may depend on the addresses of the store's servers, because an interface of this host
+/// may be in doubt.
 pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     let in_doubt = |interface: &Interface| {
         nat_network(interface, facts).is_some()
@@ -62,7 +63,7 @@ pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     !known.overwritten && (!known.left.is_empty() || facts.interfaces.iter().any(in_doubt))
 }
 
-/// Returns the reasons why an underlay is in doubt.
+/// Returns the reasons to doubt an underlay interface and its addresses.
 pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
     let addresses = || {
         [
@@ -83,7 +84,7 @@ pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> 
     }
 }
 
-/// Returns the network of an interface whose router is the NAT of VirtualBox or QEMU.
+/// Returns the interface's network whose router is the NAT of VirtualBox or QEMU, if any.
 pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<IpNet> {
     let leads_there = |router: IpAddr| {
         facts
@@ -96,7 +97,8 @@ pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<Ip
         .find(|net| machine_nat(net).is_some_and(leads_there))
 }
 
-/// Returns whether an interface is behind the NAT of a virtual machine: this NAT is its router, and its link has no other known host.
+/// Returns whether an interface is behind a virtual machine's NAT: the NAT is the router, and no other host on the
+/// link replies to ARP.
 fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
     nat_network(interface, facts).is_some_and(|net| {
         !facts
@@ -106,10 +108,10 @@ fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
     })
 }
 
-/// Chooses the interface.
+/// Chooses the underlay interface, first among interfaces that are not in doubt.
 ///
 /// # Errors
-/// Returns an error if no interface fits, or if other nodes have all addresses of this host that fit.
+/// Returns an error if no interface is usable, or if other nodes also have all usable addresses of this host.
 pub(super) fn choose(
     known: &KnownAddresses,
     request: &Request,
@@ -151,19 +153,19 @@ pub(super) fn choose(
     })
 }
 
-/// A search through the candidates, with the skipped candidates.
+/// A search for an interface that is not in doubt, with the candidates that the search skipped.
 struct Search<'a> {
     known: &'a KnownAddresses,
     request: &'a Request,
     facts: &'a HostFacts,
     passed_over: Vec<(Chosen, Doubt)>,
-    /// Reasons why candidates cannot be used at all.
+    /// Reasons why flanneld cannot use some candidates.
     whys: Vec<Unfit>,
 }
 
 impl<'a> Search<'a> {
-    /// Returns the choice with an address that this node published last, if this host still has that address. A restart
-    /// keeps the previous choice, regardless of the addresses that other nodes claim.
+    /// Returns the interface with an address that this node published last, if this host still has the address. A
+    /// restart thus keeps the previous choice, even if other nodes claim the address.
     fn published(&mut self) -> Option<Chosen> {
         if self.known.overwritten {
             // The operator chose the published address, not the node.
@@ -224,7 +226,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns a candidate that is not in doubt, and records any other candidate.
+    /// Returns the candidate if the candidate is usable and not in doubt. Records any other candidate.
     fn consider(&mut self, candidate: Result<Candidate<'a>, Unfit>) -> Option<Chosen> {
         match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
             Err(why) => self.whys.push(why),
@@ -246,7 +248,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns the candidates that have these addresses on this host, each with the address of the other family on the same interface.
+/// Returns a candidate for each of the addresses that this host has. If `addresses` contains an address of the other
+/// family on the same interface, the candidate includes both addresses.
 fn owned<'a>(
     addresses: &[IpAddr],
     whose: &str,
@@ -270,7 +273,7 @@ fn owned<'a>(
     here.iter().map(with_other).collect()
 }
 
-/// Returns candidates that lead to the store's servers, then to other nodes.
+/// Returns the interfaces that lead to the store's servers, and then the interfaces that lead to other nodes.
 fn leading<'a>(
     known: &KnownAddresses,
     request: &Request,
@@ -302,7 +305,7 @@ fn is_wanted(ip: IpAddr, request: &Request) -> bool {
     request.uses(Family::from(ip))
 }
 
-/// Returns the warning about a doubtful choice.
+/// Returns the warning that flanneld chose a doubtful interface.
 fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
     let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
     let why = if doubt.is_nat {

@@ -1,4 +1,4 @@
-//! Clusters as one of their nodes sees them.
+//! Creates status documents of a node in made-up clusters, for tests of the status page.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use node_api::{
 use probing::view::{Ages, Cell, Mesh, Own, PeerOpinion, PeerView, Row};
 use types::reachability::State;
 
-/// A fault. Numbers of nodes start at 0, but in a pair they start at 1, as in the nodes' names.
+/// A fault of the cluster. `Cut` and `SmallMtu` number the nodes from 0, but `Pair` numbers the nodes from 1, as in
+/// the nodes' names.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
     None,
@@ -20,11 +21,11 @@ pub(crate) enum Fault {
     Cut(usize),
     /// A node with loss of large packets in both directions.
     SmallMtu(usize),
-    /// Two nodes of which the first does not reach the second.
+    /// A fault between two nodes: the first node does not reach the second node.
     Pair(usize, usize),
 }
 
-/// Number of peers for which a report has room.
+/// Maximum number of peers in a node's report.
 const ROOM: usize = 140;
 
 fn name(index: usize) -> String {
@@ -45,7 +46,7 @@ fn address(index: usize) -> std::net::IpAddr {
         .unwrap()
 }
 
-/// Returns a number below 1 that differs between pairs and stays the same between runs.
+/// Returns a constant number from 0 to 1 for each pair of nodes, with different numbers for most pairs.
 fn scatter(from: usize, to: usize) -> f64 {
     let mixed = (from * 7919 + to * 104_729 + 13).wrapping_mul(2_654_435_761) % 1000;
     f64::from(u32::try_from(mixed).unwrap()) / 1000.0
@@ -60,7 +61,7 @@ fn rtt(from: usize, to: usize) -> u32 {
     (300.0 + 400.0 * scatter(from, to)) as u32
 }
 
-/// The verdict of node `from` on node `to`.
+/// Returns the verdict of node `from` on node `to`.
 fn state(fault: Fault, from: usize, to: usize) -> State {
     match fault {
         Fault::Cut(node) if [from, to].contains(&node) => State::CutOff,
@@ -112,7 +113,7 @@ fn peer_view(fault: Fault, to: usize, count: usize) -> PeerView {
     }
 }
 
-/// The report of a node. The worst peers come first.
+/// Returns the report of a node on its peers. Peers with a fault come first.
 fn row(fault: Fault, from: usize, count: usize) -> Row {
     let mut cells: Vec<Cell> = (0..count)
         .filter(|to| *to != from)
@@ -198,7 +199,7 @@ fn findings(fault: Fault) -> Vec<Finding> {
     vec![finding]
 }
 
-/// Returns the document of the first node.
+/// Returns the status document of the first node in a cluster of `count` nodes.
 pub(crate) fn cluster(count: usize, fault: Fault) -> Node {
     let now = at("2026-01-01T14:05:24Z");
     let ago = |seconds: i64| now.checked_sub(SignedDuration::from_secs(seconds)).unwrap();
@@ -271,7 +272,7 @@ pub(crate) fn cluster(count: usize, fault: Fault) -> Node {
     }
 }
 
-/// Gives another name to a node.
+/// Renames a peer in a status document.
 pub(crate) fn rename(node: &mut Node, index: usize, name: &str) {
     if let Some(peer) = node.peers.get_mut(index - 1) {
         peer.node = Some(name.to_owned());
@@ -284,7 +285,7 @@ pub(crate) fn rename(node: &mut Node, index: usize, name: &str) {
     }
 }
 
-/// Returns five minutes of traffic.
+/// Returns charts with made-up traffic of five minutes.
 pub(crate) fn charts() -> Charts {
     let wave = |base: f64, height: f64, step: usize| -> Vec<Option<f64>> {
         let value = |at: usize| {
@@ -309,7 +310,7 @@ pub(crate) fn charts() -> Charts {
     }
 }
 
-/// Returns the log lines of the node's last hours.
+/// Returns made-up log lines of the node.
 pub(crate) fn events() -> Vec<LogEvent> {
     let event = |time: &str, level, text: &str, fields: &str| LogEvent {
         at: at(time),

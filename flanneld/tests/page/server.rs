@@ -1,4 +1,4 @@
-//! Serves the page with a prepared document, as the daemon does.
+//! Serves the status page with a prepared status document, as the daemon does.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use node_api::view::{RowDetails, View};
 
 use crate::cluster;
 
-/// A server that ends with the test's process.
+/// An HTTP server that runs until the test process ends.
 pub(crate) struct Server {
     port: u16,
 }

@@ -1,4 +1,4 @@
-//! Judges each lease of the store.
+//! Decides for each lease of the store whether the node uses the lease.
 
 use super::refused::{Refused, Why};
 use super::taken::{Identities, Nodes, UsedSubnets};
@@ -12,7 +12,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use types::{Addresses, Dual, Family, Subnets, nets_overlap};
 
-/// Admits the leases of `raw`. If a value is unusable, the value in `before` stays in force.
+/// Returns the leases of `raw` that the node uses, and the refused leases. If a lease's value is unusable, the node
+/// keeps the lease's value in `before`.
 pub fn admitted(
     raw: &LeaseTable,
     before: &LeaseTable,
@@ -55,18 +56,18 @@ pub fn admitted(
     (LeaseTable::of(kept, blank), refused)
 }
 
-/// A judgement in progress. The judgement proceeds from the oldest lease to the youngest lease.
+/// State of the decision about all leases, which proceeds from the oldest lease to the youngest lease.
 struct Judgement<'a> {
     terms: &'a Terms,
     before: &'a LeaseTable,
-    /// Subnets that the store has assigned.
+    /// Subnets that the store has assigned to nodes; empty if the store assigns no subnets.
     claimed: UsedSubnets,
-    /// Subnets used by the leases judged so far.
+    /// Subnets of older leases, which younger leases must not overlap.
     used: UsedSubnets,
     nodes: Nodes,
     identities: Identities,
     kept: Vec<Arc<Lease>>,
-    /// Subnets that are in use, but without a lease in force.
+    /// Subnets that the store contains but for which the node uses no lease.
     blank: BTreeSet<Subnets>,
     refused: Vec<Refused>,
 }
@@ -127,8 +128,8 @@ impl Judgement<'_> {
         }
     }
 
-    /// Returns the lease, reduced to the halves that the backend reaches, if the backend can use the lease. If the backend cannot
-    /// use the lease, the function returns the last good value of the same node.
+    /// Returns the lease if the backend can use the lease, reduced to the subnets that the backend reaches. If the
+    /// backend cannot use the lease, returns the last usable lease of the same node.
     fn in_force(&mut self, lease: &Arc<Lease>, subnets: &Subnets) -> Option<Arc<Lease>> {
         let usable = match self.terms.rules.accepts(lease) {
             Err(why) => Err(Why::Unusable(Box::new(why))),
@@ -157,8 +158,8 @@ impl Judgement<'_> {
     }
 }
 
-/// Returns the sort key for the age of a lease. Creation times of Nodes are whole seconds. Within one second, the first Node by name is the older
-/// Node, as in all other comparisons of Nodes.
+/// Returns the key that sorts leases by age. Nodes have creation times in whole seconds. Among Nodes of the same
+/// second, the first Node by name is the oldest Node.
 fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subnets) {
     let name = lease
         .attrs
@@ -169,15 +170,15 @@ fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subn
     (lease.since, name, lease.subnets)
 }
 
-/// Returns whether a value and the last good value belong to the same node. If the store assigns the subnets, both
-/// values must name the same Node; otherwise, equal subnets are sufficient.
+/// Returns whether a lease and the last usable lease of the subnet belong to the same node. If the store assigns the
+/// subnets, both leases must name the same Node; otherwise, equal subnets are sufficient.
 fn of_one_node(good: &Lease, lease: &Lease, terms: &Terms) -> bool {
     let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.clone());
     !terms.config.assigned || name(good) == name(lease)
 }
 
-/// Returns the subnets that the store has assigned inside the network. If several subnets overlap, the
-/// function keeps only the subnets of the oldest lease.
+/// Returns the subnets inside the network that the store has assigned to other nodes. If subnets overlap, returns only
+/// the subnet of the oldest lease.
 fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     let own = terms.own.as_ref().map(|own| own.subnets);
     let mut claimed = UsedSubnets::default();
@@ -199,7 +200,8 @@ fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     claimed
 }
 
-/// Returns the subnets of a lease that can be in force together with the older leases, or the reason for the refusal.
+/// Returns the subnets of a lease that do not conflict with this node or older leases, or the reason why the node
+/// refuses the lease.
 pub(super) fn placed(
     lease: &Lease,
     terms: &Terms,
@@ -250,7 +252,8 @@ pub(super) fn placed(
     Ok(subnets)
 }
 
-/// Checks that the holder of a lease uses the same backend and has an address of the subnet's family.
+/// Checks that the holder of a lease uses this network's backend, and that the backend can reach the holder's public
+/// address.
 pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), Why> {
     let ours = &terms.config.backend;
     if !speaks(ours, &lease.attrs.backend) {
@@ -276,7 +279,7 @@ pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Re
     Ok(())
 }
 
-/// Returns the halves of the subnets that the backend can reach according to the links.
+/// Returns the IPv4 and IPv6 subnets of a lease whose holder the backend can reach, according to `terms.links`.
 fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     if terms.links.is_none() {
         return Some(*subnets);
@@ -293,7 +296,8 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     )
 }
 
-/// Returns the refusal for subnets that the backend cannot reach, with the links of the subnets' families.
+/// Returns the reason for refusing subnets that the backend cannot reach, with this node's links of the same address
+/// families.
 fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
     Why::OffLink {
@@ -309,8 +313,8 @@ fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     }
 }
 
-/// Returns whether a lease with this BackendType belongs to this backend. Go flannel writes no BackendType for udp
-/// and alloc, so the leases of these backends are indistinguishable.
+/// Returns whether a lease with the BackendType `written` belongs to `backend`. Go flannel writes no BackendType for
+/// udp and alloc, so a node cannot distinguish the leases of these backends.
 fn speaks(backend: &str, written: &str) -> bool {
     match backend {
         "udp" | "alloc" => matches!(written, "" | "udp" | "alloc"),
@@ -318,7 +322,7 @@ fn speaks(backend: &str, written: &str) -> bool {
     }
 }
 
-/// Returns the unusable half of a dual-stack lease whose other half can be used.
+/// Returns the subnets of a dual-stack lease that the node cannot use on their own, each with the reason.
 pub(super) fn halves_left_out(
     lease: &Lease,
     subnets: &Subnets,
@@ -354,13 +358,13 @@ pub(super) fn halves_left_out(
     subnets.nets().filter_map(left_out).collect()
 }
 
-/// Returns whether no node in any network can have this address.
+/// Returns whether the address is a broadcast, multicast or loopback address, which no node can publish.
 fn no_host(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || address.is_multicast() || address.is_loopback()
 }
 
-/// Returns the halves of the subnets whose family this network has.
+/// Returns the IPv4 and IPv6 subnets of a lease whose address family this network uses.
 fn trimmed(subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     let networks = &terms.config.networks;
     Dual::from_options(

@@ -1,4 +1,4 @@
-//! Leases that are not in force, with the reason.
+//! Leases that a node does not use, with the reasons.
 
 use super::terms::Reason;
 use ipnet::IpNet;
@@ -7,23 +7,23 @@ use std::net::IpAddr;
 use types::problem::text;
 use types::{Addresses, Coded, Problem, Subnets};
 
-/// A lease that is not in force, with the reason.
+/// A lease, or one subnet of a dual-stack lease, that a node does not use, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Subnets of the lease, which form its key in the store.
     pub subnets: Subnets,
-    /// The half that is not in force, if the other half is in force.
+    /// The subnet of a dual-stack lease that the node does not use, if the node uses the lease's other subnet.
     pub half: Option<IpNet>,
-    /// The reason.
+    /// Reason why the node does not use the lease or the subnet.
     pub why: Why,
 }
 
-/// Reason why a lease, or one half of it, is not in force.
+/// Reason why a node does not use a lease, or one subnet of a dual-stack lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Lease that is not inside these networks.
+    /// Lease that is not inside the pod network, which consists of these IP networks.
     Outside(Subnets),
-    /// Lease that overlaps this node's own lease.
+    /// Lease that overlaps this node's own lease of these subnets.
     OverlapsOurs(Subnets),
     /// Lease that overlaps this network of the underlay.
     OverlapsUnderlay(IpNet),
@@ -31,7 +31,7 @@ pub enum Why {
     OverlapsOlder(IpNet),
     /// Lease that contains the address of a node with an older lease.
     HoldsNode {
-        /// Address of that node.
+        /// Address of the node with the older lease.
         address: IpAddr,
         /// The older lease.
         older: Subnets,
@@ -43,7 +43,7 @@ pub enum Why {
         /// Public address of the lease.
         address: IpAddr,
     },
-    /// Lease whose public address no node can have.
+    /// Lease whose public address cannot belong to a node, e.g. a loopback address.
     NoHost(IpAddr),
     /// Lease whose public address lies inside a leased subnet.
     InsideSubnet {
@@ -52,48 +52,49 @@ pub enum Why {
         /// The leased subnet.
         net: IpNet,
     },
-    /// Lease without a public address of its family.
+    /// Lease without a public address in the address family of its subnet.
     NoAddress,
     /// Lease whose public addresses the underlay reaches only through a gateway.
     OffLink {
         /// Public addresses of the lease.
         at: Option<Addresses>,
-        /// Networks that the underlay reaches without a gateway, of the lease's families.
+        /// Networks of the lease's address families that the underlay reaches without a gateway.
         links: Vec<IpNet>,
-        /// The backend, which needs a direct link.
+        /// Name of the backend, which needs a direct link between nodes.
         backend: String,
     },
-    /// Lease that belongs to another backend.
+    /// Lease of a node that uses another backend.
     OtherBackend {
         /// Public addresses of the lease's node; `None` if the lease has no public address.
         at: Option<Addresses>,
-        /// Beginning of the other backend's name; empty for the backends whose name Go flannel does not write.
+        /// Beginning of the other backend's name; empty for udp and alloc, whose names Go flannel does not write into
+        /// leases.
         theirs: String,
-        /// The backend of the network.
+        /// Name of this network's backend.
         ours: String,
     },
-    /// Lease that is reserved for a node at these addresses.
+    /// Lease that an operator reserved for the node with these addresses; the node has not acquired the lease yet.
     Reserved(Option<Addresses>),
-    /// Lease with a value that the backend cannot use.
+    /// Lease whose value the backend cannot use, for this reason.
     Unusable(Box<Problem>),
-    /// Lease that has the identity (a MAC, a key) of another node.
+    /// Lease with the same MAC or public key as the lease of another node.
     SameIdentity {
         /// Beginning of the MAC or public key.
         identity: String,
-        /// Public address of the other node; `None` if that node's lease has no public address.
+        /// Public address of the other node; `None` if the other node's lease has no public address.
         at: Option<IpAddr>,
     },
-    /// Lease that has this node's identity.
+    /// Lease with this node's own MAC or public key.
     OwnIdentity {
         /// Beginning of the MAC or public key.
         identity: String,
-        /// Whether another node has this node's identity and an older lease.
+        /// Whether the lease belongs to another node and is older than this node's lease.
         older: bool,
     },
 }
 
 impl Refused {
-    /// Returns the kind of reason, which labels metrics.
+    /// Returns the reason without its data; the metrics use the reason as a label value.
     pub fn reason(&self) -> Reason {
         match &self.why {
             Why::Outside(_) => Reason::Outside,
@@ -130,8 +131,8 @@ impl Coded for Refused {
     }
 }
 
-/// Remedy for a subnet that nodes must not lease. After the remedy, the holder leases another subnet.
-const FREE_IT: &str = "free the lease with `flannelctl release` and restart flanneld on its node, which then takes another subnet";
+/// Remedy for a lease of a subnet that nodes must not lease. After the remedy, the holder leases another subnet.
+const FREE_IT: &str = "free the lease with `flannelctl release` and restart flanneld on the node that held the lease; that node then leases another subnet";
 
 fn place(at: &Option<Addresses>) -> String {
     at.map_or_else(|| "no public address".to_owned(), |at| at.to_string())
@@ -143,7 +144,7 @@ fn joined(links: &[IpNet]) -> String {
 }
 
 impl Refused {
-    /// Writes the beginning of the text: the lease or the half.
+    /// Writes the beginning of the message, which names the lease or the refused subnet of a dual-stack lease.
     fn write_subject(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lease = self.subnets;
         match (&self.why, self.half) {
@@ -178,7 +179,7 @@ impl fmt::Display for Refused {
                 // The Vagrant trap, as seen by a third node.
                 Why::OurAddress { node, address } => write!(
                     f,
-                    "{} publishes {address} for {lease}, which is also an address of this host: packets for that lease would return to this host. This happens where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): on the other node, start flanneld with --iface naming the interface that connects the nodes",
+                    "{} publishes {address} for {lease}, which is also an address of this host: packets for that lease would return to this host. With Vagrant, for example, every machine has the address 10.0.2.15 on its NAT interface; on the other node, start flanneld with --iface naming the interface that connects the nodes",
                     node.as_deref().unwrap_or("another node")
                 ),
                 Why::NoHost(address) => {
@@ -203,7 +204,7 @@ impl fmt::Display for Refused {
                 ),
                 Why::OtherBackend { at, theirs, ours } => write!(
                     f,
-                    "of the node at {} uses backend {}, but this network uses {ours}: restart flanneld on that node, or restore Backend.Type, so that all nodes use the same backend",
+                    "of the node at {} uses backend {}, but this network uses {ours}; restart flanneld on that node, or restore Backend.Type, so that all nodes use the same backend",
                     place(at),
                     if theirs.is_empty() {
                         "udp or alloc"
@@ -213,7 +214,7 @@ impl fmt::Display for Refused {
                 ),
                 Why::Reserved(at) => write!(
                     f,
-                    "is reserved for the node at {}, which has not taken it yet",
+                    "is reserved for the node at {}, which has not acquired the lease yet",
                     place(at)
                 ),
                 Why::Unusable(why) if self.half.is_some() => write!(f, "cannot be used: {why}"),

@@ -1,8 +1,10 @@
-//! Leases in force, kept between changes: the cost of a change that affects no other lease depends only on the size of the change.
+//! Leases in force, which admission updates after each change of the store. If the changed leases conflict with no
+//! other lease, the cost of admission depends only on the number of changed leases.
 //!
-//! While every lease of the store is in force unchanged, no leases conflict and their age is irrelevant. If a
-//! changed lease conflicts with no other lease, the leases remain free of conflicts. In all other cases,
-//! admission judges all leases again; both methods give the same result.
+//! While admission accepts every lease unmodified, no leases conflict, so admission ignores the age of the leases. If a
+//! changed lease conflicts with no other lease, the leases remain free of conflicts. If a changed lease conflicts
+//! with another lease, or if the store contains a refused or unreadable lease, admission checks all leases
+//! again. Incremental and full admission give the same result.
 
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
 use super::refused::Refused;
@@ -22,7 +24,7 @@ pub struct LeasesInForce {
     clear: Option<Clear>,
 }
 
-/// Resources that the leases use, kept while every lease of the store is in force unchanged.
+/// Subnets, node addresses and identities that the leases use, kept while admission accepts every lease of the store unmodified.
 struct Clear {
     terms: Arc<Terms>,
     used: UsedSubnets,
@@ -36,12 +38,12 @@ impl LeasesInForce {
         &self.admitted
     }
 
-    /// Returns the leases (or halves of leases) that are not in force, with the reasons.
+    /// Returns the leases, or the subnets of dual-stack leases, that are not in force, with the reasons.
     pub fn refused(&self) -> &[Refused] {
         &self.refused
     }
 
-    /// Applies a change of the store. `changed` contains the changed keys, or is `None` if any key may have changed.
+    /// Applies a change in the store to the leases in force. `changed` contains the changed keys, or is `None` if any key may have changed.
     pub fn update(
         &mut self,
         raw: &LeaseTable,
@@ -55,7 +57,8 @@ impl LeasesInForce {
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
     }
 
-    /// Applies changed leases that conflict with no other lease. If a lease conflicts, the function discards the kept state and returns false.
+    /// Applies changed leases that conflict with no other lease. If a changed lease conflicts with another lease, the function discards the kept
+    /// subnets, addresses and identities, and returns false.
     fn follow(
         &mut self,
         raw: &LeaseTable,
@@ -95,7 +98,7 @@ impl LeasesInForce {
 }
 
 impl Clear {
-    /// Returns the state, if no lease conflicts with another.
+    /// Returns the subnets, node addresses and identities that the leases use; `None` if admission did not accept every lease unmodified.
     fn of(
         raw: &LeaseTable,
         admitted: &LeaseTable,
@@ -139,7 +142,8 @@ impl Clear {
         self.identities.free(lease);
     }
 
-    /// Adds a lease if it is usable unchanged and conflicts with no other lease of any age. The function returns whether it added the lease.
+    /// Adds a lease if the lease conflicts with no other lease and admission accepts the lease
+    /// unmodified. The function returns whether it added the lease.
     fn take(&mut self, lease: &Lease) -> bool {
         let terms = &*self.terms;
         let as_it_stands = placed(lease, terms, &self.used, &self.nodes)
@@ -199,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Applies steps to the store (leases that are put, leases that are deleted) and checks whether each step examines only the changed leases.
+    /// Puts and deletes leases in steps, and checks which steps examine only the changed leases.
     #[test]
     fn lease_without_conflict_changes_no_other() {
         let config =
@@ -240,26 +244,38 @@ mod tests {
             );
             followed
         };
-        assert!(step(vec![lease(20, 20), lease(21, 21)], vec![]), "two more");
+        assert!(
+            step(vec![lease(20, 20), lease(21, 21)], vec![]),
+            "two new leases"
+        );
         assert!(
             step(vec![lease(1, 1)], vec![5, 6]),
-            "two fewer; this node's own lease is not a peer's"
+            "this node's own lease, and two deleted leases"
         );
-        assert!(step(vec![lease(7, 99)], vec![]), "another address and MAC");
+        assert!(
+            step(vec![lease(7, 99)], vec![]),
+            "a lease with a new address and MAC"
+        );
         assert!(step(vec![lease(30, 20)], vec![]), "a node's second lease");
         assert!(
             step(vec![lease(40, 41), lease(41, 40)], vec![20]),
-            "its first one goes"
+            "two new leases, and a node's deleted first lease"
         );
         assert!(
             step(vec![lease(40, 40), lease(41, 41)], vec![]),
-            "two that swap"
+            "two leases that swap their addresses"
         );
         let mut same_mac = lease(50, 50);
         same_mac.attrs.data = lease(8, 8).attrs.data;
         assert!(!step(vec![same_mac], vec![]), "a MAC that is in use");
-        assert!(!step(vec![lease(51, 51)], vec![]), "while one is refused");
-        assert!(!step(vec![], vec![50]), "and when it goes");
-        assert!(step(vec![], vec![51]), "afterwards as before");
+        assert!(
+            !step(vec![lease(51, 51)], vec![]),
+            "a new lease during a conflict"
+        );
+        assert!(
+            !step(vec![], vec![50]),
+            "the deleted lease that caused the conflict"
+        );
+        assert!(step(vec![], vec![51]), "a deleted lease after the conflict");
     }
 }

@@ -13,12 +13,12 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use types::{Addresses, Family, Subnets, nets_overlap};
 
-/// Subnets in use, which do not overlap.
+/// Subnets in use, without overlaps.
 #[derive(Debug, Default)]
 pub(crate) struct UsedSubnets(BTreeMap<IpAddr, IpNet>);
 
 impl UsedSubnets {
-    /// Returns a network of this set that overlaps the subnets.
+    /// Returns a subnet in use that overlaps one of the given subnets.
     pub(crate) fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
         subnets.nets().find_map(|net| {
             let before = self.0.range(..=net.network()).next_back();
@@ -31,7 +31,7 @@ impl UsedSubnets {
         })
     }
 
-    /// Returns the network of this set that contains an address.
+    /// Returns the subnet in use that contains an address.
     pub(super) fn holds(&self, address: IpAddr) -> Option<IpNet> {
         self.0
             .range(..=address)
@@ -60,7 +60,7 @@ impl UsedSubnets {
     }
 }
 
-/// Addresses of nodes, each with a lease that publishes the address and the number of such leases.
+/// Addresses of nodes, each with the number of leases that publish the address, and one of these leases.
 #[derive(Debug, Default)]
 pub(super) struct Nodes(BTreeMap<IpAddr, (Subnets, u32)>);
 
@@ -89,7 +89,7 @@ impl Nodes {
         }
     }
 
-    /// Returns a node whose address lies in one of the subnets, with its lease.
+    /// Returns a node's address that lies in one of the subnets, and the subnets of the node's lease.
     pub(super) fn inside(&self, subnets: &Subnets) -> Option<(IpAddr, Subnets)> {
         subnets.nets().find_map(|net| {
             self.0
@@ -100,7 +100,7 @@ impl Nodes {
     }
 }
 
-/// Identities of nodes in the backend (MACs, keys), of both families. Only one node may use each identity.
+/// MACs or keys of both address families, by which the backend identifies nodes. Two nodes must not use the same MAC or key.
 pub(super) struct Identities {
     rules: Arc<dyn PeerRules>,
     used: HashMap<Box<str>, User>,
@@ -114,7 +114,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// Returns the reason to refuse a lease with an identity that another node uses.
+    /// Returns the reason to refuse a lease whose identity (MAC or key) is already in use.
     pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> Why {
         let identity = excerpt(&self.identity);
         match self.by {
@@ -136,16 +136,16 @@ impl Used {
     }
 }
 
-/// User of a MAC or a key.
+/// Node that uses a MAC or a key.
 #[derive(Clone, Copy, Debug)]
 enum User {
     /// This node.
     Ours,
-    /// The node at these addresses, with the number of its leases.
+    /// Another node, and the number of its leases that contain the MAC or the key.
     Node(Place, u32),
 }
 
-/// A node's id (hashed) if its lease contains one, and its addresses, IPv4 first.
+/// Hashed id of a node, if the node's lease contains an id, and the node's addresses, IPv4 first.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     node: Option<NonZeroU64>,
@@ -164,8 +164,8 @@ impl Place {
         }
     }
 
-    /// Returns whether two leases belong to one node: they have a family in common, and the addresses in all common
-    /// families are equal. The ids must be equal if both leases have an id.
+    /// Returns whether two leases belong to one node: the leases share a family, and publish equal addresses in every
+    /// common family. If both leases contain a node id, the ids must also be equal.
     fn is(self, other: Self) -> bool {
         let both = self.addresses.zip(other.addresses);
         let pairs = || {
@@ -181,7 +181,7 @@ impl Place {
 }
 
 impl Identities {
-    /// Creates the set with only this node's own identity.
+    /// Creates a set that contains only this node's own identities (MACs or keys).
     pub(super) fn of(terms: &Terms) -> Self {
         let mut ours = Self {
             rules: terms.rules.clone(),
@@ -235,7 +235,7 @@ impl Identities {
         }
     }
 
-    /// Returns the identities of a lease's families. An identity that both families share appears once.
+    /// Returns the identities (MACs or keys) of a lease's families. If both families have the same identity, the result contains the identity once.
     fn identities(&self, lease: &Lease) -> Vec<String> {
         let mut identities: Vec<String> = Family::ALL
             .into_iter()

@@ -1,4 +1,4 @@
-//! Inputs of admission other than the leases, and the reasons for a refusal.
+//! Inputs of admission other than the leases, and the reasons to refuse a lease.
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, PeerRules};
@@ -14,12 +14,12 @@ pub struct Terms {
     pub config: NetworkConfig,
     /// This node's own lease; `None` for tools that only read the store.
     pub own: Option<Lease>,
-    /// Addresses of all interfaces of this host. flanneld refuses a lease that publishes such an address.
+    /// Addresses of all interfaces of this host. Admission refuses a lease that publishes an address of this host.
     pub local: Vec<IpAddr>,
     /// Networks of the underlay interface.
     pub underlay: Vec<IpNet>,
     /// Networks that the underlay reaches without a gateway, for a backend that needs a direct link to each
-    /// node. If the value is `None`, the backend accepts any address.
+    /// node. `None` if the backend accepts any address.
     pub links: Option<Vec<IpNet>>,
     /// Rules of the backend: which leases the backend accepts, and which data identifies a node.
     pub rules: Arc<dyn PeerRules>,
@@ -28,7 +28,7 @@ pub struct Terms {
 /// Reason why a lease is not in force on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Lease that lies outside the network or is as wide as the network.
+    /// Lease of a subnet that lies outside the configured network or is as wide as this network.
     Outside,
     /// Lease that overlaps this node's own lease.
     OverlapsOurs,
@@ -36,11 +36,11 @@ pub enum Reason {
     OverlapsUnderlay,
     /// Lease that overlaps an older lease.
     OverlapsOlder,
-    /// Lease that contains the address of a node whose lease is older.
+    /// Lease whose subnet contains the address of a node with an older lease.
     HoldsNode,
     /// Lease that publishes an address of this host.
     OurAddress,
-    /// Lease that publishes an address that no node can have.
+    /// Lease that publishes an address that cannot belong to a node, e.g. a loopback address.
     NoHost,
     /// Lease that publishes an address inside a leased subnet.
     InsideSubnet,
@@ -48,27 +48,27 @@ pub enum Reason {
     NoAddress,
     /// Lease that publishes an address that the underlay reaches only through a gateway, although the backend needs a direct link.
     OffLink,
-    /// Lease that belongs to another backend.
+    /// Lease of a node that uses another backend.
     OtherBackend,
     /// Lease that an operator reserved for a node that has not acquired it yet.
     Reserved,
     /// Lease with data that the backend cannot use.
     Unusable,
-    /// Lease that has the identity (a MAC, a key) of an older lease or of this node.
+    /// Lease that contains the identity (a MAC, a key) of an older lease or of this node.
     SameIdentity,
-    /// Lease that has this node's identity and is older than this node's lease.
+    /// Lease that contains this node's identity (a MAC, a key) and is older than this node's lease.
     OurIdentity,
 }
 
 impl Terms {
-    /// Returns whether these subnets belong to this node's own lease.
+    /// Returns whether the given subnets belong to this node's own lease.
     pub fn is_own(&self, subnets: &Subnets) -> bool {
         self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
     }
 
     /// Returns whether the backend cannot reach a node at an address, because the address is on no link of the
-    /// underlay. If flanneld knows no link of a family, it accepts any address, because the underlay may have
-    /// lost its own address for a moment. IPv6 link-local addresses are on every link.
+    /// underlay. If flanneld knows no link of the address's family, flanneld accepts the address, because the underlay
+    /// interface may briefly have no address. IPv6 link-local addresses are on every link.
     pub(crate) fn is_off_link(&self, address: IpAddr) -> bool {
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return false;

@@ -13,7 +13,7 @@ pub enum ConfigError {
     Json {
         /// Fault that the parser found.
         fault: JsonFault,
-        /// Beginning of the text.
+        /// Beginning of the configuration's text.
         beginning: String,
     },
     /// Member with an unusable value.
@@ -28,14 +28,14 @@ pub enum ConfigError {
     LenTooLong {
         /// Name of the member.
         member: &'static str,
-        /// First prefix length that is too long.
+        /// Exclusive upper limit of the prefix length.
         limit: u8,
         /// The configured value.
         given: u64,
     },
     /// Subnet length that leaves too few subnets in the network.
     LenTooShort {
-        /// Name of the network's member, and the network.
+        /// Name of the member that contains the network, and the network.
         network: (&'static str, IpNet),
         /// Name of the member.
         member: &'static str,
@@ -46,12 +46,12 @@ pub enum ConfigError {
     },
     /// Network with too few addresses.
     NetworkTooSmall {
-        /// Name of the network's member, and the network.
+        /// Name of the member that contains the network, and the network.
         network: (&'static str, IpNet),
         /// Longest allowed prefix length.
         longest: u8,
     },
-    /// Bound that lies outside the network.
+    /// Lower or upper bound of the subnets, outside the network.
     OutOfRange {
         /// Name of the member.
         member: &'static str,
@@ -60,7 +60,7 @@ pub enum ConfigError {
         /// The configured bound.
         address: IpAddr,
     },
-    /// Bound that is not the first address of a subnet.
+    /// Lower or upper bound that is not the first address of a subnet.
     OffBoundary {
         /// Name of the member.
         member: &'static str,
@@ -71,9 +71,9 @@ pub enum ConfigError {
     },
     /// Lower bound that is above the upper bound.
     Empty {
-        /// Name of the lower bound's member, and the bound.
+        /// Name of the member with the lower bound, and the bound.
         min: (&'static str, IpAddr),
-        /// Name of the upper bound's member, and the bound.
+        /// Name of the member with the upper bound, and the bound.
         max: (&'static str, IpAddr),
     },
 }
@@ -108,9 +108,9 @@ pub enum ValueFault {
         /// Reason why the value is invalid.
         why: AddressFault,
     },
-    /// Backend that is not an object.
+    /// `Backend` member that is not a JSON object.
     Backend(JsonFault),
-    /// Backend whose type is not a string.
+    /// `Backend` member whose `Type` is not a string.
     BackendType,
 }
 
@@ -172,29 +172,70 @@ impl Coded for ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| {
-            match self {
-            Self::Json { fault, beginning } => write!(f, "the network configuration is not valid JSON: {fault}; it begins with {beginning}"),
+        types::problem::text(f, self, |f| match self {
+            Self::Json { fault, beginning } => write!(
+                f,
+                "the network configuration is not valid JSON: {fault}; it begins with {beginning}"
+            ),
             Self::Value(fault) => write!(f, "the network configuration has a bad value: {fault}"),
-            Self::Missing(member) => write!(f, "please define a correct {member} parameter in the flannel config"),
-            Self::NoFamily => f.write_str("EnableIPv4 and EnableIPv6 are both false: a network needs at least one address family"),
+            Self::Missing(member) => write!(
+                f,
+                "please define a correct {member} parameter in the flannel config"
+            ),
+            Self::NoFamily => f.write_str(
+                "EnableIPv4 and EnableIPv6 are both false; enable at least one address family",
+            ),
             Self::NoNetwork => f.write_str("no network is defined"),
-            Self::LenTooLong { member, limit, given } => write!(f, "{member} must be less than /{limit}, not {given}"),
-            Self::LenTooShort { network: (name, network), member, least, given } => write!(
+            Self::LenTooLong {
+                member,
+                limit,
+                given,
+            } => write!(f, "{member} must be less than /{limit}, not {given}"),
+            Self::LenTooShort {
+                network: (name, network),
+                member,
+                least,
+                given,
+            } => write!(
                 f,
                 "{name} {network}: network must be able to accommodate at least four subnets, so {member} must be at least {least}, not {given}"
             ),
-            Self::NetworkTooSmall { network: (name, network), longest } => {
-                write!(f, "{name} {network}: network is too small. Minimum useful network prefix is /{longest}")
+            Self::NetworkTooSmall {
+                network: (name, network),
+                longest,
+            } => {
+                write!(
+                    f,
+                    "{name} {network}: network is too small. Minimum useful network prefix is /{longest}"
+                )
             }
-            Self::OutOfRange { member, network, address } => write!(f, "{member} is not in the range of the Network {network}: {address}"),
-            Self::OffBoundary { member, address, len } => {
-                write!(f, "{member} is not on a SubnetLen boundary: {address} is not the beginning of a /{len}")
+            Self::OutOfRange {
+                member,
+                network,
+                address,
+            } => write!(
+                f,
+                "{member} is not in the range of the Network {network}: {address}"
+            ),
+            Self::OffBoundary {
+                member,
+                address,
+                len,
+            } => {
+                write!(
+                    f,
+                    "{member} is not on a SubnetLen boundary: {address} is not the beginning of a /{len}"
+                )
             }
-            Self::Empty { min: (min, first), max: (max, last) } => {
-                write!(f, "{min} {first} is after {max} {last}: the range contains no subnet")
+            Self::Empty {
+                min: (min, first),
+                max: (max, last),
+            } => {
+                write!(
+                    f,
+                    "{min} {first} is after {max} {last}: the range contains no subnet"
+                )
             }
-        }
         })
     }
 }
@@ -208,8 +249,12 @@ impl fmt::Display for ValueFault {
             Self::Network { member, value, why } => {
                 let why = match why {
                     NetworkFault::Form => "use a network such as 10.244.0.0/16 or fd10:244::/48",
-                    NetworkFault::NotIpv4 => "invalid IPv4 CIDR format, an IPv4 network is needed",
-                    NetworkFault::NotIpv6 => "invalid IPv6 CIDR format, an IPv6 network is needed",
+                    NetworkFault::NotIpv4 => {
+                        "invalid IPv4 CIDR format; use an IPv4 network such as 10.244.0.0/16"
+                    }
+                    NetworkFault::NotIpv6 => {
+                        "invalid IPv6 CIDR format; use an IPv6 network such as fd10:244::/48"
+                    }
                 };
                 write!(f, "{member}: invalid CIDR address: {value}: {why}")
             }

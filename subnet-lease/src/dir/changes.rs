@@ -6,18 +6,18 @@ use inotify::{EventStream, Inotify, WatchMask, Watches};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Size of the buffer in bytes, sufficient for a few dozen events. The next read returns further events.
+/// Size of the inotify buffer in bytes, sufficient for a few dozen events. The next read returns the remaining events.
 const BUFFER: usize = 4096;
 
-/// Reads inotify's events of the directory; `None` if inotify is not available, in which case the caller polls.
+/// Reads inotify's events of the directory; `None` if inotify is not available, in which case the caller polls the directory.
 pub(super) struct Changes(Option<EventStream<Vec<u8>>>);
 
-/// Sets up the watch, on the thread that may access files.
+/// Handle with which the thread for file access sets up the inotify watch.
 #[derive(Clone)]
 pub(super) struct Watch(Option<Watches>);
 
 impl Watch {
-    /// Returns a watch that watches nothing.
+    /// Returns a watch that watches no directory.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Self(None)
@@ -38,7 +38,7 @@ impl Watch {
 }
 
 impl Changes {
-    /// Initializes inotify. If inotify's limits are exhausted, this value detects no change, and callers check periodically.
+    /// Initializes inotify. If inotify's limits are exhausted, `Changes` detects no change, and callers poll the directory.
     pub(super) fn new() -> Self {
         Self(
             Inotify::init()
@@ -51,7 +51,7 @@ impl Changes {
         Watch(self.0.as_ref().map(EventStream::watches))
     }
 
-    /// Returns true after a change, false after the timeout.
+    /// Waits for a change in the directory. Returns true after a change, false after the timeout.
     ///
     /// # Cancel safety
     /// If a dropped future has received a change, later calls do not report this change. Callers read the whole directory after each call.

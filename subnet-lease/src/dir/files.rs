@@ -1,4 +1,4 @@
-//! File operations on the directory: listing, changes by rename under a lock, touching. Only the worker thread calls these operations.
+//! File operations on the directory: lists, changes by rename under a lock, and updates of modification times. Only the worker thread calls the functions of this module.
 
 use super::changes::Watch;
 use super::root::{Root, foreign, regular};
@@ -25,7 +25,7 @@ use types::Addresses;
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK: &str = ".lock";
-/// Maximum size of a configuration in bytes.
+/// Maximum size of the file `config` in bytes.
 const CONFIG_LIMIT: u64 = 1 << 20;
 
 /// The files of one directory of leases.
@@ -38,11 +38,11 @@ pub(super) struct Files {
 /// All leases of the directory.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
-    /// The keys. A key without a readable file has an empty value: it still occupies its subnets.
+    /// The keys. A key whose file is unreadable has an empty value, but still occupies its subnets.
     pub listing: Listing,
-    /// Keys with unreadable files, with the reasons.
+    /// Keys whose files are unreadable, with the reasons.
     pub(crate) flawed: BTreeMap<String, LeaseFile>,
-    /// Whether inotify reports changes.
+    /// Whether inotify reports changes in the directory.
     pub watched: bool,
 }
 
@@ -58,7 +58,8 @@ impl Files {
         self.root.path().join("subnets").join(key)
     }
 
-    /// Reads the text of the network configuration. After the first success, flanneld uses only the directory that contained this configuration.
+    /// Reads the text of the network configuration. After the first successful read, flanneld uses only the directory that contained the
+    /// configuration.
     pub(super) fn config(&self) -> Result<Vec<u8>, Trouble> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
@@ -78,7 +79,7 @@ impl Files {
         Ok(text)
     }
 
-    /// Checks that the path still leads to the same directory.
+    /// Checks that no other directory has replaced the store's directory.
     pub(super) fn present(&self) -> Result<(), Trouble> {
         self.root.open().map(drop)
     }
@@ -152,7 +153,7 @@ impl Files {
         Ok(whole)
     }
 
-    /// Returns a number that identifies a key's content, or `None` if the file does not exist. The function
+    /// Returns a hash of a key's content, or `None` if the key's file does not exist. The function
     /// also returns whether inotify watches the directory.
     pub(super) fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
@@ -163,7 +164,7 @@ impl Files {
         Ok((entry.unwrap_or_else(|_| Some(mark(&[]))), watched))
     }
 
-    /// Returns the time since the holder last touched its file.
+    /// Returns the time since the holder of a lease last touched the lease's file.
     pub(super) fn last_seen(&self, key: &str) -> Result<Option<Duration>, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(None);
@@ -183,7 +184,7 @@ impl Files {
         ))
     }
 
-    /// Touches the file to show that the holder is alive. The function returns false if the file is missing or is not a regular file.
+    /// Touches the file of a lease to show that the holder is alive. The function returns false if the file is missing or is not a regular file.
     pub(super) fn touch(&self, key: &str) -> Result<bool, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(false);
@@ -410,7 +411,7 @@ fn is_temporary(name: &str) -> bool {
     })
 }
 
-/// Returns a number that changes with the content and serves as the store's revision of the file.
+/// Returns a hash of the content, which serves as the store's revision of the file.
 fn mark(value: &[u8]) -> i64 {
     let digest = Sha256::digest(value);
     let word = digest
@@ -420,7 +421,7 @@ fn mark(value: &[u8]) -> i64 {
     i64::try_from(word >> 1).unwrap_or(i64::MAX)
 }
 
-/// Returns the time in nanoseconds. The time orders acquisitions among hosts, as the revision does in other stores.
+/// Returns the current time in nanoseconds since 1970. Times order the lease acquisitions of several hosts, like revisions in other stores.
 fn now() -> i64 {
     nanoseconds(SystemTime::now())
 }

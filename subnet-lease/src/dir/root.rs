@@ -1,5 +1,6 @@
-//! The directory itself, and the check that it is still the directory that flanneld found at the start. This module opens a descriptor, and flanneld
-//! opens all files relative to this descriptor. flanneld therefore never reads or writes another directory at the same path.
+//! Opens the store's directory, and checks that flanneld found the same directory at the start. This module opens all
+//! files relative to a descriptor of the directory, so flanneld never reads or writes another directory at the same
+//! path.
 
 use super::trouble::{Act, FileFault, Trouble};
 use nix::errno::Errno;
@@ -16,7 +17,7 @@ const DIRECTORY: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC);
 
-/// The path of the directory, and the identity of the first directory at this path.
+/// The path of the store's directory, and the identity of the first directory at this path.
 pub(super) struct Root {
     path: PathBuf,
     /// Device and inode.
@@ -46,7 +47,7 @@ impl Root {
         self.first.get().is_some()
     }
 
-    /// Opens the directory if it exists and is still the first directory at this path.
+    /// Opens the store's directory. The function fails if another directory has replaced the store's directory, or if the configuration is gone.
     pub(super) fn open(&self) -> Result<Open<'_>, Trouble> {
         let path = || self.path.clone();
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
@@ -90,7 +91,7 @@ impl Open<'_> {
         regular(&self.file, CONFIG, OFlag::O_RDONLY)
     }
 
-    /// Records this directory as the store's directory. The first recorded directory stays in use.
+    /// Records the open directory as the store's directory. Later calls do not replace the first recorded directory.
     pub(super) fn settle(&self) -> Result<(), Trouble> {
         let _ = self.root.first.set(self.identity()?);
         Ok(())
@@ -152,7 +153,7 @@ fn strange() -> std::io::Error {
     )
 }
 
-/// Returns whether an error shows that the name does not belong to a regular file.
+/// Returns whether an operation failed because the file is not a regular file.
 pub(super) fn foreign(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidInput
         || error.raw_os_error() == Some(Errno::ELOOP as i32)

@@ -1,4 +1,4 @@
-//! Errors of the directory. This module classifies the system's errors about the directory's files by errno.
+//! Errors of the directory store. This module classifies the system's errors about the directory's files by errno.
 
 use super::worker::{Silence, TIMEOUT};
 use crate::config::ConfigError;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Coded, Detail};
 
-/// Error of the system about a file.
+/// Error of a system call on a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FileFault {
     /// File that is a symbolic link.
@@ -20,7 +20,7 @@ pub(super) enum FileFault {
     NotRegular,
     /// Another error.
     System {
-        /// Number of the error; `None` for errors that the standard library or this crate created.
+        /// The errno; `None` for errors that the standard library or this crate created.
         errno: Option<i32>,
         /// Text of the error.
         words: String,
@@ -88,7 +88,7 @@ impl fmt::Display for LeaseFile {
     }
 }
 
-/// Operation on a file, for messages.
+/// Operation on a file that an error message names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// Creation of the directory of the leases.
@@ -115,12 +115,12 @@ impl Act {
     }
 }
 
-/// Reason why an operation failed.
+/// Reason why an operation on the directory store failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// Missing directory of the store.
     Missing(PathBuf),
-    /// Refusal of the system to open the directory.
+    /// Refusal of the system to open the store's directory.
     Closed(PathBuf, FileFault),
     /// Another directory at the path of the store's directory.
     Replaced(PathBuf),
@@ -132,13 +132,13 @@ pub(super) enum Trouble {
     ConfigGone(PathBuf),
     /// Failed check whether the directory has a configuration.
     ConfigUnknown(PathBuf, FileFault),
-    /// Unreadable metadata of the directory.
+    /// Unreadable metadata of the store's directory.
     Unreadable(PathBuf, FileFault),
     /// Refusal of the system to open the directory of the leases.
     SubnetsClosed(PathBuf, FileFault),
     /// Refusal of the system to list the directory of the leases.
     SubnetsUnlisted(PathBuf, FileFault),
-    /// The file system hangs.
+    /// Directory whose file system hangs.
     Hangs(PathBuf),
     /// Unusable thread for file access.
     NoThread(Silence),
@@ -162,7 +162,7 @@ impl Trouble {
         Self::File(act, path.to_owned(), error.into())
     }
 
-    /// Creates the error for an operation to which the worker thread gave no reply.
+    /// Creates the error of an operation that got no reply from the worker thread.
     pub(super) fn silent(silence: Silence, root: &Path) -> Self {
         match silence {
             Silence::Late => Self::Hangs(root.to_owned()),
@@ -170,7 +170,7 @@ impl Trouble {
         }
     }
 
-    /// Returns whether the contents of the directory are unknown. If the function returns false, only this operation failed.
+    /// Returns whether the error makes the whole directory unavailable. If the function returns false, the error affects only one operation.
     pub(super) fn is_unavailable(&self) -> bool {
         !matches!(
             self,
@@ -245,10 +245,10 @@ impl Trouble {
     }
 }
 
-/// A configuration that works, shown as an example.
+/// Example of a valid configuration, for messages.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Writes the fault of the store's directory.
+/// Formats an error about the store's directory.
 fn of_root(f: &mut fmt::Formatter<'_>, root: &Path, what: fmt::Arguments<'_>) -> fmt::Result {
     write!(f, "the directory of leases {} {what}", root.display())
 }
@@ -260,7 +260,7 @@ impl fmt::Display for Trouble {
             Self::Missing(root) => of_root(
                 f,
                 root,
-                format_args!("does not exist: mount it, or move it back"),
+                format_args!("does not exist; mount the directory, or move the directory back"),
             ),
             Self::Closed(root, fault) => {
                 of_root(f, root, format_args!("cannot be opened: {fault}"))
@@ -269,23 +269,23 @@ impl fmt::Display for Trouble {
                 f,
                 root,
                 format_args!(
-                    "is not the directory that flanneld found at its start: restore the former directory, or restart flanneld to use this directory"
+                    "is not the directory that flanneld found at its start; restore the former directory, or restart flanneld to use this directory"
                 ),
             ),
             Self::Unmounted(root) => of_root(
                 f,
                 root,
                 format_args!(
-                    "is missing, and a directory without a config is in its place: mount the missing directory, or move it back"
+                    "is missing, and a directory without a config is in its place; mount the missing directory, or move it back"
                 ),
             ),
             Self::ConfigNotRegular(root) => of_root(
                 f,
                 root,
-                format_args!("has a config that is not a regular file: put the file back"),
+                format_args!("has a config that is not a regular file; put the file back"),
             ),
             Self::ConfigGone(root) => {
-                of_root(f, root, format_args!("no longer has a config: put the config back"))
+                of_root(f, root, format_args!("no longer has a config; put the config back"))
             }
             Self::ConfigUnknown(root, fault) => {
                 of_root(f, root, format_args!("cannot be read: config: {fault}"))
@@ -309,7 +309,7 @@ impl fmt::Display for Trouble {
             Self::NoConfig(path) => {
                 write!(
                     f,
-                    "the network configuration {} does not exist: create it, e.g. {EXAMPLE}",
+                    "the network configuration {} does not exist; create the file, e.g. with {EXAMPLE}",
                     path.display()
                 )
             }

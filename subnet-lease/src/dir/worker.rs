@@ -7,17 +7,17 @@ use tokio::sync::{Semaphore, oneshot};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Maximum time until a reply, including the wait for the thread.
+/// Maximum time until an operation completes, including the wait for the thread.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reason why an operation gave no reply.
+/// Reason why the thread returned no result for an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Silence {
     /// The operation timed out. The operation may still complete when the file system responds.
     Late,
     /// The thread ended.
     Stopped,
-    /// Refusal of the system to start the thread. Contains the system's error.
+    /// Refusal of the system to start the thread, with the system's error.
     NotStarted(String),
 }
 
@@ -36,10 +36,10 @@ impl fmt::Display for Silence {
     }
 }
 
-/// Runs one operation at a time on a thread. The thread starts on the first operation and ends with this value or the process.
+/// Runs one operation at a time on a thread. The thread starts with the first operation, and ends with the `Worker` or the process.
 pub(super) struct Worker {
     jobs: OnceLock<Result<mpsc::Sender<Job>, Silence>>,
-    /// Permit to use the thread. A hanging job keeps the permit, so that no jobs queue up behind it.
+    /// Permit to use the thread. A hanging job keeps the permit, so that further jobs do not queue up.
     turn: Arc<Semaphore>,
     patience: Duration,
 }
@@ -130,7 +130,7 @@ mod tests {
         while worker.run(|| ()).await.is_err() {
             assert!(
                 begun.elapsed() < Duration::from_secs(10),
-                "it does not go on"
+                "the thread runs no further operations"
             );
         }
         assert_eq!(done.load(std::sync::atomic::Ordering::Relaxed), 0);

@@ -1,4 +1,4 @@
-//! Carries out the protocol's requests as calls to etcd.
+//! Executes the requests of the lease protocol as calls to etcd.
 
 use super::connection::{Connection, Connections};
 use super::errors::{FailureKind, is_answer, is_no_lease};
@@ -21,18 +21,18 @@ use std::time::Duration;
 /// Maximum time until etcd replies, after which a request fails.
 const DEADLINE: Duration = Duration::from_secs(5);
 const LIST_DEADLINE: Duration = Duration::from_secs(20);
-/// Minimum remaining time of a lease that flanneld reuses.
+/// Minimum remaining time of an etcd lease that flanneld reuses.
 const ENOUGH: Duration = Duration::from_secs(60);
-/// Number of keys per page. The client halves the number while a page is too large.
+/// Number of keys per page of a list. As long as a page is too large, the client halves the number of keys per page.
 const PAGE: i64 = 5_000;
-/// The client's size limit for one reply, in bytes: 64 values of maximum size, or far more of usual size.
+/// Maximum size in bytes of a reply that the client accepts.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 
-/// The protocol's store in etcd.
+/// Store of the lease protocol in etcd.
 pub struct EtcdRegistry {
     /// The connection in use, and the choice of the next endpoint.
     pub connections: Connections,
-    /// Counters of the requests.
+    /// Counters of the requests to etcd.
     pub counters: Arc<Counters>,
     page: AtomicI64,
 }
@@ -64,12 +64,12 @@ impl EtcdRegistry {
         })
     }
 
-    /// Converts the key of a watch event; `None` if the key is not below the configured prefix.
+    /// Converts a key and its value from a watch event; `None` if the key is not below the configured prefix.
     pub fn entry(&self, kv: &KeyValue) -> Option<Entry> {
         self.own(kv)
     }
 
-    /// Reads one value below the prefix, outside of the leases.
+    /// Reads the value of a key below the prefix, such as the key of the network configuration.
     ///
     /// # Errors
     /// Returns an error if etcd does not reply.
@@ -241,8 +241,8 @@ impl EtcdRegistry {
         Ok(Answer::LastSeen(ago))
     }
 
-    /// Returns whether flanneld may have created a lease and whether the lease has enough time left. A lease
-    /// with another time to live would expire between two renewals.
+    /// Returns whether an etcd lease has flanneld's time to live and lasts long enough for reuse. The function
+    /// rejects a lease with another time to live, because such a lease may expire between two renewals.
     async fn inherit(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         let response = self.time_to_live(lease, None).await?;
         let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());
@@ -284,7 +284,7 @@ impl EtcdRegistry {
             .map(Answer::Alive)
     }
 
-    /// Awaits one call with a deadline. A transport failure drops the connection.
+    /// Awaits one call to etcd until a deadline. After a transport failure, the function drops the connection.
     async fn within<T>(
         &self,
         connection: &Connection,
@@ -379,7 +379,7 @@ impl EtcdRegistry {
     }
 }
 
-/// Returns the end of the range of all keys with a prefix.
+/// Returns the exclusive end of the key range that contains all keys with a prefix.
 pub(super) fn range_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

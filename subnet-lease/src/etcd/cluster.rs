@@ -1,11 +1,11 @@
-//! Decides which cluster to use, as a pure function of the cluster ids that the endpoints report.
+//! Decides which etcd cluster flanneld uses, only from the cluster ids that the endpoints report.
 
 /// Verdict on an endpoint that reported its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     /// Endpoint that the daemon may use.
     Right,
-    /// Endpoint whose cluster every endpoint reports, which shows that etcd was rebuilt. The daemon may use the
+    /// Endpoint of a new cluster that every endpoint reports, because an operator rebuilt etcd. The daemon may use the
     /// endpoint. The variant contains the former cluster id.
     Moved(u64),
     /// Endpoint of another cluster than the cluster in use; the variant contains the id of the cluster in use. The daemon must not use the endpoint.
@@ -14,9 +14,9 @@ pub(crate) enum Judgement {
 
 /// The cluster in use, and the endpoints that have reported another cluster since the cluster in use last replied.
 ///
-/// The first reply selects the cluster. Later, another cluster replaces the cluster in use only if *every*
-/// endpoint has reported this other cluster since the cluster in use last replied. An endpoint that does not
-/// reply has no vote, however often the other endpoints reply.
+/// The first reply selects the cluster. The client moves to another cluster only after *every* endpoint has reported
+/// that cluster. A reply from the cluster in use discards the earlier reports of other clusters. An endpoint that has
+/// not reported the new cluster prevents the move, however often the other endpoints reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Recognition {
     known: Option<u64>,
@@ -24,7 +24,7 @@ pub(crate) struct Recognition {
 }
 
 impl Recognition {
-    /// Creates the state for this number of endpoints, before any endpoint has reported its cluster.
+    /// Creates the state for the given number of endpoints, before any endpoint has reported its cluster.
     pub(crate) fn new(endpoints: usize) -> Self {
         Self {
             known: None,
@@ -32,7 +32,7 @@ impl Recognition {
         }
     }
 
-    /// Judges the cluster that an endpoint reports.
+    /// Records the cluster that an endpoint reports, and returns the verdict on the endpoint.
     pub(crate) fn answer(&mut self, endpoint: usize, cluster: u64) -> Judgement {
         let known = *self.known.get_or_insert(cluster);
         if known == cluster {
@@ -67,12 +67,12 @@ mod tests {
         assert_eq!(
             seen.answer(0, 2),
             Judgement::Foreign(1),
-            "the votes before the right one's answer are void"
+            "a reply from the cluster in use discards the earlier reports"
         );
         assert_eq!(
             seen.answer(1, 3),
             Judgement::Foreign(1),
-            "two other clusters are no agreement"
+            "the endpoints report different clusters"
         );
         assert_eq!(seen.answer(1, 2), Judgement::Moved(1));
         assert_eq!(seen.answer(0, 2), Judgement::Right);
@@ -88,9 +88,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks the rule against the whole history: the client moves to another cluster exactly when every
-        /// endpoint's last report names it. The rule considers only reports since the right cluster's last
-        /// reply.
+        /// Checks that the client moves to another cluster exactly when every endpoint's last report names that
+        /// cluster. Only reports since the last reply from the cluster in use apply.
         #[test]
         fn move_to_another_cluster_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
             let mut seen = Recognition::new(endpoints);

@@ -1,7 +1,7 @@
-//! Keeps one connection to one endpoint at a time. After a failure, the client connects to the next endpoint.
+//! Keeps one connection to one etcd endpoint at a time. After a failure, the client connects to the next endpoint.
 //!
 //! The client drops a connection if the endpoint does not reply or belongs to another cluster, or if the TLS files on disk have changed. HTTP/2 pings
-//! detect dead connections. etcd refuses pings on connections without a stream, so the client sends pings only during a request or a watch.
+//! detect dead connections. The client sends pings only during a request or a watch, because etcd refuses pings on connections without a stream.
 
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
@@ -31,14 +31,15 @@ pub struct Connection {
     pub number: u64,
     /// Cancels every wait on this connection when replies can no longer reach this host.
     pub cut: CancellationToken,
-    /// Ends the streams on this connection before the client replaces it. Requests may still get replies. Cancelled together with `cut`.
+    /// Ends the streams on this connection before the client replaces the connection. Pending requests may still get replies. The cancellation of
+    /// `cut` also cancels this token.
     pub outdated: CancellationToken,
     /// Local address of the connection; `None` for a unix socket.
     local: Option<IpAddr>,
 }
 
 impl Connection {
-    /// Waits for a reply as long as the connection can deliver a reply.
+    /// Waits for a reply until the connection can no longer deliver replies.
     ///
     /// # Errors
     /// Returns an error if this host no longer has the connection's local address.
@@ -57,14 +58,14 @@ impl Connection {
     }
 }
 
-/// The current connection, and the known state of the cluster.
+/// The current connection, and the clusters that the endpoints have reported.
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
-    /// The connection in use, for callers that cannot wait for a new connection, and a signal that this host's addresses changed.
+    /// The connection in use, for callers that cannot wait for a new connection.
     in_use: Lock<Option<Connection>>,
     moves: watch::Sender<u64>,
-    /// Number of renewals. If the setup of a connection overlaps with a renewal, the connection is outdated.
+    /// Number of calls of `renew`. If `renew` runs during the setup of a connection, the new connection is outdated.
     renewals: AtomicU64,
 }
 
@@ -190,7 +191,8 @@ impl Connections {
         }
     }
 
-    /// Sets this host's current addresses. The function drops a connection from any other address at once, even during the setup of the connection.
+    /// Sets this host's current addresses. The function drops a connection whose local address this host no longer has, even during the setup of
+    /// the connection.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self
             .in_use
@@ -221,7 +223,7 @@ impl Connections {
     /// Checks the cluster id of a reply, because a proxy may lead one connection to several clusters.
     ///
     /// # Errors
-    /// Returns an error if the id belongs to another cluster, unless every endpoint has reported that cluster.
+    /// Returns an error if the id differs from the id of the cluster in use, unless every endpoint has reported the new id.
     pub(crate) async fn recognise(
         &self,
         connection: &Connection,
@@ -363,7 +365,7 @@ impl Connections {
     }
 
     /// Reads the cluster id from a key that every role may read. The client reads this key if etcd, or a
-    /// proxy in front of etcd, does not report its status.
+    /// proxy in front of etcd, does not report the cluster id in its status.
     async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointTrouble> {
         let key = format!("{}/config", self.options.prefix);
         match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {
@@ -394,8 +396,8 @@ impl Connections {
     }
 }
 
-/// Returns whether this host no longer has an address. The function returns false for loopback addresses and for
-/// link-local addresses, which the reported addresses do not include.
+/// Returns whether this host no longer has the given address. The function returns false for loopback addresses and for
+/// link-local addresses, because `addresses` does not contain such addresses.
 fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
     let link_local = match local {
         IpAddr::V4(v4) => v4.is_link_local(),

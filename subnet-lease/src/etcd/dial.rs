@@ -25,13 +25,13 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
-/// Maximum time for one step of connecting.
+/// Maximum time for one step of the connection setup, e.g. the TLS handshake.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// Beginning of an HTTP/2 connection, with an empty list of settings.
+/// HTTP/2 connection preface, with an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// Length in bytes of the header of an HTTP/2 frame, which begins with three bytes of length and the type.
-/// The first frame of a server has the type SETTINGS.
+/// Length in bytes of an HTTP/2 frame header: three bytes of length, then the type, the flags and the stream id.
+/// The first frame that a server sends has the type SETTINGS.
 const FRAME: usize = 9;
 const TYPE: usize = 3;
 const SETTINGS: u8 = 4;
@@ -49,7 +49,7 @@ impl Target {
     /// Parses an endpoint. An endpoint without a scheme uses TLS if `secure` is set.
     ///
     /// # Errors
-    /// Returns an error if the endpoint is not an address.
+    /// Returns an error if the endpoint is not a valid URL or address.
     pub(super) fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointTrouble> {
         if let Some(path) = endpoint
             .strip_prefix("unix://")
@@ -72,7 +72,7 @@ impl Target {
         Ok(Self::Host(uri, tls))
     }
 
-    /// Returns whether the endpoint's scheme demands TLS.
+    /// Returns whether the connection to the endpoint uses TLS.
     pub(super) fn tls(&self) -> bool {
         matches!(self, Target::Host(_, true))
     }
@@ -81,7 +81,7 @@ impl Target {
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A channel, with the TLS error that occurred on it.
+/// A channel, and the TLS error that occurred on the channel.
 pub(super) struct Dialed {
     /// The channel, which ends with its connection.
     pub channel: Channel,
@@ -91,7 +91,7 @@ pub(super) struct Dialed {
 }
 
 impl Dialed {
-    /// Returns the TLS error that the server sent after the handshake, which is when servers refuse certificates.
+    /// Returns the TLS error that the server sent after the handshake, e.g. a refusal of this node's certificate.
     pub(super) fn complaint(&self) -> Option<rustls::Error> {
         self.noted
             .lock()
@@ -176,7 +176,7 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
     }
 }
 
-/// Converts an error of the system, the resolver or the layers above.
+/// Converts an error of the system, the resolver or the HTTP layers to an endpoint error.
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> EndpointTrouble {
     EndpointTrouble::Unreachable(ConnectFailure::of(error), with_causes(error))
 }
@@ -209,7 +209,7 @@ async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsTrouble 
     }
 }
 
-/// Returns the TLS error inside the stream's error.
+/// Returns the TLS error inside an I/O error of the stream.
 fn spoken(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
@@ -268,7 +268,7 @@ pub(super) async fn speaks_tls(target: &Target) -> bool {
     timeout(CONNECT, asked).await.ok().flatten() == Some(true)
 }
 
-/// A connector for one connection. A second call fails, so that the library cannot reconnect unnoticed.
+/// Connector that opens only one connection. A second call fails, so that the library cannot reconnect unnoticed.
 struct Once(Option<Box<dyn Duplex>>);
 
 impl Service<Uri> for Once {
@@ -289,7 +289,7 @@ impl Service<Uri> for Once {
     }
 }
 
-/// Records TLS errors, because the layers above pass on only the text of an error.
+/// Records TLS errors, because the HTTP layers pass on only the text of an error.
 struct Listening<S> {
     stream: S,
     noted: Noted,

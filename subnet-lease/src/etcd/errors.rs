@@ -1,5 +1,5 @@
-//! Classifies etcd's refusals, by etcd's text if the error has a text, otherwise by the gRPC code. The same refusal has different codes in different
-//! versions, and a cancelled watch has only text.
+//! Classifies etcd's refusals, by etcd's text if the error has a text, otherwise by the gRPC code. The gRPC code of a
+//! refusal differs between etcd versions, and a cancelled watch has only text.
 
 use crate::foreign::ConnectFailure;
 use crate::reason::with_causes;
@@ -21,17 +21,17 @@ pub enum FailureKind {
     Credentials,
     /// Request without a user name to a server that requires a user.
     NoUser,
-    /// Expired log-in; the next request logs in again.
+    /// Expired log-in; the client logs in again before the next request.
     StaleLogIn,
     /// Server on which authentication is disabled.
     NoAuthentication,
-    /// User who lacks the permission.
+    /// User without permission for the requested keys.
     Permission,
     /// Database that has reached its space quota and refuses writes.
     NoSpace,
     /// Request or reply that is too large.
     TooLarge,
-    /// Refusal by the store for another reason, with this gRPC code.
+    /// Refusal by etcd for another reason; contains the gRPC code.
     Refused(i32),
     /// Request that the client refuses to send.
     Client,
@@ -54,7 +54,7 @@ impl FailureKind {
         )
     }
 
-    /// Returns the stable code, which logs and the doctor use instead of the text.
+    /// Returns the stable error code that logs and the doctor use instead of the error text.
     pub fn code(self) -> &'static str {
         match self {
             FailureKind::Unreachable(_) => "etcd-unreachable",
@@ -73,7 +73,7 @@ impl FailureKind {
         }
     }
 
-    /// Returns the cause that the doctor's finding about the store names.
+    /// Returns the cause for the doctor's finding about the store.
     pub fn cause(self) -> StoreCause {
         match self {
             FailureKind::Unreachable(failure) => failure.cause(),
@@ -98,7 +98,7 @@ impl FailureKind {
 pub struct Refusal {
     /// Cause, which determines retries and remedies.
     pub kind: FailureKind,
-    /// etcd's text, or the text of the layers below.
+    /// Error text of etcd, or of the gRPC and connection layers.
     pub words: String,
 }
 
@@ -121,7 +121,7 @@ impl Refusal {
     }
 }
 
-/// Returns the kind of a failed call.
+/// Returns the cause of a failed call.
 fn kind(error: &etcd_client::Error) -> FailureKind {
     use etcd_client::Error;
     match error {
@@ -150,7 +150,7 @@ fn kind(error: &etcd_client::Error) -> FailureKind {
     }
 }
 
-/// Returns the kind that etcd's text indicates.
+/// Returns the cause that etcd's text indicates.
 fn of_words(text: &str) -> Option<FailureKind> {
     const KNOWN: [(&str, FailureKind); 15] = [
         ("invalid user ID or password", FailureKind::Credentials),
@@ -201,12 +201,12 @@ pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     }
 }
 
-/// Returns whether a renewal failed because the lease does not exist. etcd's client reports this cause only as text.
+/// Returns whether a renewal failed because the lease does not exist. The client library reports a missing lease only as text.
 pub(super) fn is_no_lease(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text.contains("not found"))
 }
 
-/// Returns an error in etcd's text, without the text of the intermediate layers. For an error that etcd did
+/// Returns etcd's text of an error, without the text of the intermediate layers. For an error that etcd did
 /// not report, the function returns the error's text with its causes.
 fn words(error: &etcd_client::Error) -> String {
     match error {
@@ -232,7 +232,7 @@ mod tests {
         etcd_client::Error::GRpcStatus(tonic::Status::new(code, text))
     }
 
-    /// Code and text of a refusal, its kind, and whether etcd itself replied.
+    /// Code and text of a refusal, the expected cause, and whether etcd itself replied.
     const REFUSALS: &[(Code, &str, FailureKind, bool)] = &[
         (
             Code::InvalidArgument,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub struct EtcdOptions {
     /// Endpoints in order of preference: URLs, `host:port`, or `unix:` paths.
     pub endpoints: Vec<String>,
-    /// Root of all keys, without a trailing slash.
+    /// Prefix of all keys, without a trailing slash.
     pub prefix: String,
     /// File of CA certificates; `None` for the system's certificates.
     pub ca: Option<PathBuf>,

@@ -17,7 +17,7 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// The TLS configuration of one connection, with the data to explain a failure.
 pub(super) struct Tls {
-    /// TLS settings of a connection, in the form that rustls uses.
+    /// TLS settings of a connection, for rustls.
     pub config: Arc<ClientConfig>,
     seen: Seen,
     ca: Option<PathBuf>,
@@ -83,7 +83,7 @@ impl Tls {
         })
     }
 
-    /// Returns the meaning of a rustls error, with the files and certificates involved.
+    /// Converts a rustls error to an error that names the involved files and certificates.
     pub(super) fn explain(&self, error: &rustls::Error) -> TlsTrouble {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
@@ -116,7 +116,7 @@ impl Tls {
     }
 }
 
-/// Verifies certificates as usual, and remembers a refused certificate.
+/// Verifies server certificates as rustls does by default, and keeps a refused certificate for the error message.
 #[derive(Debug)]
 struct Remembering {
     inner: Arc<WebPkiServerVerifier>,
@@ -291,7 +291,7 @@ fn described(certificate: &CertificateDer<'_>) -> String {
     )
 }
 
-/// Returns a name inside a certificate as printable text on one line, because its origin is not trusted.
+/// Returns an untrusted name from a certificate as printable text on one line.
 fn name(text: &str) -> String {
     const LONGEST: usize = 120;
     let text: String = text

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use types::problem::StoreCause;
 use types::{Coded, Detail};
 
-/// The kind of certificate that a file should contain.
+/// Certificate that a file should contain: the authority's certificate or this node's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOf {
     /// The authority's certificate.
@@ -35,9 +35,9 @@ impl FileOf {
 /// Reason why etcd refuses this node's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The certificate has expired.
+    /// Expired certificate.
     Expired,
-    /// The certificate was revoked.
+    /// Revoked certificate.
     Revoked,
     /// Issuing authority that is unknown to etcd.
     Authority,
@@ -48,11 +48,11 @@ pub enum Refusal {
 /// Reason why etcd aborts a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortCause {
-    /// Lack of TLS parameters that this node and etcd have in common.
+    /// Lack of TLS parameters that both this node and etcd support.
     Parameters,
-    /// Lack of a TLS version that this node and etcd have in common.
+    /// Lack of a TLS version that both this node and etcd support.
     Version,
-    /// Requested name that etcd does not serve.
+    /// Requested server name that etcd does not serve.
     Name,
     /// etcd server that does not speak HTTP/2.
     Http2,
@@ -62,10 +62,10 @@ pub enum AbortCause {
     Other,
 }
 
-/// Reason why TLS fails or cannot be set up.
+/// Reason why TLS or its setup fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsTrouble {
-    /// A file is unreadable. Contains the system's error.
+    /// Unreadable file, with the system's error.
     Unread(PathBuf, String),
     /// File that is not in PEM form.
     NotPem(FileOf, PathBuf),
@@ -93,9 +93,9 @@ pub enum TlsTrouble {
         /// Text of rustls' error.
         fault: String,
     },
-    /// Unusable trusted authorities. Contains rustls' error.
+    /// Unusable trusted authorities, with rustls' error.
     Authorities(String),
-    /// Failed setup of TLS. Contains rustls' error.
+    /// Failed setup of TLS, with rustls' error.
     Setup(String),
     /// Refusal of etcd's certificate by this node.
     ServerCertificate {
@@ -103,7 +103,7 @@ pub enum TlsTrouble {
         seen: Option<String>,
         /// Reason for the refusal.
         why: Certificate,
-        /// This node's time, which the check of the validity uses.
+        /// Time of this node's clock, for comparison with the certificate's validity.
         clock: String,
         /// File of the trusted authorities; `None` for the authorities of the system.
         ca: Option<PathBuf>,
@@ -123,29 +123,29 @@ pub enum TlsTrouble {
     },
     /// Lack of the client certificate that etcd requires.
     NoClientCertificate,
-    /// Connection that etcd closes without stating a reason. This node has a certificate.
+    /// Connection that etcd closes without a stated reason, although this node has a certificate.
     MostLikelyRefused {
         /// File of this node's certificate.
         path: PathBuf,
         /// Subject, issuer and validity of this node's certificate.
         own: String,
     },
-    /// Connection that etcd closes without stating a reason. This node has no certificate.
+    /// Connection that etcd closes without a stated reason; this node has no certificate.
     MostLikelyNoClient,
-    /// Abort of the handshake by etcd, with this alert.
+    /// Abort of the handshake by etcd, with a TLS alert.
     Aborted {
         /// Reason for the abort.
         cause: AbortCause,
         /// Number of the TLS alert (RFC 8446, section 6).
         alert: u8,
     },
-    /// The handshake failed. Contains the error's text.
+    /// Failed TLS handshake, with the error's text.
     Handshake(String),
-    /// TLS failed for another reason. Contains rustls' error.
+    /// Failure of TLS for another reason, with rustls' error.
     Failed(String),
     /// etcd server that does not speak TLS.
     ServerIsPlain,
-    /// etcd server that speaks TLS, although this node does not.
+    /// etcd server that requires TLS, although this node connects without TLS.
     ServerWantsTls,
 }
 
@@ -212,18 +212,18 @@ impl fmt::Display for TlsTrouble {
         types::problem::text(f, self, |f| {
             match self {
             Self::Unread(path, error) => write!(f, "cannot read the TLS file {}: {error}", path.display()),
-            Self::NotPem(of, path) => write!(f, "the {} {} is not in PEM form ({})", of.what(), path.display(), of.flag()),
+            Self::NotPem(of, path) => write!(f, "the {} {} is not in PEM form; correct {}", of.what(), path.display(), of.flag()),
             Self::NoCertificate(of, path) => {
                 write!(f, "the file {} holds no certificate; correct {}, which must name a {} in PEM form", path.display(), of.flag(), of.what())
             }
             Self::NoKey(path) => write!(f, "the file {} holds no private key in PEM form; correct --etcd-keyfile", path.display()),
             Self::NoAuthority(path) => write!(f, "no certificate in {} is usable as an authority; correct --etcd-cafile", path.display()),
             Self::NoSystemAuthorities => {
-                f.write_str("this system has no certificate authorities: name etcd's authority with --etcd-cafile, or install ca-certificates")
+                f.write_str("this system has no certificate authorities; name etcd's authority with --etcd-cafile, or install ca-certificates")
             }
             Self::OtherKey { key, certificate } => write!(
                 f,
-                "the key {} does not belong to the certificate {}: name a key and certificate that belong together",
+                "the key {} does not belong to the certificate {}; name a key and certificate that belong together",
                 key.display(),
                 certificate.display()
             ),
@@ -242,30 +242,30 @@ impl fmt::Display for TlsTrouble {
             }
             Self::ClientCertificate { path, own, why } => {
                 let why = match why {
-                    Refusal::Expired => "the certificate has expired: renew it",
-                    Refusal::Revoked => "the certificate was revoked: renew it",
-                    Refusal::Authority => "etcd does not know the certificate's authority: use a certificate of an authority in etcd's --trusted-ca-file",
+                    Refusal::Expired => "the certificate has expired; renew the certificate",
+                    Refusal::Revoked => "the certificate was revoked; renew the certificate",
+                    Refusal::Authority => "etcd does not know the certificate's authority; use a certificate of an authority in etcd's --trusted-ca-file",
                     Refusal::Invalid => "use a valid client certificate, signed by an authority in etcd's --trusted-ca-file",
                 };
                 write!(f, "etcd refuses this node's certificate {} ({own}): {why}", path.display())
             }
             Self::NoClientCertificate => {
-                f.write_str("etcd requires a client certificate and this node has none: set --etcd-certfile and --etcd-keyfile")
+                f.write_str("etcd requires a client certificate and this node has none; set --etcd-certfile and --etcd-keyfile")
             }
             Self::MostLikelyRefused { path, own } => write!(
                 f,
-                "etcd closes the connection after the TLS handshake; most likely it refuses this node's certificate {} ({own})",
+                "etcd closes the connection after the TLS handshake, most likely because it refuses this node's certificate {} ({own})",
                 path.display()
             ),
             Self::MostLikelyNoClient => f.write_str(
-                "etcd closes the connection after the TLS handshake; most likely it requires a client certificate: set --etcd-certfile and \
+                "etcd closes the connection after the TLS handshake, most likely because it requires a client certificate; set --etcd-certfile and \
                  --etcd-keyfile",
             ),
             Self::Aborted { cause, alert } => {
                 let what = match cause {
                     AbortCause::Parameters => "the two sides have no TLS parameters (cipher suite, signature, key exchange) in common",
                     AbortCause::Version => "the two sides have no TLS version in common",
-                    AbortCause::Name => "etcd does not serve this name",
+                    AbortCause::Name => "etcd does not serve the requested server name",
                     AbortCause::Http2 => "etcd does not speak HTTP/2",
                     AbortCause::Internal => "an error inside etcd",
                     AbortCause::Other => "for another reason",
@@ -275,10 +275,10 @@ impl fmt::Display for TlsTrouble {
             Self::Handshake(error) => write!(f, "the TLS handshake failed: {error}"),
             Self::Failed(error) => write!(f, "TLS to etcd failed: {error}"),
             Self::ServerIsPlain => {
-                f.write_str("etcd does not speak TLS at this endpoint: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
+                f.write_str("etcd does not speak TLS at this endpoint; write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
             }
             Self::ServerWantsTls => {
-                f.write_str("etcd speaks TLS at this endpoint: write https:// in --etcd-endpoints, and name etcd's authority with --etcd-cafile")
+                f.write_str("etcd speaks TLS at this endpoint; write https:// in --etcd-endpoints, and name etcd's authority with --etcd-cafile")
             }
         }
         })
@@ -300,22 +300,22 @@ impl TlsTrouble {
             return Ok(());
         };
         match why {
-            Certificate::Expired => write!(f, "the certificate has expired (this node's clock: {clock}): renew it on etcd's side, or set the clock"),
-            Certificate::NotYetValid => write!(f, "the certificate is not valid yet (this node's clock: {clock}): set the clock"),
+            Certificate::Expired => write!(f, "the certificate has expired (this node's clock: {clock}); renew it on etcd's side, or set the clock"),
+            Certificate::NotYetValid => write!(f, "the certificate is not valid yet (this node's clock: {clock}); set the clock"),
             Certificate::Authority => {
                 match ca {
                     Some(ca) => write!(f, "an authority in {}", ca.display())?,
                     None => f.write_str("the authorities of this system")?,
                 }
-                f.write_str(" did not sign the certificate: set the authority that signed it with --etcd-cafile")
+                f.write_str(" did not sign the certificate; set the authority that signed it with --etcd-cafile")
             }
             Certificate::Name => {
                 let names = if names.is_empty() { "another name".to_owned() } else { names.join(", ") };
-                write!(f, "the certificate is issued for {names}: use one of those names in --etcd-endpoints, or reissue the certificate for the endpoint's name")
+                write!(f, "the certificate is issued for {names}; use one of those names in --etcd-endpoints, or reissue the certificate for the endpoint's name")
             }
-            Certificate::Revoked => f.write_str("the certificate was revoked: renew it on etcd's side"),
-            Certificate::Purpose => f.write_str("the certificate does not permit use by servers (extended key usage serverAuth): reissue it on etcd's side"),
-            Certificate::Encoding => f.write_str("the certificate is unreadable: reissue it on etcd's side"),
+            Certificate::Revoked => f.write_str("the certificate was revoked; renew it on etcd's side"),
+            Certificate::Purpose => f.write_str("the certificate does not permit use by servers (extended key usage serverAuth); reissue it on etcd's side"),
+            Certificate::Encoding => f.write_str("the certificate is unreadable; reissue it on etcd's side"),
             Certificate::Other => f.write_str(words),
         }
     }

@@ -10,23 +10,23 @@ use std::time::Duration;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Coded, Detail, Problem};
 
-/// The step to which an endpoint did not reply.
+/// Request or handshake to which an endpoint did not reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The first request.
     Anything,
     /// The TLS handshake.
     Handshake,
-    /// The log-in of this user.
+    /// The log-in of the given user.
     LogIn(String),
 }
 
-/// The right, log-in or space that the refused request lacks.
+/// Permission, log-in or database space that the refused request lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// Nothing known.
     Nothing,
-    /// A permission on the keys below this prefix.
+    /// A permission on the keys below a prefix.
     Right {
         /// The user; `None` for the user of the client certificate.
         user: Option<String>,
@@ -46,19 +46,19 @@ pub enum EndpointTrouble {
     Readdressed,
     /// Endpoint that did not reply in time.
     NoAnswer(Asked, Duration),
-    /// Connection that was not established in time.
+    /// Connection whose setup exceeded the time limit.
     NoConnection(Duration),
-    /// The connection failed. Contains the error's text.
+    /// Failed connection, with the error's text.
     Unreachable(ConnectFailure, String),
-    /// Endpoint that is not an address. Contains the parser's error.
+    /// Endpoint that is not an address, with the parser's error.
     NoAddress(String),
     /// TLS failed.
     Tls(TlsTrouble),
     /// A call failed.
     Call(Refusal),
-    /// Failed log-in of this user.
+    /// Failed log-in, with the name of the etcd user.
     LogIn(String, Refusal),
-    /// Refusal of a request on a key by the endpoint.
+    /// Refusal by the endpoint of a request on a key.
     Key {
         /// Full key of the refused request.
         key: String,
@@ -89,7 +89,7 @@ impl From<Refusal> for EndpointTrouble {
 }
 
 impl EndpointTrouble {
-    /// Returns the kind of the refusal; `None` if this error is not a refusal.
+    /// Returns the cause of etcd's refusal; `None` if the error is not a refusal.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
@@ -171,22 +171,22 @@ impl fmt::Display for EndpointTrouble {
                         )
                     }
                     Lack::LogIn => f.write_str(
-                        " (this etcd requires a user: set --etcd-username and --etcd-password)",
+                        " (this etcd requires a user; set --etcd-username and --etcd-password)",
                     ),
                     Lack::Space => {
-                        f.write_str(" (etcd's NOSPACE alarm: compact and defragment etcd, and disarm the alarm)")
+                        f.write_str(" (etcd's NOSPACE alarm; compact and defragment etcd, and disarm the alarm)")
                     }
                 }
             }
             Self::ForeignCluster { cluster, known } => write!(
                 f,
-                "the endpoint belongs to another etcd cluster ({cluster:x}) than the cluster in use ({known:x}), so flanneld does not use it: correct --etcd-endpoints; if etcd was rebuilt and an endpoint never responds, restart flanneld"
+                "the endpoint belongs to another etcd cluster ({cluster:x}) than the cluster in use ({known:x}), so flanneld does not use it; correct --etcd-endpoints, or restart flanneld after a rebuild of etcd"
             ),
         })
     }
 }
 
-/// Common topic of the problems of an etcd that is down: such an etcd alternates between refusing connections and not replying.
+/// Log topic that all errors of an unreachable etcd server share, because refused connections and timeouts alternate.
 const UNREACHABLE: &str = "etcd-unreachable";
 
 impl Lasting for EndpointTrouble {
@@ -216,9 +216,9 @@ impl Lasting for EndpointTrouble {
 pub enum EtcdTrouble {
     /// All endpoints are unusable. The variant contains each endpoint with its error, in the configured order.
     Endpoints(Vec<(String, EndpointTrouble)>),
-    /// Endpoint that belongs to another cluster.
+    /// Endpoint of another cluster than the cluster in use, with the error.
     Foreign(String, EndpointTrouble),
-    /// Endpoint that refused the request.
+    /// Endpoint that refused the request, with the error.
     Refused(String, EndpointTrouble),
     /// Loss of the local address of the connection to an endpoint.
     Cut(String),
@@ -238,17 +238,17 @@ pub enum EtcdTrouble {
     Watch(Refusal),
     /// etcd cancelled a watch.
     WatchCancelled(Refusal),
-    /// Missing network configuration below this prefix.
+    /// Missing network configuration, with the key prefix.
     NoConfig(String),
-    /// Unusable network configuration below this prefix.
+    /// Unusable network configuration, with the key prefix.
     Config(String, ConfigError),
 }
 
-/// Network configuration that the remedies print.
+/// Example of a network configuration, for the remedies in error messages.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl EtcdTrouble {
-    /// Returns whether the error contains a refusal of a matching kind.
+    /// Returns whether the error contains a refusal whose cause satisfies `wanted`.
     pub fn has(&self, wanted: impl Fn(FailureKind) -> bool) -> bool {
         match self {
             Self::Endpoints(all) => all
@@ -364,7 +364,7 @@ impl fmt::Display for EtcdTrouble {
             Self::WatchNotOpened(within) => {
                 write!(f, "etcd did not open the watch within {within:?}")
             }
-            Self::WatchSilent => f.write_str("the watch is silent"),
+            Self::WatchSilent => f.write_str("the watch delivers no messages"),
             Self::WatchUnanswered => f.write_str("no response"),
             Self::Watch(refusal) => f.write_str(&refusal.words),
             Self::WatchCancelled(refusal) => {
@@ -372,7 +372,7 @@ impl fmt::Display for EtcdTrouble {
             }
             Self::NoConfig(prefix) => write!(
                 f,
-                "the network configuration {prefix}/config is not in etcd (v3): put it there with `etcdctl put {prefix}/config '{EXAMPLE}'` \
+                "the network configuration {prefix}/config is not in etcd (v3); put it there with `etcdctl put {prefix}/config '{EXAMPLE}'` \
                  (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
             ),
             Self::Config(prefix, error) => write!(f, "{prefix}/config: {error}"),

@@ -1,4 +1,4 @@
-//! Watches keys despite broken streams, compaction, silence and restored stores.
+//! Watches keys despite broken or silent streams, compaction, and restored stores.
 
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_secs(45);
 const SIGN: Duration = Duration::from_secs(10);
 const OPEN: Duration = Duration::from_secs(10);
 
-/// An event of etcd's watch below the prefix of the leases.
+/// Event of an etcd watch on the key prefix of the leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A key was written.
@@ -42,34 +42,34 @@ impl Change {
     }
 }
 
-/// Reason why a watch ended. The caller connects again, or lists again.
+/// Reason why a watch ended. The caller reconnects, or lists all keys again.
 #[derive(Debug)]
 pub enum Broken {
-    /// The stream broke. The caller must connect and resume.
+    /// The stream broke. The caller must connect and resume the watch.
     Stream(EtcdTrouble),
     /// Replacement of the connection by the client, without an error.
     Renewed,
-    /// Last seen event, which has vanished from the store's history or which etcd has compacted. The caller must read all keys again.
+    /// Loss of the last event seen: the store's history differs, or etcd has compacted the event. The caller must read all keys again.
     History(History),
 }
 
 /// Difference between the store's history and the history that the watch has seen so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum History {
-    /// Different event at this revision.
+    /// Event that differs from the event seen before at the same revision.
     Event(i64),
-    /// Compaction of the history up to this revision.
+    /// Compaction of the history, with the revision up to which etcd compacted.
     Compacted(i64),
-    /// The store was restored.
+    /// Restore of the store from a backup.
     Restored {
         /// Revision of the restored store.
         now: i64,
         /// Newest revision seen before the restore, which is greater than `now`.
         seen: i64,
     },
-    /// Revision that the store does not have. Contains etcd's text.
+    /// Revision that the store does not have, with etcd's text.
     NotThere(i64, String),
-    /// Different value of this key at this revision.
+    /// Key whose value differs from the value seen before at the same revision.
     Key(String, i64),
 }
 
@@ -94,17 +94,18 @@ impl fmt::Display for History {
     }
 }
 
-/// Start of a watch: the newest known state of the store.
+/// Newest known list or event of the store, from which a watch starts.
 #[derive(Clone, Debug)]
 pub enum Anchor {
-    /// A list with the most recently written key.
+    /// List of the keys, and the most recently written key.
     Listed {
         /// Revision of the list. The watch begins at the next revision.
         revision: i64,
-        /// Entry of the list with the greatest modification revision. If the store has another entry, the store was restored.
+        /// Entry of the list with the greatest modification revision. If the store's entry differs from the list's entry, an operator restored the
+        /// store.
         newest: Option<Entry>,
     },
-    /// The last event seen.
+    /// Last event that the watch delivered.
     Event(Change),
 }
 
@@ -113,7 +114,7 @@ pub struct Watch<'a> {
     registry: &'a EtcdRegistry,
     stream: WatchStream,
     connection: Box<Connection>,
-    /// The event that must come first. In a store with another history, a different event comes first.
+    /// Event that the watch must deliver first. If the store has another history, the watch delivers a different event first.
     expected: Option<Change>,
     /// Revision up to which the watch already knows the events.
     known: i64,
@@ -196,7 +197,7 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
-    /// Returns the next changes. An empty list shows that the stream still works.
+    /// Returns the next changes. An empty list of changes shows that the stream still works.
     ///
     /// # Errors
     /// Returns [`Broken`] if the watch ended.

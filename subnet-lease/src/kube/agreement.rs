@@ -1,4 +1,4 @@
-//! Tests that all nodes agree on the holder of each subnet, for themselves and others, regardless of the order in which they see the Nodes.
+//! Tests that all nodes agree on the holder of each subnet, regardless of the order in which the nodes receive the Nodes.
 
 use super::annotations::Prefix;
 use super::assigned::Assigned;
@@ -18,7 +18,7 @@ use types::Subnets;
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// podCIDRs that overlap each other in all combinations, and some podCIDRs that no Node can hold.
+/// podCIDRs that overlap each other in all combinations, and some podCIDRs that flannel refuses for every Node.
 const CIDRS: [&str; 17] = [
     r#"["10.244.0.0/24"]"#,
     r#"["10.244.1.0/24"]"#,
@@ -47,7 +47,7 @@ enum Annotations {
     Lease,
 }
 
-/// Creates a Node as the watch delivers it.
+/// Creates a Node in the form that the watch delivers.
 fn node(number: usize, created: i64, cidrs: &str, kind: Annotations) -> Node {
     // A podCIDR never changes. Another one belongs to another Node with the same name.
     let uid = format!("{number}-{created}-{}", cidrs.replace('"', ""));
@@ -74,7 +74,7 @@ fn node(number: usize, created: i64, cidrs: &str, kind: Annotations) -> Node {
     node
 }
 
-/// Returns the holders by the plain rule: in the order of age, each Node that overlaps no earlier holder.
+/// Returns the Nodes that hold subnets: from the oldest to the newest, each Node that overlaps no older holder.
 fn holders<'a>(nodes: &'a [Node], config: &NetworkConfig) -> BTreeSet<&'a str> {
     let mut by_age: Vec<(&Node, Subnets)> = nodes
         .iter()
@@ -105,7 +105,7 @@ enum Event {
     List,
 }
 
-/// Generates a cluster, and the events that its nodes may see before they see the final state.
+/// Generates the Nodes of a cluster, and a sequence of watch events that ends with these Nodes.
 fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
     let kind = || prop_oneof![1 => Just(Annotations::Nothing), 1 => Just(Annotations::Nonsense), 4 => Just(Annotations::Lease)];
     let what = move || (0..3i64, 0..CIDRS.len(), kind());
@@ -140,7 +140,7 @@ fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
     })
 }
 
-/// Returns the state of a node after these events, and the resulting leases.
+/// Returns the Nodes that a node knows after the given events, and the resulting leases.
 fn seen(
     own: &str,
     cluster: &[Node],

@@ -40,10 +40,10 @@ const WRITTEN: [&str; 6] = [
 /// Value that Go flannel writes for a backend without data.
 const NO_DATA: &str = "null";
 
-/// First member of the backend data that this program writes. The member distinguishes flannel-rs' nodes from
-/// Go flannel's nodes, which do not reply to probes. Go flannel ignores this member, and writes data without
-/// this member when Go flannel takes over the Node. The value of the member must be a number, because Go
-/// flannel finds the MAC of its own Node at the only `:"` in the data.
+/// First member of the backend data that flannel-rs writes. The member `FlannelRs` distinguishes flannel-rs' nodes
+/// from Go flannel's nodes, which do not reply to probes. Go flannel ignores `FlannelRs`, and writes data without
+/// `FlannelRs` when Go flannel takes over the Node. The value of `FlannelRs` must be a number, because Go flannel
+/// finds its own MAC after the only `:"` in the data.
 const MARK: &str = r#""FlannelRs":1"#;
 
 /// Common prefix of the names of flannel's annotations: a domain, a slash, and optionally a word with a hyphen.
@@ -84,7 +84,7 @@ impl Prefix {
         format!("{}{name}", self.0)
     }
 
-    /// Returns the name without the prefix, if the key has the prefix.
+    /// Returns an annotation's name without the prefix; `None` if the key lacks the prefix.
     pub fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.0)
     }
@@ -103,8 +103,8 @@ pub fn managed(annotations: &Annotations) -> bool {
 /// Reads the attributes that a Node publishes.
 ///
 /// # Errors
-/// Returns an error that names the unreadable annotation. The error does not quote the value, because any client with the API's
-/// permissions may have written it.
+/// Returns an error that names the unreadable annotation. The error does not quote the value, because any client with
+/// write access to the Node may have written the value.
 pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
@@ -125,8 +125,8 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     })
 }
 
-/// Returns whether Go flannel or an operator wrote a Node's annotations: a part of the backend's data lacks this program's mark. Go
-/// flannel leaves the data of a family that it does not serve unchanged.
+/// Returns whether Go flannel or an operator wrote a Node's annotations: the backend's data lacks the mark of flannel-rs. Go
+/// flannel changes only the data of the address families in its configuration.
 pub fn by_go(annotations: &Annotations) -> bool {
     let mut data = [BACKEND_DATA, BACKEND_V6_DATA]
         .into_iter()
@@ -197,7 +197,7 @@ pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoA
     }
 }
 
-/// An operator's annotation that is not an address.
+/// Operator's annotation whose value is not an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Typo {
     /// Short name of the annotation.
@@ -210,7 +210,7 @@ pub struct Typo {
     pub(crate) names_interface: bool,
 }
 
-/// Returns the operator's annotations that are not addresses.
+/// Returns the operator's annotations whose values are not addresses.
 pub fn typos(annotations: &Annotations) -> Vec<Typo> {
     let of = |name, family, names_interface| {
         let value = annotations.get(name)?;
@@ -237,7 +237,7 @@ pub fn typos(annotations: &Annotations) -> Vec<Typo> {
         .collect()
 }
 
-/// Returns the annotations of a node: each annotation that the daemon writes, with its value, or `None` if the annotation must not exist.
+/// Returns each annotation that the daemon writes, with its value, or with `None` if the annotation must not exist.
 pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
     let text = |data: &Option<RawJson>| Some(with_mark(data.as_ref()));
     let mut out: BTreeMap<&'static str, Option<String>> =

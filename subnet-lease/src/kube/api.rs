@@ -1,4 +1,5 @@
-//! Sends requests to the Kubernetes API, over one connection stack at a time. After a failure, the client rebuilds the stack from the stack's files.
+//! Sends requests to the Kubernetes API, with one HTTP client at a time. After a failed connection or log-in, the module reads the credentials
+//! again and creates a new HTTP client.
 
 use super::failure::{Failure, Step};
 use super::options::KubeOptions;
@@ -24,11 +25,11 @@ use std::time::Duration;
 use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-/// Time without a reply to keepalive probes after which a connection ends. Only these probes detect a server that lost power.
+/// Time without a reply to keepalive probes after which a connection ends. Only keepalive probes detect a server that lost power.
 const SILENCE: Duration = Duration::from_secs(15);
-/// Maximum time to connect.
+/// Maximum time to connect to an API server.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Maximum time until the head of a response.
+/// Maximum time until the head of a response arrives.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
 /// Maximum size in bytes of a response that the client reads as a whole.
 pub(super) const BODY: usize = 32 << 20;
@@ -83,7 +84,7 @@ struct ConnectionState {
     connection: Option<Connection>,
     /// Index of the server in use among the configured servers.
     at: usize,
-    /// Number of connections so far. This number ensures that requests that fail together change the server only once.
+    /// Number of connections so far. The number ensures that several failures on one connection change the server only once.
     generation: u64,
 }
 
@@ -112,10 +113,10 @@ impl Api {
         &self.options
     }
 
-    /// Reads the credentials once, so that the daemon reports a mistake in them at the start.
+    /// Reads the credentials once, so that the daemon reports a mistake in the credentials at the start.
     ///
     /// # Errors
-    /// Returns `Refused` for a mistake, and `Unavailable` for files that may still appear.
+    /// Returns `Refused` for a mistake, and `Unavailable` for missing files that may still appear.
     pub(super) async fn check(&self) -> Result<(), Error> {
         let fail = |trouble: KubeTrouble| {
             if trouble.is_final() {
@@ -147,7 +148,7 @@ impl Api {
         Ok(())
     }
 
-    /// Sends a request and returns the response before it reads the response's body.
+    /// Sends a request and returns the response with an unread body.
     ///
     /// # Errors
     /// Returns an error if the server does not respond or refuses the request.
@@ -202,7 +203,7 @@ impl Api {
         Err(failure)
     }
 
-    /// Drops the connection. The next request connects again, and reads the files again.
+    /// Drops the connection. The next request reconnects and reads the credentials again.
     pub(super) fn renew(&self) {
         self.state().connection = None;
     }
@@ -326,7 +327,7 @@ impl Api {
         (at + 1) % self.options.urls.len().max(1)
     }
 
-    /// Drops the connection, so that the next request goes to the next server and reads the files again. The
+    /// Drops the connection, so that the next request reads the credentials again and goes to the next server. The
     /// function has no effect if another request already dropped the connection.
     pub(super) fn give_up(&self, generation: u64) {
         let mut state = self.state();
@@ -336,7 +337,7 @@ impl Api {
         }
     }
 
-    /// Reads the server and the credentials from their files. Returns the token separately.
+    /// Reads the server's address and the credentials from the kubeconfig or the service account. The function returns the token separately.
     async fn config(&self, at: usize) -> Result<(Config, Option<Token>), KubeTrouble> {
         let url = self.options.urls.get(at);
         let mut config = match (&self.options.kubeconfig, url) {
@@ -408,7 +409,8 @@ fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
     })
 }
 
-/// Returns a parser's message without quoted text of the file. Quoted text occurs in the first line as values, and in the following lines verbatim.
+/// Returns a parser's message without text that the parser quotes from the file. The parser quotes values in the first line of the message, and
+/// whole lines of the file below the first line.
 fn without_values(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text.lines().next().unwrap_or_default();
@@ -428,7 +430,7 @@ fn without_values(text: &str) -> String {
     out
 }
 
-/// Returns the configuration for the pod's service account, at the address in the pod's environment.
+/// Returns the configuration for the pod's service account, with the server's address from the pod's environment.
 fn in_cluster() -> Result<Config, KubeTrouble> {
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
         return Err(KubeTrouble::NoPod);
@@ -436,7 +438,7 @@ fn in_cluster() -> Result<Config, KubeTrouble> {
     Config::incluster_env().map_err(|error| KubeTrouble::Account(ACCOUNT, with_causes(&error)))
 }
 
-/// Returns the configuration for the server at this address, with the pod's service account if the account
+/// Returns the configuration for the server at the given address, with the pod's service account if the account
 /// exists. The client never sends a token without TLS.
 fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     let mut config = Config::new(url.clone());
@@ -461,7 +463,7 @@ fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     Ok(config)
 }
 
-/// Builds the layers between a request and the network.
+/// Builds the HTTP client with the layers for address, credentials and headers.
 fn build(config: &Config) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -484,7 +486,7 @@ fn build(config: &Config) -> Result<Stack, kube::Error> {
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
 }
 
-/// Removes the user and the password from an address. Kubernetes uses neither user nor password, and the layers below log the whole address.
+/// Removes the user and the password from an address. Kubernetes uses neither user nor password, and the HTTP layers log the whole address.
 fn without_user(url: http::Uri) -> http::Uri {
     let host = url
         .authority()
@@ -495,7 +497,7 @@ fn without_user(url: http::Uri) -> http::Uri {
     http::Uri::from_parts(parts).unwrap_or(url)
 }
 
-/// Returns a server's address for messages, without a user.
+/// Returns a server's address for messages, without user and password.
 fn shown(url: &http::Uri) -> String {
     let text = url.to_string();
     let text = text.trim_end_matches('/');

@@ -8,7 +8,7 @@ use crate::table;
 use std::path::Path;
 use types::Subnets;
 
-/// Subnets of a Node's podCIDRs whose families the network has and that no older Node holds.
+/// podCIDRs of a Node that belong to the network's families and that no older Node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Assigned {
     /// The podCIDRs of the families that the network has.

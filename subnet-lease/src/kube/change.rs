@@ -1,11 +1,11 @@
-//! Parses the lines of a watch.
+//! Parses the lines that the API server sends in a watch on Nodes.
 
 use super::annotations::Prefix;
 use super::fault::{NodeError, Nonsense};
 use super::node::Node;
 use crate::json::Object;
 
-/// An event of a watch of Nodes.
+/// Event of a watch on Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Creation or change of a Node.
@@ -14,7 +14,7 @@ pub(super) enum Change {
     Gone {
         /// Name of the Node.
         name: String,
-        /// Version of the deletion.
+        /// Resource version of the deletion.
         version: u64,
     },
     /// Bookmark of the version up to which the watch has seen all changes.
@@ -24,14 +24,14 @@ pub(super) enum Change {
         /// Whether this bookmark ends the complete list at the beginning of the watch.
         complete: bool,
     },
-    /// End of the watch by the server, with this status.
+    /// Error with which the server ends the watch.
     Error {
         /// The HTTP status.
         code: u16,
         /// Text of the status.
         message: String,
     },
-    /// A Node that is unreadable as a whole.
+    /// Object that is not a readable Node.
     Odd(NodeError),
 }
 

@@ -6,11 +6,11 @@ use crate::manager::Claimant;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The addresses of one Node, and whether they are trustworthy.
+/// The addresses that one Node claims, and data that shows whether the claims are valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// Whether the kubelet reports. If the kubelet does not report, the Node may be a machine that is gone,
-    /// or an object that an operator created manually.
+    /// Whether the kubelet reports the Node's status. If the kubelet does not report, the machine may be gone, or an operator may have
+    /// created the Node manually.
     alive: bool,
     /// Boot id of the Node's machine.
     boot: Option<String>,
@@ -39,8 +39,8 @@ impl Claims {
         }
     }
 
-    /// Adds the Node's claims to the claims of other Nodes. The function skips a Node with the boot id
-    /// `boot`, which is the same machine under another name.
+    /// Adds the Node's claims to the claims of other Nodes. The function skips a Node with the boot id `boot`,
+    /// because this Node is the local machine under another name.
     pub(super) fn add(&self, name: &str, boot: Option<&str>, to: &mut BTreeMap<IpAddr, Claimant>) {
         if !self.alive || boot.is_some() && self.boot.as_deref() == boot {
             return;

@@ -43,7 +43,7 @@ fn read(text: &str) -> serde_json::Result<Vec<DaemonPod>> {
         .collect())
 }
 
-/// Returns whether the pod has not ended and is not terminating.
+/// Returns whether the pod has neither succeeded nor failed, and is not terminating.
 fn lives(pod: &Value) -> bool {
     let phase = pod.pointer("/status/phase").and_then(Value::as_str);
     pod.pointer("/metadata/deletionTimestamp")

@@ -34,7 +34,7 @@ impl EventReason {
 /// Content of an Event. The `Display` of the content is the Event's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeEvent {
-    /// Lack of a subnet for the node, for this reason.
+    /// Lack of a usable subnet for the node, with the reason.
     PodCidr(PodCidrTrouble),
     /// Change of the node's subnets. Pods with addresses of the old subnet cannot reach other pods.
     PodCidrChanged {
@@ -49,12 +49,12 @@ pub(super) enum NodeEvent {
     },
     /// Mistyped annotation about the node's addresses.
     Typo(KubeTrouble),
-    /// Lack of an interface, or choice of a possibly unsuitable interface, for this reason.
+    /// Lack of an interface, or choice of a possibly unsuitable interface, with the reason.
     Interface(Problem),
 }
 
 impl NodeEvent {
-    /// Returns the `reason` of the Event. The daemon limits repetitions per reason.
+    /// Returns the `reason` of the Event. The daemon posts at most one Event per minute for each reason.
     pub(super) fn reason(&self) -> EventReason {
         match self {
             NodeEvent::PodCidr(_) => EventReason::PodCidr,
@@ -79,7 +79,7 @@ impl fmt::Display for NodeEvent {
             } => {
                 write!(
                     f,
-                    "this Node's podCIDR changed from {before} to {now}: its pods with old addresses reach no other pod until you restart them \
+                    "this Node's podCIDR changed from {before} to {now}, and pods with old addresses reach no other pod; restart these pods \
                      (kubectl delete pods --all-namespaces --field-selector spec.nodeName={node})"
                 )?;
                 match released.as_slice() {
@@ -110,7 +110,7 @@ impl PostedEvents {
     /// Event before, or posted an Event with the same reason less than a minute ago.
     pub(super) fn take(&mut self, event: &NodeEvent, now: Instant) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
-        /// Maximum number of remembered Events. With more Events, the daemon posts some of them again.
+        /// Maximum number of remembered Events. Beyond this number, the daemon may post an Event again.
         const KEPT: usize = 50;
         if self.events.contains(event)
             || self

@@ -1,11 +1,11 @@
-//! Failed requests to the Kubernetes API, and how to continue after them.
+//! Failed requests to the Kubernetes API, and the effect of each failure on the connection.
 
 use super::status::ApiRefusal;
 use super::trouble::{KubeTrouble, Nonsense, Silence};
 use http::StatusCode;
 use std::time::Duration;
 
-/// The treatment of the connection after a failure.
+/// Effect of a failure on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Keep the connection.
@@ -23,7 +23,7 @@ pub(super) struct Failure {
     pub status: Option<StatusCode>,
     /// The reason.
     pub trouble: KubeTrouble,
-    /// Time that the server asks to wait (Retry-After).
+    /// Time that the server asks the client to wait (Retry-After).
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -42,7 +42,7 @@ impl Failure {
         }
     }
 
-    /// Creates a failure that occurred before any request, because of files or options.
+    /// Creates the failure for unusable files or options, before any request.
     pub(super) fn local(trouble: KubeTrouble) -> Self {
         Self {
             status: None,
@@ -101,7 +101,7 @@ impl Failure {
         }
     }
 
-    /// Returns the treatment of the connection after the failure. `reads` indicates whether the request only reads.
+    /// Returns the effect of the failure on the connection. `reads` indicates whether the request only reads.
     pub(super) fn step(&self, reads: bool) -> Step {
         match self.status {
             None | Some(StatusCode::UNAUTHORIZED) => Step::Anew,
@@ -113,7 +113,7 @@ impl Failure {
         }
     }
 
-    /// Returns whether the server no longer has the requested version, or does not have it yet.
+    /// Returns whether the server no longer has the requested resource version, or does not have the version yet.
     pub(super) fn is_gone(&self) -> bool {
         self.status == Some(StatusCode::GONE)
             || matches!(&self.trouble, KubeTrouble::Refused { refusal, .. } if refusal.is_too_new)
@@ -160,7 +160,7 @@ mod tests {
         )
     }
 
-    /// Status, its code and cause, and the steps after a read and after a write.
+    /// HTTP status, error code, cause, and the effects on the connection after a read and after a write.
     const REFUSALS: &[(u16, &str, StoreCause, [Step; 2])] = &[
         (
             401,

@@ -1,4 +1,4 @@
-//! Faults of Nodes, of their annotations, and of the API server's responses about them.
+//! Faults of Nodes, of the annotations of Nodes, and of the API server's responses about Nodes.
 
 use crate::json::{JsonFault, MemberError};
 use std::fmt;
@@ -31,13 +31,13 @@ impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
             Self::Json(fault) => fault.fmt(f),
-            Self::NoMetadata => f.write_str("it has no metadata"),
-            Self::NoName => f.write_str("it has no name"),
+            Self::NoMetadata => f.write_str("the Node has no metadata"),
+            Self::NoName => f.write_str("the Node has no name"),
         })
     }
 }
 
-/// Error for podCIDRs that are not subnets of a node. The texts are the beginnings of the values.
+/// Error for podCIDRs that are not subnets of a node. Each variant contains the beginning of a podCIDR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodCidrError {
     /// podCIDR that is not a network.
@@ -119,7 +119,7 @@ impl fmt::Display for NodeFault {
 pub enum PrefixError {
     /// Prefix that contains several slashes.
     Slashes,
-    /// Prefix that does not have the expected form. Contains the given text.
+    /// Prefix that does not have the expected form, with the given text.
     Form(String),
 }
 
@@ -156,7 +156,7 @@ pub enum Nonsense {
     BookmarkWithoutMetadata,
     /// Bookmark without a version.
     BookmarkWithoutVersion,
-    /// Event of this type, which the API does not define.
+    /// Event of a type that the API does not define.
     EventType(String),
     /// List without metadata.
     ListWithoutMetadata,
@@ -164,7 +164,7 @@ pub enum Nonsense {
     ListWithoutVersion,
     /// Member `items` whose value is not a list.
     Items(MemberError),
-    /// Request that the library cannot build for this server. Contains the library's error.
+    /// Request that the library cannot build for the server, with the library's error.
     Request(String),
 }
 
@@ -173,8 +173,8 @@ impl fmt::Display for Nonsense {
         match self {
             Self::Json(fault) => fault.fmt(f),
             Self::Request(words) => f.write_str(words),
-            Self::NoType => f.write_str("it has no type"),
-            Self::NoObject => f.write_str("it has no object"),
+            Self::NoType => f.write_str("the event has no type"),
+            Self::NoObject => f.write_str("the event has no object"),
             Self::BookmarkWithoutMetadata => f.write_str("a bookmark without metadata"),
             Self::BookmarkWithoutVersion => f.write_str("a bookmark without a version"),
             Self::EventType(kind) => write!(f, "an event of type {kind}"),

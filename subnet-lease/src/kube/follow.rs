@@ -1,5 +1,5 @@
-//! Lists Nodes and watches them forever. This module does not use kube's watcher, which hides outages and does not notice an etcd restored from a
-//! backup.
+//! Lists Nodes, and watches the Nodes forever. This module does not use kube's watcher, which hides outages and does
+//! not notice an etcd restored from a backup.
 
 use super::annotations::Prefix;
 use super::api::{Api, Call};
@@ -18,18 +18,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::backoff::Backoff;
 
-/// Delay between two attempts. The actual delay is up to twice as long, at random.
+/// Minimum delay between two attempts to follow the Nodes. The actual delay is random, up to twice as long.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// Maximum time without a line of a streamed list. A server that does not support streamed lists never marks their end; the follower then lists pages
-/// instead.
+/// Maximum time until the next line of a streamed list. A server without support for streamed lists never marks the end of
+/// a list; the follower then requests pages instead.
 const STREAM: Duration = Duration::from_secs(3);
 /// Time limit for the first line of a streamed list. A busy server needs more time for the first line than for later lines.
 const FIRST: Duration = Duration::from_secs(10);
-/// Maximum silence of a watch, after which the follower opens the watch again. A watch receives a bookmark each minute.
+/// Maximum time without a line of a watch, after which the follower opens the watch again. A watch receives a bookmark each minute.
 const QUIET: Duration = Duration::from_secs(100);
 /// Number of Nodes per page. The follower holds a whole page in memory.
 const PAGE: usize = 100;
-/// Minimum time between an early end of a watch and the watch's time limit. A watch ended early if more than this time remained before its limit.
+/// A watch may end earlier than its time limit by up to this time. The follower treats an earlier
+/// end as a failure.
 const EARLY: Duration = Duration::from_secs(10);
 /// Time without access to the Nodes after which the health report contains the fault.
 const AWAY: Duration = Duration::from_secs(60);
@@ -42,9 +43,9 @@ pub(super) trait Sink: Send {
     fn put(&mut self, node: Node);
     /// Handles a deleted Node.
     fn gone(&mut self, name: &str, version: u64);
-    /// Handles an interruption for this reason; the sink may miss changes during the interruption.
+    /// Handles an interruption of the watch, with the reason; changes during the interruption may not arrive.
     fn interrupted(&mut self, why: &Reason);
-    /// Handles the end of an interruption.
+    /// Handles the end of an interruption of the watch.
     fn resumed(&mut self);
     /// Returns the known Node with the highest version: name, uid, version.
     fn newest(&self) -> Option<(String, String, u64)>;
@@ -62,7 +63,7 @@ enum Ended {
     Broken(Failure),
 }
 
-/// Lists Nodes, then watches from the list's version.
+/// Lists Nodes, then watches Nodes from the list's version.
 pub(super) struct Follower<'a, S> {
     api: &'a Api,
     /// Name of the only Node to follow; `None` for all Nodes.
@@ -72,7 +73,7 @@ pub(super) struct Follower<'a, S> {
     /// Version up to which the follower has seen changes; `None` before the first list.
     version: Option<String>,
     interrupted: bool,
-    /// Time at which the current watch was established.
+    /// Start time of the current watch.
     standing: Option<Instant>,
     /// Time at which the watch reaches its time limit.
     until: Instant,
@@ -101,7 +102,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Lists and watches until the task is aborted. The follower retries failures with growing pauses.
+    /// Lists and watches Nodes until the owner aborts the task. After each failure, the follower retries with a longer pause.
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         let mut failing: Option<Instant> = None;
@@ -207,7 +208,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Lists page by page, then watches.
+    /// Lists Nodes page by page, then watches Nodes from the list's version.
     async fn paged(&mut self) -> Ended {
         match pages(self.api, self.only).await {
             Ok((nodes, version)) => {
@@ -227,8 +228,8 @@ impl<'a, S: Sink> Follower<'a, S> {
         self.stands();
     }
 
-    /// Watches Nodes from a version on. A server that was restored from a backup does not know the version, but
-    /// does not report an error. The follower detects such a server by requesting the newest known Node.
+    /// Watches Nodes from a version on. A server restored from a backup does not know the version, but does not
+    /// report an error. The follower detects a restored server by a request for the newest known Node.
     async fn resume(&mut self, version: &str) -> Ended {
         let mut lines = match self
             .open(&format!(
@@ -299,7 +300,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Returns the next change; `None` if no change arrives for a while. The function returns [`Ended`] at the end
+    /// Returns the next change; `None` if no change arrives within `patience`. The function returns [`Ended`] at the end
     /// of a watch or after an error from the server.
     async fn change(
         &mut self,
@@ -403,7 +404,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Returns the metrics kind and the description of a watch.
+    /// Returns the value of the metrics label `kind` for a watch request, and the description of the request.
     fn words(&self) -> (&'static str, &'static str) {
         if self.only.is_some() {
             ("watch-node", "watch this Node")
@@ -423,7 +424,7 @@ fn selector(only: Option<&str>) -> String {
         .unwrap_or_default()
 }
 
-/// Lists Nodes page by page, and returns them with the version of the list. Discards an incomplete list.
+/// Lists Nodes page by page, and returns them with the version of the list. The function discards an incomplete list.
 ///
 /// # Errors
 /// Returns an error if the API server does not respond or refuses the request.

@@ -1,15 +1,15 @@
 //! Determines which of the claiming Nodes holds each subnet, as pure functions.
 //!
-//! Each node computes the holders for itself and for the other nodes. All nodes get the same result, regardless
-//! of the order in which they see the Nodes.
+//! Each node computes the Nodes that hold subnets, for itself and for the other nodes. All nodes get the same result,
+//! regardless of the order in which the nodes receive the Nodes.
 
 use crate::admission::UsedSubnets;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use types::Subnets;
 
-/// A Node with its podCIDRs. Claims sort by the age of their Nodes. Among Nodes that were created in the same
-/// second, the first Node by name is older.
+/// A Node with its podCIDRs. Claims sort by the age of their Nodes. Claims of Nodes that were created in the same
+/// second sort by the Nodes' names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim<'a> {
     /// Time of the Node's creation, in whole seconds since 1970.
@@ -20,7 +20,7 @@ pub(super) struct Claim<'a> {
     pub subnets: Subnets,
 }
 
-/// Subnets in use with their holders. An older Node takes precedence.
+/// Subnets in use, with the Nodes that hold the subnets. An older Node takes precedence over a younger Node.
 #[derive(Debug, Default)]
 pub(super) struct Holders<'a> {
     used: UsedSubnets,
@@ -28,7 +28,7 @@ pub(super) struct Holders<'a> {
 }
 
 impl<'a> Holders<'a> {
-    /// Determines the holders among all claims. A Node that loses to an older Node blocks no other Node.
+    /// Determines which of the claiming Nodes hold subnets. A Node that overlaps an older holder holds no subnets, and prevents no other Node from holding subnets.
     pub(super) fn among(mut claims: Vec<Claim<'a>>) -> Self {
         claims.sort_unstable();
         let mut holders = Self::default();
@@ -38,7 +38,7 @@ impl<'a> Holders<'a> {
         holders
     }
 
-    /// Takes a Node's subnets. The caller must pass the Nodes in the order of age.
+    /// Takes a Node's subnets. The caller must pass the Nodes from the oldest to the newest.
     ///
     /// # Errors
     /// Returns the name of an older Node that already has the subnets or a part of them.
@@ -52,7 +52,7 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    /// Returns the Node that has these subnets, or a part of them.
+    /// Returns the Node that holds the given subnets, or a part of them.
     pub(super) fn holder(&self, subnets: &Subnets) -> Option<&'a str> {
         self.used
             .taken(subnets)

@@ -6,14 +6,14 @@ use super::trouble::Silence;
 use http_body_util::BodyExt;
 use std::time::Duration;
 
-/// Maximum length of a line in bytes. etcd stores no object of this size.
+/// Maximum length of a line in bytes. etcd stores no object of 8 MiB.
 const LONGEST: usize = 8 << 20;
 
 /// Reads a response line by line.
 pub(super) struct Lines {
     answer: Answer,
     buffer: Vec<u8>,
-    /// Length of the beginning of the buffer that contains no end of line.
+    /// Number of bytes at the beginning of the buffer that contain no line break.
     searched: usize,
 }
 
@@ -21,9 +21,9 @@ pub(super) struct Lines {
 pub(super) enum Line {
     /// A line.
     Text(String),
-    /// Lack of data within the time limit.
+    /// No data arrived within the time limit.
     Quiet,
-    /// The response has ended.
+    /// The response ended.
     End,
 }
 

@@ -1,4 +1,4 @@
-//! A Node, parsed leniently. This module keeps only the parts that flannel needs, because the whole object is many times larger.
+//! A Node, parsed leniently. This module keeps only the parts of a Node that flannel needs, because the whole Node is many times larger.
 
 use super::annotations::{Annotations, Prefix};
 use super::fault::{NodeError, PodCidrError};
@@ -13,16 +13,16 @@ use types::{Dual, Subnets};
 pub struct Node {
     /// Name of the Node.
     pub name: String,
-    /// Uid of the Node. A different uid means that the Node was deleted and created again.
+    /// Uid of the Node. A different uid shows that a new Node has the same name.
     pub uid: String,
     /// Resource version of the Node; 0 if the server's version is not a number.
     pub version: u64,
-    /// Time of creation, in seconds since 1970.
+    /// Time of the Node's creation, in seconds since 1970.
     pub created: i64,
     /// podCIDRs of the Node; `None` before the controller manager assigns them.
     ///
     /// # Errors
-    /// The result is an error if the podCIDRs are not subnets, or if the Node has too many podCIDRs.
+    /// The field contains an error if the podCIDRs are not subnets, or if several podCIDRs belong to one family.
     pub subnets: Result<Option<Subnets>, PodCidrError>,
     /// Annotations under flannel's prefix, by their short names.
     pub annotations: Annotations,
@@ -141,7 +141,7 @@ fn internal(status: &Object<'_>) -> Vec<IpAddr> {
     addresses.into_iter().filter_map(internal).collect()
 }
 
-/// Returns the status of a condition.
+/// Returns the status of a Node's condition.
 fn condition(status: &Object<'_>, wanted: &str) -> Option<String> {
     let conditions: Vec<&RawValue> = serde_json::from_str(status.get("conditions")?.get()).ok()?;
     conditions.into_iter().find_map(|raw| {

@@ -1,4 +1,4 @@
-//! Reads and changes Nodes for tools that do not serve a Node.
+//! Reads and changes the Nodes of a cluster for an operator's tools.
 
 use super::annotations;
 use super::api::{Api, Call};
@@ -20,7 +20,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use types::Subnets;
 
-/// A Node, as tools show it.
+/// A Node in the form that tools display.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The Node.
@@ -30,7 +30,7 @@ pub struct Listed {
     /// Attributes that the Node publishes.
     ///
     /// # Errors
-    /// Contains the unreadable annotation.
+    /// The field contains an error that names the unreadable annotation.
     pub attrs: Result<LeaseAttrs, NodeFault>,
 }
 
@@ -70,7 +70,7 @@ impl NodeClient {
     }
 
     /// Reads the network configuration from the file that a daemon's pod mounts. If the file does not exist,
-    /// the function reads the ConfigMap in any namespace.
+    /// the function reads the ConfigMap `kube-flannel-cfg`, in any namespace.
     ///
     /// # Errors
     /// Returns an error if the configuration is missing or unusable.
@@ -138,7 +138,7 @@ impl NodeClient {
         }
     }
 
-    /// Removes flannel's mark from a Node. One minute later, the peers treat the Node's lease as ended.
+    /// Removes the annotation `kube-subnet-manager` from a Node. One minute later, the peers treat the Node's lease as ended.
     ///
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.
@@ -176,7 +176,7 @@ impl LeaseStore for NodeClient {
         })
     }
 
-    /// Returns no sign of life, because only the kubelet reports whether a Node is alive.
+    /// Returns no heartbeat time, because only the kubelet reports whether a Node is alive.
     async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
         Ok(Liveness::default())
     }
@@ -199,7 +199,7 @@ impl LeaseStore for NodeClient {
     }
 }
 
-/// Converts a Node to an entry with a key as in the other stores, so that tools show the entry in the same way. The key of a Node without a usable
+/// Converts a Node to an entry with a key in the same form as in key-value stores, for tools that show leases. The key of a Node without a usable
 /// podCIDR contains no subnet.
 fn entry(listed: &Listed) -> Entry {
     let node = &listed.node;

@@ -1,7 +1,7 @@
-//! The known Nodes, and the leases derived from them. Pure.
+//! The known Nodes, and the leases that the Nodes publish. Pure.
 //!
-//! A Node is not a key: two Nodes may have the same podCIDR. This set therefore stores Nodes by name. Among
-//! the Nodes that claim a subnet, the oldest Node holds it.
+//! This set stores Nodes by name, because two Nodes may have the same podCIDR. Among the Nodes that claim a subnet,
+//! the oldest Node holds the subnet.
 
 use super::annotations;
 use super::claims::Claims;
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Dual, Subnets};
 
-/// Time for which a Node's lease stays in force after its mark is removed, because an operator may be replacing the annotations.
+/// Time for which a lease stays in force without the annotation `kube-subnet-manager`, because an operator may be
+/// replacing the annotations.
 pub(crate) const WITHDRAWAL: Duration = Duration::from_secs(60);
 
 /// A Node, reduced to the parts that affect other nodes.
@@ -31,7 +32,7 @@ struct Known {
     /// Addresses that the Node claims.
     claims: Claims,
     lease: Published,
-    /// Readiness and cordon of the Node. A change of this report affects no lease.
+    /// Readiness and cordon of the Node. A change of the readiness or the cordon affects no lease.
     report: Option<Report>,
 }
 
@@ -40,11 +41,11 @@ struct Known {
 enum Published {
     /// Lack of a lease, because flannel does not run on the Node or the Node has no podCIDR.
     Nothing,
-    /// Node that is unreadable for this reason. The Node's last readable lease, if any, stays in force.
+    /// Unreadable Node, with the reason. The Node's last readable lease, if any, stays in force.
     Unreadable(NodeFault, Option<Arc<Lease>>),
     /// A lease with all podCIDRs of the Node.
     Lease(Arc<Lease>),
-    /// Lease whose mark disappeared at this time. The lease stays in force for `WITHDRAWAL`.
+    /// Lease of a Node that lost the annotation `kube-subnet-manager`, with the time of the loss. The lease stays in force for `WITHDRAWAL`.
     Withdrawn(Arc<Lease>, Duration),
 }
 
@@ -52,13 +53,13 @@ enum Published {
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     known: BTreeMap<String, Known>,
-    /// Networks of the configuration. This set ignores podCIDRs of a family that these networks lack.
+    /// Networks of the configuration. The set ignores podCIDRs of a family without a configured network.
     networks: Option<Subnets>,
-    /// This node's name. The node's own lease is not among the others' leases.
+    /// This node's name. The set does not return this node's own lease.
     own: String,
 }
 
-/// Leases derived from the Nodes.
+/// Leases that the Nodes publish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
     /// Readable leases, by subnets.
@@ -70,7 +71,7 @@ pub struct Leases {
 }
 
 impl Nodes {
-    /// Creates an empty set, for a daemon whose own Node has this name.
+    /// Creates an empty set, for a daemon whose own Node has the given name.
     pub fn new(own: &str) -> Self {
         Self {
             known: BTreeMap::new(),
@@ -79,12 +80,12 @@ impl Nodes {
         }
     }
 
-    /// Sets the networks. The function returns whether the networks changed, because such a change may affect all leases.
+    /// Sets the networks. The function returns whether the networks changed, because a change of the networks may affect all leases.
     pub fn serve(&mut self, networks: Subnets) -> bool {
         self.networks.replace(networks) != Some(networks)
     }
 
-    /// Replaces all Nodes with a complete list. The function returns whether a relevant part of a Node changed.
+    /// Replaces all Nodes with a complete list. The function returns whether a Node changed in a part that affects other nodes.
     pub fn replace(&mut self, nodes: Vec<Node>, now: Duration) -> bool {
         let names: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let before = self.known.len();
@@ -95,7 +96,8 @@ impl Nodes {
             .fold(gone, |changed, node| self.put(node, now) || changed)
     }
 
-    /// Adds or updates a Node. The function returns whether a relevant part of a Node changed. Heartbeats are not relevant.
+    /// Adds or updates a Node. The function returns whether the Node changed in a part that affects other nodes. A heartbeat of the kubelet affects
+    /// no other node.
     pub fn put(&mut self, node: Node, now: Duration) -> bool {
         let before = self.known.get(&node.name);
         let name = node.name.clone();
@@ -142,7 +144,7 @@ impl Nodes {
         self.known.is_empty()
     }
 
-    /// Returns the addresses that the other Nodes claim, except for Nodes of this machine's current boot.
+    /// Returns the addresses that the other Nodes claim, except for Nodes with this machine's boot id.
     pub fn taken(&self, boot: Option<&str>) -> BTreeMap<IpAddr, Claimant> {
         let mut out = BTreeMap::new();
         self.known
@@ -152,7 +154,7 @@ impl Nodes {
         out
     }
 
-    /// Returns the older Node that holds this Node's subnets, or a part of them.
+    /// Returns the older Node that holds a Node's subnets, or a part of the subnets.
     pub(crate) fn senior(&self, node: &Node) -> Option<&str> {
         let subnets = node.subnets.clone().ok().flatten()?;
         let subnets = self.served(subnets)?;
@@ -175,7 +177,7 @@ impl Nodes {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Returns another Node that holds these subnets, or a part of them, assuming that this node has no Node.
+    /// Returns another Node that would hold the given subnets, or a part of them, if this node's Node did not exist.
     pub fn holder(&self, subnets: &Subnets) -> Option<&str> {
         let others = || self.claims().filter(|claim| claim.name != self.own);
         if !others().any(|claim| claim.subnets.overlaps(subnets)) {
@@ -187,7 +189,7 @@ impl Nodes {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Returns the readiness and the cordon of the Node that holds these subnets.
+    /// Returns the readiness and the cordon of the Node that holds the given subnets.
     pub(crate) fn report(&self, subnets: &Subnets) -> Option<Report> {
         self.known.get(self.holder(subnets)?)?.report
     }
@@ -219,7 +221,7 @@ impl Nodes {
             .is_none_or(|networks| inside(subnets, networks))
     }
 
-    /// Returns the leases of the other Nodes, and the time of the next call if no Node changes earlier.
+    /// Returns the leases of the other Nodes, and the time at which the caller must call again if no Node changes.
     pub fn leases(&self, now: Duration) -> (Leases, Option<Duration>) {
         let mut out = Leases::default();
         let mut due: Option<Duration> = None;
@@ -353,7 +355,7 @@ impl Known {
         }
     }
 
-    /// Returns the state of a lease after its mark disappeared.
+    /// Returns the state of a lease after the Node lost the annotation `kube-subnet-manager`.
     fn withdrawn(&self, subnets: Subnets, now: Duration) -> Published {
         match &self.lease {
             Published::Lease(lease) | Published::Unreadable(_, Some(lease))
@@ -368,7 +370,7 @@ impl Known {
         }
     }
 
-    /// Returns the last readable lease.
+    /// Returns the last readable lease of the Node.
     fn last_good(&self) -> Option<Arc<Lease>> {
         match &self.lease {
             Published::Lease(lease)
@@ -413,7 +415,7 @@ impl Leases {
             .collect()
     }
 
-    /// Returns the events that change the leases `before` to these leases.
+    /// Returns the events that lead from the leases `before` to the current leases.
     pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
         let gone = before
             .readable
@@ -444,8 +446,8 @@ impl Leases {
             .collect()
     }
 
-    /// Returns subnets of unreadable Nodes that another Node held before. An unreadable Node does not keep the
-    /// lease of the previous holder as its last good value.
+    /// Returns the subnets that an unreadable Node now holds and that another Node held before. The unreadable Node
+    /// must not inherit the lease of the previous holder.
     fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
         let inherited = |(subnets, name): &(&Subnets, &String)| {
             before
@@ -458,7 +460,7 @@ impl Leases {
             .map(|(subnets, _)| *subnets)
     }
 
-    /// Returns the name of the Node that has these subnets.
+    /// Returns the name of the Node that has the given subnets.
     fn owner(&self, subnets: &Subnets) -> Option<&str> {
         let readable = || {
             self.readable
@@ -473,7 +475,7 @@ impl Leases {
     }
 }
 
-/// Returns the lease reduced to these subnets. The function shares an unchanged lease, so that a comparison is fast.
+/// Returns the lease with only the given subnets. The function shares an unchanged lease, so that a comparison is fast.
 fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     if lease.subnets == subnets {
         lease.clone()
@@ -700,7 +702,7 @@ mod tests {
         for event in odd.since(&good) {
             table.apply(event);
         }
-        assert_eq!(table.len(), 1, "the last good value stays in force");
+        assert_eq!(table.len(), 1, "the last readable lease stays in force");
         // The mark is removed meanwhile. The lease stays in force for a minute, like one that can be read.
         let mut unmarked = nodes.clone();
         unmarked.put(node("a", 1, 1, &[("public-ip", "hostname")]), NOW);
@@ -742,7 +744,7 @@ mod tests {
     }
 
     proptest! {
-        /// Events lead to the same table as a list.
+        /// Checks that the events lead to the same table as a complete list.
         #[test]
         fn changes_add_up(steps in proptest::collection::vec((0..5u8, 0..4i64, 1..4u8, 0..4u8), 1..40)) {
             let mut nodes = Nodes::new("n0");

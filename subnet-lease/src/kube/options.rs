@@ -1,4 +1,4 @@
-//! Options for the connection to the Kubernetes API, and the Node to serve.
+//! Options for the connection to the Kubernetes API, and the Node of the daemon.
 
 use super::annotations::Prefix;
 use http::Uri;
@@ -20,13 +20,13 @@ pub struct KubeOptions {
     pub prefix: Prefix,
     /// File of the network configuration (`net-conf.json`).
     pub net_conf: PathBuf,
-    /// Whether to clear the condition NetworkUnavailable.
+    /// Whether the daemon clears the condition NetworkUnavailable of its Node.
     pub clear_condition: bool,
-    /// This node's Node, given by name or by the pod that runs on it.
+    /// This node's Node, given by the Node's name or by a pod on the Node.
     pub identity: Identity,
-    /// User agent for the API server. Managed fields show the part before the slash.
+    /// User agent for the API server. Managed fields of the Node show the part of the user agent before the slash.
     pub user_agent: String,
-    /// Uptime of the host when the daemon started. After a short uptime, the whole cluster may have started together.
+    /// Uptime of the host when the daemon started. If the uptime is short, all hosts of the cluster may have started together.
     pub up: Duration,
 }
 
@@ -86,7 +86,7 @@ pub enum UrlError {
     Brackets,
     /// Text that contains no host.
     NoHost,
-    /// Port that is not a port number.
+    /// Port that is not a number up to 65535.
     Port,
     /// Host that contains an invalid character.
     Host,
@@ -106,7 +106,7 @@ impl fmt::Display for UrlError {
                 Self::User => "the address contains a user; remove the user, and put the credentials into a kubeconfig (--kubeconfig-file)",
                 Self::Query => "the address contains a query or a fragment",
                 Self::Brackets => "an IPv6 address needs brackets, as in https://[fd00::1]:6443",
-                Self::NoHost => "it names no host",
+                Self::NoHost => "the address names no host",
                 Self::Port => "the port is not a number up to 65535",
                 Self::Host => "the host contains a character that is invalid in a host name",
             })
@@ -116,12 +116,12 @@ impl fmt::Display for UrlError {
 
 impl std::error::Error for UrlError {}
 
-/// The Node that a daemon serves.
+/// The Node on which the daemon runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The Node with this name.
+    /// The Node with the given name.
     Node(String),
-    /// The Node that runs this pod.
+    /// The Node that runs the given pod.
     Pod {
         /// Namespace of the pod.
         namespace: String,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Interval at which the daemon restores annotations that another writer changes.
 pub(crate) const RESTORE_EVERY: Duration = Duration::from_secs(10);
-/// Interval at which the daemon restores the condition, because cloud route controllers also write this condition.
+/// Interval at which the daemon restores the condition NetworkUnavailable, because cloud route controllers also write this condition.
 pub(crate) const CONDITION_EVERY: Duration = Duration::from_secs(60);
 
 /// Desired content of the Node.
@@ -17,13 +17,14 @@ pub(crate) const CONDITION_EVERY: Duration = Duration::from_secs(60);
 pub struct Wanted<'a> {
     /// Attributes that this node publishes.
     pub attrs: &'a LeaseAttrs,
-    /// Whether the kernel is in sync with the leases, except for failures of single peers. Kubernetes may schedule pods only if this value is true.
+    /// Whether the kernel is in sync with the leases, except for failures of single peers. Kubernetes may schedule pods on the Node only if this
+    /// field is true.
     pub programmed: bool,
     /// Whether this daemon should clear the condition NetworkUnavailable.
     pub clear_condition: bool,
 }
 
-/// The patches that are due.
+/// The changes that the daemon must write to the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Due {
     /// Annotations to set, or to remove.
@@ -77,12 +78,12 @@ pub fn withdrawn(
         .collect()
 }
 
-/// Limits how often the daemon restores a value that another writer changes: the first time at once, then once per interval.
+/// Limits how often the daemon restores an annotation or a condition that another writer changes: the first time at once, then once per interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace(Option<Duration>);
 
 impl Pace {
-    /// Returns the time of the next write, given the interval and the current time.
+    /// Returns the earliest time of the next write, given the interval and the current time.
     pub fn next(self, every: Duration, now: Duration) -> Duration {
         self.0.map_or(now, |last| (last + every).max(now))
     }
@@ -93,8 +94,8 @@ impl Pace {
     }
 }
 
-/// Returns the body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. Because of the uid, the server
-/// refuses the patch for a Node that was created again meanwhile.
+/// Returns the body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. The
+/// patch contains the uid, so the server refuses the patch for a new Node with the same name.
 pub(crate) fn annotations_body(
     uid: &str,
     annotations: &BTreeMap<String, Option<String>>,
@@ -102,7 +103,8 @@ pub(crate) fn annotations_body(
     serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } })
 }
 
-/// Returns the body of the patch of the condition. The body is a strategic merge patch, because a JSON merge patch would replace the whole list.
+/// Returns the body of the patch of the condition. The body is a strategic merge patch, because a JSON merge patch would replace the whole list of
+/// conditions.
 pub(crate) fn condition_body(uid: &str, now: &str) -> serde_json::Value {
     serde_json::json!({ "metadata": { "uid": uid }, "status": { "conditions": [{
         "type": "NetworkUnavailable",
@@ -228,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Applies ten thousand patches of two writers. Our patches are based on a view of the Node that is some versions old.
+    /// Applies ten thousand patches of two writers to a Node. The daemon's patches start from an outdated version of the Node.
     #[test]
     fn two_writers_lose_nothing_of_each_other() {
         let mut node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u", "labels": { "a": "b" } }, "spec": { "podCIDR": "10.244.1.0/24" } });

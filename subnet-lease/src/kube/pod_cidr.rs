@@ -105,7 +105,7 @@ impl fmt::Display for PodCidrTrouble {
                 net_conf,
             } => write!(
                 f,
-                "node \"{node}\" has podCIDR {subnets}, which is of another address family than the network {networks} in {}: change the ConfigMap \
+                "node \"{node}\" has podCIDR {subnets}, which is of another address family than the network {networks} in {}; change the ConfigMap \
                  kube-flannel-cfg (kubectl -n kube-flannel edit configmap kube-flannel-cfg)",
                 net_conf.display()
             ),
@@ -127,7 +127,7 @@ impl fmt::Display for PodCidrTrouble {
                 other,
             } => write!(
                 f,
-                "node \"{node}\" has podCIDR {subnets}, which overlaps the podCIDR of the older Node {other}: a podCIDR never changes, so delete one of the two Nodes (kubectl delete node {node}) and restart its kubelet, which registers the Node again"
+                "node \"{node}\" has podCIDR {subnets}, which overlaps the podCIDR of the older Node {other}; delete one of the two Nodes (kubectl delete node {node}), and restart the deleted Node's kubelet, which registers the Node again"
             ),
         })
     }
@@ -138,7 +138,7 @@ impl Lasting for PodCidrTrouble {}
 /// Reason why this node lost its subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// Deletion of the Node, whose podCIDR another Node has.
+    /// Deletion of the Node; another Node has the former podCIDR.
     Deleted {
         /// Name of the Node.
         node: String,
@@ -147,7 +147,7 @@ pub(super) enum Moved {
         /// Name of the other Node.
         other: String,
     },
-    /// Recreation of the Node, whose former podCIDR another Node has.
+    /// Recreation of the Node; another Node has the former podCIDR.
     Recreated {
         /// Name of the Node.
         node: String,

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use types::Coded;
 use types::backoff::Backoff;
 
-/// Delay between two attempts to write.
+/// Delay between two attempts to write to the Node.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// Writes to this node's Node.
@@ -85,7 +85,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Records the Node in the response to a patch, because the watch may deliver it later.
+    /// Records the Node in the response to a patch, because the watch may deliver the Node later.
     fn take(&self, node: Option<Node>) {
         let Some(node) = node else { return };
         self.out.send_modify(|state| {
@@ -111,7 +111,7 @@ pub(super) struct Holding<'a> {
     pub(crate) own_out: &'a watch::Sender<OwnState>,
     /// All Nodes.
     pub all: &'a All,
-    /// Whether this daemon lists all Nodes. A daemon that does not list all Nodes does not know the other Nodes.
+    /// Whether this daemon lists all Nodes. Only a daemon that lists all Nodes knows the other Nodes.
     pub lists: bool,
     /// The network configuration.
     pub config: &'a NetworkConfig,
@@ -131,7 +131,7 @@ struct Written {
     annotations: Pace,
     condition: Pace,
     failures: u32,
-    /// Earliest time of the next attempt after a failure.
+    /// Earliest time of the next write after a failed write.
     retry: Option<Duration>,
 }
 
@@ -205,7 +205,7 @@ impl Written {
     }
 }
 
-/// Problem for an address of this node that the other nodes do not know yet.
+/// Problem: the other nodes do not know this node's new address yet.
 struct AddressUnpublished(String);
 
 impl Coded for AddressUnpublished {
@@ -226,7 +226,7 @@ impl fmt::Display for AddressUnpublished {
     }
 }
 
-/// Verdict on the current Node.
+/// Verdict on the lease, from the Node's current podCIDR.
 enum Verdict {
     /// Lease that still belongs to this node.
     Ours,

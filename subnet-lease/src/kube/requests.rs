@@ -1,4 +1,4 @@
-//! Requests of the manager to the API, other than the requests that follow Nodes.
+//! Requests of the manager to the Kubernetes API, other than the requests that follow Nodes.
 
 use super::api::{Api, Call};
 use super::events::NodeEvent;
@@ -22,11 +22,11 @@ pub(super) struct Extras {
     slices: AtomicBool,
     /// Time at which the server last refused an Event.
     refused: Mutex<Option<Instant>>,
-    /// The addresses of the API servers, and the time of their last read.
+    /// The addresses of the API servers, and the time at which the node last read the addresses.
     servers: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
-/// Time for which the node caches the addresses of the API servers. These addresses change when the control plane gets another node.
+/// Time for which the node caches the addresses of the API servers. The addresses change when an operator adds a node to the control plane.
 const SERVERS: Duration = Duration::from_secs(300);
 /// Time after a refusal during which the node posts no Event. An administrator may grant the permission later.
 const REFUSED: Duration = Duration::from_secs(300);

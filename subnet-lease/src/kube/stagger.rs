@@ -1,4 +1,4 @@
-//! Spreads API requests over time without coordination between nodes. Pure except for randomness.
+//! Spreads API requests over time without coordination between nodes. This module only computes delays, and sends no requests.
 
 use super::node::Node;
 use super::nodes::trimmed;
@@ -10,39 +10,40 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::Subnets;
 
-/// Number of nodes per second that reconnect after a disturbance. All nodes of a cluster reconnect within [`SPREAD`].
+/// Number of nodes per second that reconnect to the API server after an interruption. All nodes of a cluster reconnect
+/// to the API server within [`SPREAD`].
 const A_SECOND: f64 = 40.0;
-/// Maximum delay before a node reconnects.
+/// Maximum delay before a node reconnects to the API server.
 pub(super) const SPREAD: Duration = Duration::from_secs(12);
-/// Number of nodes per second that list Nodes after their hosts have booted. This number may exceed
+/// Number of nodes per second that list Nodes after their hosts have booted. The rate of lists may exceed
 /// [`A_SECOND`], because each node has its own delay.
 const TURNS_A_SECOND: u32 = 45;
-/// Number of turns. In larger clusters, several nodes have the same delay.
+/// Number of different delays after a boot. In clusters with more nodes, several nodes have the same delay.
 const TURNS: u32 = 12 * TURNS_A_SECOND;
-/// Time after the boot of a host during which the host may have booted together with many other hosts.
+/// Uptime of a host up to which the daemon assumes that many other hosts booted at the same time.
 const BOOTED: Duration = Duration::from_secs(300);
 
-/// Time for which a node requests lists in pages after the server did not stream a list. Without streaming, the server reads each page from etcd.
+/// Time for which a node lists Nodes in pages after the API server did not stream a list. The API server reads each page of a list from etcd.
 const PAGES: Duration = Duration::from_secs(3600);
 
-/// Knowledge about the cluster and its server that determines how a node spreads its requests.
+/// Number of Nodes, index of this node's subnet and features of the API server, which determine the delays of this node's requests.
 #[derive(Debug, Default)]
 pub(super) struct RequestStagger {
     nodes: AtomicUsize,
-    /// Index of this node's subnet among the network's subnets, from 0. The value is unset until the daemon knows its Node.
+    /// Index of this node's subnet among the network's subnets, from 0. The index is unset until the daemon knows this node's Node.
     place: OnceLock<u128>,
     /// Time at which the server last failed to stream a list.
     pages: Mutex<Option<Instant>>,
 }
 
 impl RequestStagger {
-    /// Records the number of Nodes.
+    /// Records the number of Nodes in the cluster.
     pub(super) fn set(&self, nodes: usize) {
         self.nodes.store(nodes, Relaxed);
     }
 
-    /// Records this node's place. Until the daemon has counted the Nodes, the function estimates their number
-    /// from the subnet's index, because Kubernetes assigns podCIDRs in order.
+    /// Records the index of this node's subnet. Until the daemon has counted the Nodes, the function estimates their
+    /// number from the subnet's index, because Kubernetes assigns podCIDRs in ascending order.
     pub(super) fn guess(&self, own: &Node, networks: &Subnets) {
         let place = place(own, networks);
         if let Some(place) = place {
@@ -56,17 +57,17 @@ impl RequestStagger {
         let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
-    /// Records that the server did not stream a list, because it is too old or was busy.
+    /// Records that the API server did not stream a list, because the API server is too old or was busy.
     pub(super) fn set_pages(&self) {
         *self.since() = Some(Instant::now());
     }
 
-    /// Records that the server streamed a list.
+    /// Records that the API server streamed a list.
     pub(super) fn set_streams(&self) {
         *self.since() = None;
     }
 
-    /// Returns whether the node requests lists in pages.
+    /// Returns whether this node lists Nodes in pages.
     pub(super) fn pages(&self) -> bool {
         self.since().is_some_and(|since| since.elapsed() < PAGES)
     }
@@ -75,8 +76,8 @@ impl RequestStagger {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns this node's delay within the time in which all nodes reconnect. The order of the podCIDRs spreads nodes more evenly than random
-    /// delays.
+    /// Returns the delay before this node reconnects to the API server. Delays in the order of the podCIDRs
+    /// spread the nodes more evenly than random delays.
     #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
     pub(super) fn share(&self) -> Duration {
         let nodes = self.nodes.load(Relaxed);
@@ -93,10 +94,10 @@ impl RequestStagger {
     }
 }
 
-/// Returns the delay before a node's first list of all Nodes in pages. The delay is zero unless the host has just booted, perhaps together with other
-/// hosts.
+/// Returns the delay before a node lists all Nodes in pages for the first time. The delay is zero if the host booted
+/// longer than [`BOOTED`] ago.
 ///
-/// A Node younger than the boot is new in the cluster, so its daemon does not wait.
+/// If Kubernetes created a Node after the boot of the Node's host, the Node is new in the cluster, so the daemon does not wait.
 pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
     let booted = now.saturating_sub(i64::try_from(up.as_secs()).unwrap_or(i64::MAX));
     if up > BOOTED || own.created >= booted {
@@ -236,17 +237,17 @@ mod tests {
         };
         assert!(
             wait(NOW - 1000, 20) > Duration::from_secs(1),
-            "a Node whose host has booted"
+            "a host that has just booted"
         );
         assert_eq!(
             wait(NOW - 5, 20),
             Duration::ZERO,
-            "a Node that was added after the boot"
+            "a Node that was created after the boot"
         );
         assert_eq!(
             wait(NOW - 1000, 301),
             Duration::ZERO,
-            "a daemon that is restarted"
+            "a daemon that restarts long after the boot"
         );
         assert_eq!(
             wait(NOW + 1000, 20),

@@ -1,4 +1,5 @@
-//! State of this node's Node and of all Nodes. The followers write the state, and the manager reads the state.
+//! The Nodes that the followers last read: this node's Node and all Nodes of the
+//! cluster. The followers update the Nodes, and the manager reads the Nodes.
 
 use super::follow::Sink;
 use super::node::Node;
@@ -9,7 +10,7 @@ use crate::reason::Reason;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// State of this node's Node.
+/// This node's Node, as the follower last read the Node.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Own {
     /// Node that the daemon has not read yet.
@@ -17,11 +18,11 @@ pub(super) enum Own {
     Unknown,
     /// Node that does not exist.
     Absent,
-    /// The Node, in its last known state.
+    /// Node that exists, in the last known version.
     Present(Arc<Node>),
 }
 
-/// This node's Node, and the state of its watch.
+/// This node's Node, and the reason if the watch of the Node is interrupted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnState {
     /// The Node.
@@ -30,7 +31,7 @@ pub(super) struct OwnState {
     pub trouble: Option<Reason>,
 }
 
-/// Sink of the watch of this node's Node.
+/// Receives the events of the watch of this node's Node.
 pub(super) struct OwnSink {
     /// Receives the state.
     pub out: watch::Sender<OwnState>,
@@ -84,37 +85,38 @@ impl Sink for OwnSink {
     }
 }
 
-/// State of all Nodes.
+/// All known Nodes of the cluster, and the state of the watch of all Nodes.
 pub(super) struct All {
     inner: Mutex<Inner>,
     /// Counts relevant changes.
     changes: watch::Sender<u64>,
-    /// Spreads the requests over time.
+    /// Spreads this node's API requests over time.
     pub stagger: RequestStagger,
 }
 
 struct Inner {
     nodes: Nodes,
-    /// Whether the follower has read a complete list.
+    /// Whether the follower has read a complete list of Nodes.
     listed: bool,
-    /// Number of complete lists that the follower has read.
+    /// Number of complete lists of Nodes that the follower has read.
     lists: u64,
     trouble: Option<Reason>,
 }
 
-/// State of the watch of all Nodes.
+/// Whether the watch of all Nodes works, and how many lists the follower has read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// Whether the follower has read a complete list.
+    /// Whether the follower has read a complete list of Nodes.
     pub listed: bool,
-    /// Number of complete lists that the follower has read. If this number grows, the follower may have missed changes between two lists.
+    /// Number of complete lists of Nodes that the follower has read. After each new list, the follower may have
+    /// missed changes since the previous list.
     pub lists: u64,
     /// Reason why the watch is interrupted; `None` while the watch works.
     pub trouble: Option<Reason>,
 }
 
 impl All {
-    /// Creates an empty state, without a list.
+    /// Creates a state without Nodes, before the first list.
     pub(super) fn new(own: &str) -> Self {
         let inner = Inner {
             nodes: Nodes::new(own),
@@ -129,7 +131,7 @@ impl All {
         }
     }
 
-    /// Returns a receiver whose value changes with each relevant change.
+    /// Returns a receiver whose number increases with each relevant change of a Node.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -176,7 +178,7 @@ impl All {
     }
 }
 
-/// Sink of the watch of all Nodes.
+/// Receives the events of the watch of all Nodes.
 pub(super) struct AllSink(pub Arc<All>);
 
 impl Sink for AllSink {

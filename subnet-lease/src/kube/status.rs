@@ -1,6 +1,6 @@
-//! Classifies refusals of an API server by the HTTP status and by the reasons in its Status object. This
-//! module parses the text of a refusal in only two cases. The first case is a missing permission, which a
-//! Status contains nowhere else. The second case is a version that is too new, on old servers.
+//! Classifies refusals of an API server by the HTTP status and by the reasons in the Status object of the refusal. This module
+//! parses the text of a refusal only to find a missing permission or, from old servers, a too new resource version. A Status
+//! object names a missing permission only in the text of the message.
 
 use crate::json::{Object, excerpt_within};
 use http::StatusCode;
@@ -9,7 +9,7 @@ use types::problem::StoreCause;
 /// A permission that RBAC denies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
-    /// Name of the account.
+    /// Name of the account that lacks the permission.
     pub user: String,
     /// The verb.
     pub verb: String,
@@ -20,16 +20,16 @@ pub struct Forbidden {
 /// Parsed `Status` object of a refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiRefusal {
-    /// Beginning of the server's text.
+    /// Beginning of the server's message.
     pub words: String,
-    /// Whether the server does not have the requested version yet.
+    /// Whether the server does not have the requested resource version yet.
     pub(crate) is_too_new: bool,
     /// The missing permission.
     pub forbidden: Option<Forbidden>,
 }
 
 impl ApiRefusal {
-    /// Parses the body of a refusal.
+    /// Parses the body of the HTTP response to a refused request.
     pub fn read(status: StatusCode, body: &str) -> Self {
         let object = Object::parse(body).ok();
         let message = object
@@ -66,7 +66,7 @@ impl ApiRefusal {
     }
 }
 
-/// Returns the beginning of a server's text.
+/// Returns the beginning of a server's text, or `no reason was given` if the text is empty.
 pub(super) fn words(text: &str) -> String {
     const LIMIT: usize = 300;
     match text.trim() {

@@ -1,6 +1,7 @@
-//! The bearer token of requests, from the kubeconfig or from a file that the client reads again after 50 s.
+//! The bearer token of API requests, from the kubeconfig or from a file that the client reads again after 50 s.
 //!
-//! kube's own layer sends the text of the file verbatim. Editors end a file with a newline, which client-go trims.
+//! The authentication layer of the crate `kube` sends the content of the token file
+//! verbatim. Editors end a file with a newline, which client-go trims.
 
 use http::HeaderValue;
 use kube::config::AuthInfo;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Time for which the client uses the content of the file. client-go has the same limit.
+/// Time after which the client reads the token file again. client-go uses the same time.
 const FRESH: Duration = Duration::from_secs(50);
 
 /// A bearer token.
@@ -23,11 +24,11 @@ pub(super) struct Token {
 struct Held {
     /// Value of the header `Authorization`.
     header: Option<HeaderValue>,
-    /// Time at which the client last read the file.
+    /// Time at which the client last read the token file.
     read: Option<Instant>,
 }
 
-/// Kind of a character that a token cannot contain.
+/// Kind of character that a token must not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
     /// A control character.
@@ -41,7 +42,7 @@ pub enum Stray {
 /// Reason why a text is not a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenFault {
-    /// The file is unreadable. Contains the system's error.
+    /// The token file is unreadable. The variant contains the system's error.
     Unread(String),
     /// Text that is not UTF-8.
     NotUtf8,
@@ -49,18 +50,18 @@ pub enum TokenFault {
     Empty,
     /// Text that has several lines.
     SeveralLines,
-    /// Character of this kind at this position (from 1) of the text.
+    /// Invalid character, with the character's position in the text (from 1).
     Stray(Stray, usize),
-    /// Text that is not valid in a header. Contains the library's error.
+    /// Text that is not valid in an HTTP header. The variant contains the library's error.
     Header(String),
 }
 
-/// Error for an invalid token. Never quotes the token.
+/// Error for an invalid token. The error never quotes the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// The token in the kubeconfig.
+    /// Invalid token in the kubeconfig.
     User(TokenFault),
-    /// The token in a file.
+    /// Invalid token in a file.
     File(PathBuf, TokenFault),
 }
 
@@ -68,16 +69,16 @@ impl fmt::Display for TokenFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unread(error) => write!(f, "cannot be read: {error}"),
-            Self::NotUtf8 => f.write_str("is not text in UTF-8: write only the token, without other text"),
+            Self::NotUtf8 => f.write_str("is not text in UTF-8; write only the token, without other text"),
             Self::Empty => f.write_str("is empty"),
-            Self::SeveralLines => f.write_str("has several lines, and line 1 is followed by other text: write only the token, without other text"),
+            Self::SeveralLines => f.write_str("has several lines, and line 1 is followed by other text; write only the token, without other text"),
             Self::Stray(stray, position) => {
                 let stray = match stray {
                     Stray::Control => "a control character",
                     Stray::Space => "a space",
                     Stray::NotAscii => "a character outside ASCII",
                 };
-                write!(f, "has {stray} at position {position}: write only the token, without other characters")
+                write!(f, "has {stray} at position {position}; write only the token, without other characters")
             }
             Self::Header(error) => f.write_str(error),
         }
@@ -94,7 +95,8 @@ impl fmt::Display for TokenError {
 }
 
 impl Token {
-    /// Takes the token and its file out of these credentials. As in client-go, the file takes precedence.
+    /// Removes the token and the path of the token file from the credentials, and returns the token. As in client-go, the file takes precedence
+    /// over a token in the kubeconfig.
     ///
     /// # Errors
     /// Returns an error with the reason if the token is invalid. The error never quotes the token.
@@ -125,10 +127,10 @@ impl Token {
         }))
     }
 
-    /// Returns the value of the header `Authorization`. While the file is unusable, the last token stays in use.
+    /// Returns the value of the header `Authorization`. While the token file is unusable, the client continues to use the last token.
     ///
     /// # Errors
-    /// Returns an error that names the file, if its content is not a token.
+    /// Returns an error if the client has no earlier token and the token file is unreadable or contains no valid token.
     pub(super) async fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut held = self.held.lock().await;
         let mut trouble = None;
@@ -157,7 +159,7 @@ impl Token {
     }
 }
 
-/// Returns the header for a token, without the white space around it.
+/// Returns the header `Authorization` for a token, without the white space around the token.
 fn header(text: &[u8]) -> Result<HeaderValue, TokenFault> {
     let text = std::str::from_utf8(text)
         .map_err(|_| TokenFault::NotUtf8)?

@@ -1,4 +1,4 @@
-//! Errors of the Kubernetes API, of the connection to it, and of the objects that flannel needs.
+//! Errors of the Kubernetes API, of the connection to the API server, and of the objects that flannel needs.
 
 pub(super) use super::fault::Nonsense;
 use super::pod_cidr::PodCidrTrouble;
@@ -20,7 +20,7 @@ use types::{Coded, Detail};
 /// Reason why a server did not respond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// The connection failed. Contains the error's text.
+    /// The connection failed. The variant contains the error's text.
     ConnectFailure(ConnectFailure, String),
     /// Response that the server did not begin in time.
     NoAnswer(Duration),
@@ -73,7 +73,7 @@ impl fmt::Display for Silence {
             Self::NoAnswer(within) => write!(f, "no response within {within:?}"),
             Self::Unfinished(within) => write!(f, "the response did not end within {within:?}"),
             Self::EndedEarly => {
-                f.write_str("the server ended the watch early, as a server that stops does")
+                f.write_str("the server ended the watch early, as a server does during a shutdown")
             }
         }
     }
@@ -82,9 +82,9 @@ impl fmt::Display for Silence {
 /// Mistake in a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// Cluster that has a proxy.
+    /// Cluster with a proxy, which flannel does not support.
     Proxy,
-    /// The kubeconfig is unreadable. Contains the parser's error.
+    /// The kubeconfig is unreadable. The variant contains the parser's error.
     Unread(String),
     /// Token that the client cannot send.
     Token(TokenError),
@@ -94,7 +94,7 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Proxy => f.write_str(
-                "the cluster has a proxy-url, and flannel connects to the API server directly; remove proxy-url, and name an address that this \
+                "the cluster has a proxy-url, which flannel does not support; remove proxy-url, and name an address that this \
                  node reaches as the cluster's server or with --kube-api-url",
             ),
             Self::Unread(fault) => f.write_str(fault),
@@ -106,9 +106,9 @@ impl fmt::Display for Mistake {
 /// Reason why the network configuration is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetConfFault {
-    /// The file is unreadable. Contains the system's error.
+    /// The network configuration file is unreadable. Contains the system's error.
     System(String),
-    /// File with more than this number of bytes.
+    /// File that exceeds the size limit, with the limit in bytes.
     TooLong(usize),
 }
 
@@ -150,7 +150,7 @@ pub enum KubeTrouble {
         server: String,
         /// Description of the request, e.g. `list all Nodes`.
         what: String,
-        /// Maximum size in bytes.
+        /// Maximum size of a response in bytes.
         limit: usize,
     },
     /// Response that does not come from the Kubernetes API.
@@ -162,7 +162,7 @@ pub enum KubeTrouble {
         /// The reason.
         why: Nonsense,
     },
-    /// Token that the client cannot send to a server.
+    /// Token that the client cannot send to the given server.
     Token(String, TokenError),
     /// Failed setup of a connection to a server. Contains the library's error.
     Connection(String, String),
@@ -172,13 +172,13 @@ pub enum KubeTrouble {
     AccountToken(TokenError),
     /// Lack of both a kubeconfig and a service account.
     NoPod,
-    /// Unreadable service account in this directory. Contains the library's error.
+    /// Unreadable service account in the given directory. Contains the library's error.
     Account(&'static str, String),
-    /// Unreadable CA certificate of the service account. Contains the library's error.
+    /// Unreadable CA certificate of the service account. The variant contains the library's error.
     Authority(PathBuf, String),
-    /// Lack of a configured Node to serve.
+    /// Lack of a configured Node for this daemon.
     Nobody,
-    /// Lack of a Node for this daemon's pod.
+    /// Pod of the daemon whose spec names no Node.
     PodWithoutNode {
         /// Namespace of the pod.
         namespace: String,
@@ -194,7 +194,7 @@ pub enum KubeTrouble {
         /// The reason.
         why: Box<KubeTrouble>,
     },
-    /// Lack of a Node with this name. The variant contains the name of a similar Node, if such a Node exists.
+    /// Lack of a Node with the given name. The variant also contains the name of a similar Node, if such a Node exists.
     NoNode(String, Option<String>),
     /// Deletion of this node's Node.
     NodeDeleted(String, Subnets),
@@ -206,41 +206,41 @@ pub enum KubeTrouble {
     Stopped(Stopped),
     /// The podCIDR is unusable.
     PodCidr(PodCidrTrouble),
-    /// Annotation whose value an operator mistyped.
+    /// Annotation whose value is not an address of the expected family.
     Typo {
         /// Name of the Node.
         node: String,
         /// Name of the annotation.
         key: String,
-        /// Beginning of the value.
+        /// Beginning of the annotation's value.
         value: String,
         /// The expected address family.
         family: &'static str,
     },
-    /// Unreadable file of the network configuration.
+    /// Unreadable network configuration file.
     NetConf(PathBuf, NetConfFault),
-    /// Unusable network configuration in this file.
+    /// Unusable network configuration in the given file.
     Config(PathBuf, ConfigError),
-    /// API server that does not continue from its last state, e.g. after a restore from a backup.
+    /// API server that went back to an earlier state of the Nodes, e.g. after a restore from a backup.
     Discontinuity {
         /// URL of the server.
         server: String,
-        /// Name of the Node that shows the discontinuity.
+        /// Name of the Node that is gone or older than before.
         node: String,
-        /// Whether the Node is gone. If the Node is not gone, its version is older than before.
+        /// Whether the Node is gone. If the Node is not gone, the Node's resource version is lower than before.
         gone: bool,
     },
     /// Unreadable file that a tool needs. Contains the system's error.
     File(PathBuf, String),
-    /// Unusable network configuration at this place.
+    /// Unusable network configuration at the given location.
     ConfigAt(String, ConfigError),
-    /// Missing ConfigMap with a network configuration.
+    /// Lack of a ConfigMap with a network configuration.
     NoConfigMap,
     /// Several ConfigMaps with different configurations.
     ConfigMapsDiffer(Vec<String>),
     /// A response is malformed. Contains the parser's error.
     Answer(String),
-    /// Listed lease that does not name its Node.
+    /// Lease whose key names no Node.
     NoNodeNamed(String),
     /// Reservation of a subnet, which Kubernetes does not support.
     NothingReserved,
@@ -356,11 +356,11 @@ impl Coded for KubeTrouble {
     }
 }
 
-/// Returns the remedy at the end of a refusal's text.
+/// Returns the remedy that the error message appends to the server's text about a refusal.
 fn remedy_of_refusal(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
-            "; the API server does not accept the token or the certificate: check the expiry of the token or certificate, this host's clock, and whether the service account still exists"
+            "; the API server does not accept the token or the certificate; check the expiry of the token or certificate, this host's clock, and whether the service account still exists"
         }
         StatusCode::FORBIDDEN => {
             "; apply the ClusterRole and the ClusterRoleBinding of conf/kube-flannel.yml"
@@ -398,21 +398,21 @@ impl fmt::Display for KubeTrouble {
             ),
             Self::Account(folder, fault) => write!(f, "cannot read the pod's service account in {folder}: {fault}"),
             Self::Authority(path, fault) => write!(f, "cannot read {}: {fault}", path.display()),
-            Self::Nobody => f.write_str("no Node to serve"),
+            Self::Nobody => f.write_str("no Node is configured for this daemon"),
             Self::PodWithoutNode { namespace, name } => write!(f, "node name not present in pod spec '{namespace}/{name}'"),
             Self::Pod { namespace, name, why } => {
                 write!(f, "error retrieving pod spec for '{namespace}/{name}': {why}; or set NODE_NAME")
             }
             Self::NoNode(name, Some(other)) => {
-                write!(f, "the Node {name} does not exist, but the Node {other} does: set NODE_NAME to {other} (in the pod, from spec.nodeName)")
+                write!(f, "the Node {name} does not exist, but the Node {other} does; set NODE_NAME to {other} (in the pod, from spec.nodeName)")
             }
             Self::NoNode(name, None) => {
                 write!(f, "the Node {name} does not exist: waiting for its kubelet to register it (the name comes from NODE_NAME or the pod's spec.nodeName)")
             }
             Self::NodeDeleted(name, subnets) => write!(
                 f,
-                "the Node {name} was deleted: this node keeps its subnet {subnets} until another Node gets it. Restart the kubelet, which registers \
-                 the Node again, or take the machine out of the cluster"
+                "the Node {name} was deleted: this node keeps its subnet {subnets} until Kubernetes assigns the subnet to another Node. Restart the kubelet, which registers \
+                 the Node again, or remove the machine from the cluster"
             ),
             Self::NotAnswered => f.write_str("the Kubernetes API has not responded yet"),
             Self::NotListed => f.write_str("the Kubernetes API has not listed all Nodes yet"),
@@ -420,19 +420,19 @@ impl fmt::Display for KubeTrouble {
             Self::PodCidr(trouble) => trouble.fmt(f),
             Self::Typo { node, key, value, family } => write!(
                 f,
-                "the annotation {key} of Node {node} is {value}, which is not an {family} address: correct it (kubectl annotate node {node} --overwrite \
+                "the annotation {key} of Node {node} is {value}, which is not an {family} address; correct it (kubectl annotate node {node} --overwrite \
                  {key}=ADDRESS) or remove it (kubectl annotate node {node} {key}-)"
             ),
             Self::NetConf(path, fault) => write!(
                 f,
-                "failed to read net conf: {}: {fault}; it comes from the ConfigMap kube-flannel-cfg, key net-conf.json, which the pod mounts \
+                "failed to read net conf: {}: {fault}; the file comes from the ConfigMap kube-flannel-cfg, key net-conf.json, which the pod mounts \
                  (another path: --net-config-path)",
                 path.display()
             ),
             Self::Config(path, error) => write!(f, "error parsing subnet config: {}: {error}", path.display()),
             Self::Discontinuity { server, node, gone } => {
                 let why = if *gone { "is gone" } else { "is older than before" };
-                write!(f, "the Kubernetes API at {server} does not continue where it stopped (the Node {node} {why}): listing all Nodes")
+                write!(f, "the Kubernetes API at {server} went back to an earlier state (the Node {node} {why}): listing all Nodes")
             }
             Self::File(path, fault) => write!(f, "cannot read {}: {fault}", path.display()),
             Self::ConfigAt(place, error) => write!(f, "{place}: {error}"),

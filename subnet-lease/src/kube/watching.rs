@@ -7,7 +7,7 @@ use crate::table::LeaseEvent;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The stream of lease events.
+/// Stream of lease events, derived from the known Nodes.
 pub(super) struct Watching<'a> {
     all: &'a All,
     counters: &'a Counters,
@@ -15,10 +15,10 @@ pub(super) struct Watching<'a> {
     /// The leases that result from the events sent so far.
     sent: Option<Leases>,
     lists: u64,
-    /// Number of the last change whose events are in the queue.
+    /// Number of the last change of the Nodes whose events the stream has queued.
     generation: Option<u64>,
     interrupted: bool,
-    /// Time of the next check if no Node changes.
+    /// Time at which the stream computes the leases again, even if no Node changes.
     due: Option<Duration>,
     queue: Vec<LeaseEvent>,
 }
@@ -43,7 +43,7 @@ impl<'a> Watching<'a> {
     /// Returns the next event. The stream never ends.
     ///
     /// # Cancel safety
-    /// Events stay in the queue.
+    /// Undelivered events stay in the queue.
     pub(super) async fn next(&mut self) -> LeaseEvent {
         loop {
             if let Some(event) = self.queue.pop() {
@@ -108,7 +108,7 @@ impl<'a> Watching<'a> {
         if news.len() > LINES {
             tracing::warn!(
                 count = news.len() - LINES,
-                "flanneld does not use further Nodes; /status lists all of them"
+                "flanneld does not use further Nodes; /status lists all unused Nodes"
             );
         }
         self.counters

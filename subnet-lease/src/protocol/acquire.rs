@@ -21,10 +21,10 @@ use std::time::Duration;
 use types::Subnets;
 use types::backoff::Backoff;
 
-/// Time for which a new instance waits before it takes over a contested lease. A live holder renews every 60 s.
+/// Time for which a new instance waits before it takes over a contested lease. A live holder renews its lease every 60 s.
 pub(crate) const CONTEST: Duration = Duration::from_secs(66);
 
-/// Interval at which the node checks an exhausted pool again.
+/// Interval at which the node checks whether an exhausted pool has a free subnet.
 const POOL_LOOK: Duration = Duration::from_millis(1500);
 
 /// Delay before the node reads the store's state again after an unsuccessful attempt.
@@ -236,11 +236,11 @@ async fn reshape(
     })
 }
 
-/// Returns the etcd lease for this node's key. The function reuses the current etcd lease if a former
-/// instance of this node got this lease, because otherwise leases would accumulate with every start. If no
-/// former instance got the lease, the function requests a new lease and also returns the new lease as
-/// granted. A reservation always gets a new lease, which distinguishes a running instance from an operator's
-/// copy.
+/// Returns the etcd lease for this node's key. The function reuses the current etcd lease if a former instance of
+/// this node requested that etcd lease. If every start requested a new etcd lease, unused etcd leases would
+/// accumulate. If the function cannot reuse the current etcd lease, the function requests a new etcd lease. The
+/// second value is the id of a new etcd lease, or `None` after a reuse. For a reservation, the function always
+/// requests a new etcd lease, which distinguishes a running instance from an operator's copy of the key.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;
@@ -252,9 +252,9 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     (granted, Some(granted))
 }
 
-/// Returns the time of the last renewal of the lease. The function treats a new lease as renewed. This function renews an inherited
-/// lease only after the key belongs to this node, because a recent renewal is the sign of a live holder. If the renewal fails, the
-/// next renewal is due at once.
+/// Returns the time of the last renewal of the etcd lease. The function treats a new etcd lease as renewed. This
+/// function renews an inherited etcd lease only after the key belongs to this node. A recent renewal makes other
+/// nodes treat the holder as alive. If the renewal fails, the next renewal is due at once.
 async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();
@@ -273,12 +273,12 @@ async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Du
 
 enum Allocation {
     Got(Box<Tenure>),
-    /// Loss of a reply, or use of every candidate by other nodes in the meantime. The caller reads the store again.
+    /// The store did not reply, or other nodes leased every candidate subnet in the meantime. The caller lists the keys of the store again.
     Unsure,
     Exhausted,
 }
 
-/// Tries free subnets in this node's own order until it has created a lease.
+/// Tries free subnets in this node's own order until the creation of a lease succeeds.
 async fn allocate(
     io: &Io,
     claim: &Claim,

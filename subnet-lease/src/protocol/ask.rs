@@ -1,4 +1,4 @@
-//! Requests of the protocol to the store, one per function, with their time limits for a reply.
+//! Functions that send the protocol's requests to the store; some functions repeat a request until the store replies.
 
 use super::coroutine::Io;
 use super::decide::{LastSeen, seen_lately};
@@ -50,7 +50,8 @@ pub(super) async fn revoke(io: &Io, lease: i64) {
     }
 }
 
-/// Runs a transaction. The function returns whether the transaction succeeded, the revision, and, if the transaction failed, the current entry.
+/// Runs a transaction. The function returns whether the transaction succeeded, the store's revision, and, if the
+/// transaction failed, the current entry of the key.
 pub(super) async fn txn(
     io: &Io,
     compare: Vec<Compare>,
@@ -88,7 +89,7 @@ pub(super) async fn last_seen_of(io: &Io, item: &Item) -> Option<Duration> {
     }
 }
 
-/// Returns whether the holder of a key gave a sign of life within a given time.
+/// Returns whether the holder of a key renewed its lease within the given time.
 pub(super) async fn seen_within(io: &Io, item: &Item, within: Duration) -> bool {
     last_seen_of(io, item).await.is_some_and(|ago| ago < within)
 }
@@ -114,7 +115,7 @@ pub(super) async fn pause(io: &Io, failure: &Unanswered, attempt: u32) {
     io.sleep(NO_ANSWER.after(attempt)).await;
 }
 
-/// Returns a pause of one to two times `base`, which differs between nodes and attempts.
+/// Returns a pause of one to two times `base`. The pause differs between nodes and attempts.
 pub(super) fn jitter(claim: &Claim, attempt: u32, base: Duration) -> Duration {
     let seed = claim
         .node
@@ -135,7 +136,7 @@ pub(super) fn put(key: &str, attrs: &LeaseAttrs, lease: i64) -> Write {
     }
 }
 
-/// Returns this node's attributes and signature, with the unknown fields of the key's current value.
+/// Returns this node's attributes with the node's identity, and with the unknown fields of the key's current value.
 pub(super) fn signed(
     claim: &Claim,
     attrs: &LeaseAttrs,

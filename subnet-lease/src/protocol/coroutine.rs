@@ -16,20 +16,20 @@ use std::time::Duration;
 /// The next input that a coroutine needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<T> {
-    /// A reply to this request.
+    /// A reply to the given request.
     Ask(Request),
-    /// A notice or this point in time; `None` if only a notice ends the wait.
+    /// A notice or the given time; `None` if only a notice ends the wait.
     Wait(Option<Duration>),
-    /// The result: the coroutine has returned.
+    /// Result of the coroutine, which has returned.
     Done(T),
 }
 
 /// A log line about a change of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Whether the line is a warning.
+    /// Whether the log line is a warning.
     pub warning: bool,
-    /// The change, and the reaction to it.
+    /// Change of the lease, and the node's reaction.
     pub news: News,
 }
 
@@ -44,7 +44,7 @@ struct Mailbox {
     log: Vec<LogLine>,
 }
 
-/// The coroutine's side: the operations available to its code.
+/// Operations that the code of a coroutine can use.
 #[derive(Clone, Default)]
 pub struct Io(Arc<Mutex<Mailbox>>);
 
@@ -58,10 +58,10 @@ impl Io {
         self.mailbox().now
     }
 
-    /// Sends one request and waits for its reply. The mailbox keeps notices that arrive meanwhile.
+    /// Sends one request to the store and waits for the reply. The mailbox keeps notices that arrive before the reply.
     ///
     /// # Errors
-    /// Returns an error if the store did not reply. The store may still have executed the request.
+    /// Returns an error if the store did not reply. If no reply arrives, the store may still have executed the request.
     pub async fn ask(&self, request: Request) -> Result<Answer, Unanswered> {
         self.mailbox().request = Some(request);
         std::future::poll_fn(|_| match self.mailbox().answer.take() {
@@ -71,7 +71,7 @@ impl Io {
         .await
     }
 
-    /// Waits for the next notice. The function returns `None` at the time `until`.
+    /// Waits for the next notice. The function returns `None` if no notice arrives before the time `until`.
     pub async fn wait(&self, until: Option<Duration>) -> Option<Notice> {
         std::future::poll_fn(|_| {
             let mut mailbox = self.mailbox();
@@ -87,7 +87,7 @@ impl Io {
         .await
     }
 
-    /// Waits for some time. Notices stay for the next `wait`.
+    /// Waits for the given time. Notices stay in the mailbox for the next `wait`.
     pub async fn sleep(&self, time: Duration) {
         let until = self.now() + time;
         std::future::poll_fn(|_| {
@@ -117,20 +117,20 @@ impl Io {
         });
     }
 
-    /// Changes the state of the lease that the status API shows.
+    /// Changes the lease's state, which the status API shows.
     pub fn show(&self, change: impl FnOnce(&mut Held)) {
         change(&mut self.mailbox().held);
     }
 }
 
-/// The driver's side: a state machine made of async code.
+/// State machine that runs async code step by step for a driver.
 pub struct Coroutine<T> {
     future: Pin<Box<dyn Future<Output = T> + Send>>,
     io: Io,
 }
 
 impl<T> Coroutine<T> {
-    /// Creates a state machine from the code that `run` returns. The code does not run yet.
+    /// Creates a state machine from the code that `run` returns. The function does not run the code.
     pub fn new<F: Future<Output = T> + Send + 'static>(run: impl FnOnce(Io) -> F) -> Self {
         let io = Io::default();
         Self {
@@ -139,7 +139,7 @@ impl<T> Coroutine<T> {
         }
     }
 
-    /// Continues the code at this time until the code needs the next input.
+    /// Runs the code of the coroutine at the given time until the code needs the next input.
     pub fn step(&mut self, now: Duration) -> Step<T> {
         {
             let mut mailbox = self.io.mailbox();
@@ -169,7 +169,7 @@ impl<T> Coroutine<T> {
         self.io.mailbox().notices.push_back(notice);
     }
 
-    /// Returns and removes the log lines that were added since the last call.
+    /// Returns and removes the log lines since the last call.
     pub fn take_log(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.io.mailbox().log)
     }
@@ -179,7 +179,7 @@ impl<T> Coroutine<T> {
         self.with_held(Held::clone)
     }
 
-    /// Passes the lease's state to `look` without copying it.
+    /// Passes a reference to the lease's state to `look`.
     pub fn with_held<R>(&self, look: impl FnOnce(&Held) -> R) -> R {
         look(&self.io.mailbox().held)
     }

@@ -1,4 +1,4 @@
-//! Decides at the start which lease belongs to this node, from a list and the facts about this host.
+//! Decides at the start which lease belongs to this node, from the listed keys and the data about this host.
 
 use super::problem::LeaseProblem;
 use super::view::{Item, View};
@@ -9,24 +9,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Dual, Subnets};
 
-/// Time after the last sign of life during which other nodes treat a holder as alive. Holders renew their leases every 60 s.
+/// Time after the last renewal of a lease during which other nodes treat the holder as alive. Holders renew their leases every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// Time since the last sign of life from each holder, by key; `None` if the holder gave no sign or the time is unknown.
+/// Time since each holder's last renewal of its lease, by key; `None` if the store does not know this time.
 pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
 /// Decision about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Request for the last sign of life from the holder of this key, before a new decision.
+    /// Request for the time since the last renewal by the holder of the given key, before a new decision.
     AskLastSeen(String),
-    /// Key that belongs to this node, which must write its attributes to the key.
+    /// Key that belongs to this node. The node must write its attributes to the key.
     Keep(Keep),
-    /// Addition or removal of a family in this node's key. The node must move the lease from this key to these subnets.
+    /// Addition or removal of an address family in this node's key. The node must move the lease from the given key to the given subnets.
     Reshape(String, Subnets),
-    /// Allocation of a new subnet, because no key belongs to this node. The node tries these subnets first.
+    /// Allocation of a new subnet, because no key belongs to this node. The node tries the given subnets first.
     Allocate(Vec<Subnets>),
-    /// Refusal, because another node holds the lease that this node would keep.
+    /// Refusal with the reason, e.g. because another live node has this node's address.
     Refuse(Box<LeaseProblem>),
 }
 
@@ -35,14 +35,15 @@ pub enum Decision {
 pub struct Keep {
     /// The key.
     pub key: String,
-    /// Whether the key's data (MAC, keys) also belongs to this node. The data does not belong to this node after a takeover from a node that is gone.
+    /// Whether the key's data (MAC, keys) also belongs to this node. After a takeover from a node that is gone, the
+    /// key's data does not belong to this node.
     pub ours: bool,
-    /// Whether another instance had to defend the key. If another instance defended the key, this instance
-    /// waits for a sign of life from the other instance.
+    /// Whether another instance had to defend the key. If another instance defended the key, this instance waits to
+    /// check whether the other instance renews the lease.
     pub contested: bool,
 }
 
-/// Returns the decision about this node's lease, or the missing fact that the decision needs.
+/// Returns the decision about this node's lease; `AskLastSeen` if the decision requires the time since a holder's last renewal.
 pub fn decide(
     claim: &Claim,
     config: &NetworkConfig,
@@ -127,9 +128,11 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     }
 }
 
-/// Returns the lease for which this host shows signs of ownership, if an address identifies no node. A sign is the host's identity in the backend, or
-/// subnet.env together with the host's address. A lease of Go flannel has no id, and a host may have had another id. A cloned node has the signs of
-/// the original node, which is alive.
+/// Returns the lease for which this host has evidence of ownership, on hosts that may share an address with other
+/// nodes. Evidence is the backend's identity of the host (a MAC, a key), or subnet.env together with the host's
+/// address. The node id is not sufficient, because a lease of Go flannel has no id, and a host may have had another
+/// id. Because a clone has the same backend identity as the original node, the function checks whether the holder of
+/// the lease is alive.
 fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let named = |item: &Item| named_here(claim, &item.subnets) && item.publishes(&claim.public);
     let signs = |item: &&Item| named(item) || identified(claim, item);
@@ -153,7 +156,7 @@ fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
     }
 }
 
-/// Returns the best of several items. The function prefers the lease in subnet.env, then a reservation, then
+/// Returns the lease that this node prefers among several leases. The function prefers the lease in subnet.env, then a reservation, then
 /// a lease with this node's address, then the oldest lease.
 fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
     items.min_by_key(|item| {
@@ -166,7 +169,7 @@ fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a 
     })
 }
 
-/// Returns whether this host shows signs of having held the lease: subnet.env, a device with the lease's MAC, or the lease's key.
+/// Returns whether subnet.env, the MAC of a device or the key of the backend shows that this host held the lease.
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
         let data = item
@@ -188,8 +191,8 @@ fn identified(claim: &Claim, item: &Item) -> bool {
     both.is_some_and(|(attrs, host)| host.is_own(attrs))
 }
 
-/// Returns whether subnet.env contains these subnets. One family is sufficient, because the configuration may have
-/// added or dropped the other family in the meantime.
+/// Returns whether subnet.env contains the given subnets. Equal subnets of one family are sufficient, because the
+/// configuration may have added or dropped the other family.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
     let Some(previous) = &claim.host.previous else {
         return false;
@@ -207,7 +210,7 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
         .find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
-/// Returns whether a holder gave a sign of life recently; `None` if the time of the sign is not known yet.
+/// Returns whether a holder renewed its lease recently; `None` if the node has not requested the time of the last renewal yet.
 pub(crate) fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
     last_seen
         .get(&item.entry.key)
@@ -244,8 +247,9 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     Decision::Allocate(wishes(claim, config, view))
 }
 
-/// Returns these subnets with a family added or dropped, but with the same IPv4 subnet. The function returns `None`
-/// if the families do not differ, or if no such subnets fit.
+/// Adds an address family to the given subnets, or drops a family, and keeps the subnet of each remaining family. The function returns `None`
+/// if the configuration has the same families as the subnets, or if the resulting subnets do not fit the
+/// configuration.
 fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
     if have.same_families(&config.pools) {
         return None;
@@ -259,7 +263,7 @@ fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) 
     config.fits(&wanted).then_some(wanted)
 }
 
-/// Returns the subnets that the node tries first: the subnets in subnet.env, if they are free and fit.
+/// Returns the subnets that the node tries first: the subnets in subnet.env, if these subnets are free and fit the configuration.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
     let Some(previous) = &claim.host.previous else {
         return Vec::new();

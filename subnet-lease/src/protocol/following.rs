@@ -1,4 +1,4 @@
-//! The part of a watch of all leases that all key-value stores share.
+//! Common implementation of the watch of all leases, for all key-value stores.
 
 use super::reading;
 use super::registry::{Entry, Listing};
@@ -10,15 +10,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use types::Subnets;
 
-/// Events that are ready, and the state of the watch.
+/// Queued lease events, and the state of the watch of all leases.
 pub(crate) struct Following {
     counters: Arc<Counters>,
     ready: VecDeque<LeaseEvent>,
-    /// Whether the reader has passed on a list.
+    /// Whether the watch has queued a complete list of leases.
     listed: bool,
-    /// Whether the reader has passed on `Interrupted`.
+    /// Whether the watch has queued `Interrupted` since the last resumption.
     interrupted: bool,
-    /// Whether the last attempt failed.
+    /// Whether the last attempt to follow the store failed.
     failing: bool,
     log: LogOnce,
 }
@@ -36,7 +36,7 @@ impl Following {
         }
     }
 
-    /// Returns the next event that is ready.
+    /// Returns the next queued lease event.
     pub(crate) fn next(&mut self) -> Option<LeaseEvent> {
         self.ready.pop_front()
     }
@@ -47,8 +47,8 @@ impl Following {
         self.failing
     }
 
-    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. The
-    /// function adds these keys after it has read the list, because reading the list resets the counts.
+    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. The function
+    /// reads `unreadable` after the list, because reading the list resets the counts of unreadable keys.
     pub(crate) fn listed(
         &mut self,
         listing: Listing,
@@ -72,7 +72,7 @@ impl Following {
         }
     }
 
-    /// Handles a key with an unreadable value.
+    /// Queues an event for a key with an unreadable value.
     pub(crate) fn unreadable(&mut self, subnets: Subnets) {
         self.ready.push_back(LeaseEvent::Unreadable(subnets));
     }
@@ -84,7 +84,7 @@ impl Following {
             .extend(wire::parse_key(key).map(LeaseEvent::Delete));
     }
 
-    /// Handles a failure to follow the store, after which the list becomes stale. The function logs `why` if `why` is present and new.
+    /// Records a failure to follow the store, after which the list of leases becomes stale. The function logs `why` if `why` is present and new.
     pub(crate) fn interrupted(&mut self, why: Option<&Reason>) {
         self.failing = true;
         if self.listed && !std::mem::replace(&mut self.interrupted, true) {
@@ -100,7 +100,7 @@ impl Following {
         }
     }
 
-    /// Handles the start or resumption of following the store.
+    /// Records that the watch has started or resumed.
     pub(crate) fn resumed(&mut self) {
         self.failing = false;
         self.counters.following(None);

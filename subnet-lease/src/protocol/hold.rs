@@ -1,4 +1,5 @@
-//! Holds a lease: renews the lease, proves the ownership, and defends or abandons the lease. Each possible change of the key has a rule.
+//! Holds a lease: renews the lease, proves the ownership, and defends or abandons the lease. The protocol has a rule for each possible change of
+//! the key.
 
 mod publish;
 mod restore;
@@ -23,14 +24,14 @@ use types::backoff::Backoff;
 /// Interval at which the node renews the lease.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Interval at which the node proves that the key belongs to the node. A renewal does not prove the ownership: the
+/// Interval at which the node checks that the key still belongs to the node. A renewal does not prove the ownership: the
 /// renewal succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);
 
 /// Interval at which the node restores a key that another instance keeps overwriting.
 const DEFENCE: Duration = Duration::from_secs(60);
 
-/// Pauses between corrections after a manual edit. Operators rarely repeat such an edit.
+/// Delays before the node undoes further manual edits of the key. Operators rarely repeat a manual edit.
 const CORRECTION: Backoff = Backoff::new(Duration::from_secs(1), DEFENCE);
 
 /// Delay between two attempts to publish changed attributes.
@@ -45,10 +46,10 @@ const UNSURE: usize = 16;
 /// Time for which the node is not ready after another writer overwrote the key.
 const DISTRUST: Duration = Duration::from_secs(86_400);
 
-/// Time for which a foreign identity may stay in this node's key after a discontinuity.
+/// Time for which another node's identity may stay in this node's key after a gap in the watch or a restore of the store.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// The state of a held lease.
+/// State of the coroutine that holds the lease.
 struct Holder {
     io: Io,
     claim: Claim,
@@ -58,14 +59,14 @@ struct Holder {
     proof: Duration,
     renewal_failures: u32,
     defence: Defence,
-    /// Attributes that the daemon intends to publish. The tenure contains the attributes that the store last confirmed.
+    /// Attributes that the daemon intends to publish. The member `tenure` contains the attributes that the store last confirmed.
     wanted: LeaseAttrs,
     publication: Publication,
-    /// Writes without a reply. If the store's value equals such a write, the value belongs to this node.
+    /// Writes without a reply. If the store's value equals a write without a reply, this node wrote the value.
     unsure: Vec<LeaseAttrs>,
 }
 
-/// The defence of the key against other writers.
+/// Times and counters for the defence of the key against other writers.
 #[derive(Default)]
 struct Defence {
     /// Earliest time at which the node may restore the key again.
@@ -74,16 +75,16 @@ struct Defence {
     corrections: u32,
     /// End of the time in which the node is not ready, because another writer overwrote the key.
     distrusted_until: Duration,
-    /// End of the time in which the node tolerates a foreign identity in the key, because this identity may disappear on its own.
+    /// End of the time in which the node tolerates another node's identity in the key.
     grace: Duration,
 }
 
-/// The publication of changed attributes.
+/// State of the publication of changed attributes.
 #[derive(Default)]
 struct Publication {
     /// Time since which the store lacks the desired attributes.
     pending_since: Option<Duration>,
-    /// Time of the next attempt.
+    /// Time of the next attempt to publish the attributes.
     next: Duration,
     failures: u32,
 }
@@ -242,7 +243,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Handles a key that has another value, or is attached to another lease.
+    /// Handles a new value of this node's key, or a new lease to which the key is attached.
     async fn changed(&mut self, entry: Entry) -> Result<(), Lost> {
         let Some(item) = Item::of(entry) else {
             return Ok(());

@@ -34,10 +34,10 @@ pub trait KeyStore: Registry {
     /// See [`SubnetManager::network_config`].
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
-    /// See [`SubnetManager::watch`]. The stream may begin with the recent list.
+    /// See [`SubnetManager::watch`]. The stream may begin with the list in `recent` instead of a new list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent>;
 
-    /// Reports all changes of one key after this revision. Never returns.
+    /// Reports all changes of one key after the revision `modified`. Never returns.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>);
 
     /// See [`SubnetManager::counters`].
@@ -91,7 +91,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Deletes a lease's key, unless the key has changed since the listing. Returns whether the key was deleted.
+    /// Deletes a lease's key, unless the key has changed since the listing. Returns whether the function deleted the key.
     ///
     /// # Errors
     /// Returns an error if the store did not reply.
@@ -117,8 +117,8 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Writes a key that never expires: a new key, or a replacement of `present`, unless that key has changed since the listing. Returns whether the
-    /// key was written.
+    /// Writes a key that never expires: a new key, or a replacement of `present`, unless `present` has changed since the listing. Returns
+    /// whether the function wrote the key.
     ///
     /// # Errors
     /// Returns an error if the store did not reply.
@@ -155,8 +155,8 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Runs a part of the protocol. `first` serves as the first list of this part of the protocol. The
-    /// function keeps the last list for the next reader.
+    /// Runs a coroutine of the protocol. The coroutine gets `first` as the reply to its first request for a list. The
+    /// function stores the last list for the next reader.
     async fn run<T, F>(
         &self,
         first: Option<Listing>,
@@ -340,7 +340,7 @@ impl Recent {
         *self.0.lock().await = Some((Instant::now(), listing));
     }
 
-    /// Returns the kept list once; `None` if the list is too old or was already taken.
+    /// Returns the recent list once; `None` if the list is too old or another reader has received the list.
     pub async fn take(&self) -> Option<Listing> {
         self.0
             .lock()
@@ -351,7 +351,7 @@ impl Recent {
     }
 }
 
-/// A registry that answers the first `List` with an existing list, and keeps the last list.
+/// A registry that replies to the first `List` with an existing list, and stores the last list.
 struct Reuse<'a> {
     registry: &'a dyn Registry,
     first: Mutex<Option<Listing>>,

@@ -1,4 +1,4 @@
-//! Log lines about changes of a held lease, and the reactions to them.
+//! Log lines about changes of a held lease, and about this node's reactions to the changes.
 
 use super::problem::Holder;
 use super::view::Item;
@@ -10,22 +10,22 @@ use types::Coded;
 /// A change of a lease's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Rewrite of the key by an operator without an etcd lease, which makes the key a reservation.
+    /// Operator's rewrite of the key without an etcd lease; the key is then a reservation.
     Reserved(String),
     /// Deletion of the key, which this node restored.
     PutBack(String),
     /// Expiry of the key while this machine was off, after which this node restored the key.
     PutBackAfterExpiry(String),
-    /// Unreadable value that another writer wrote.
+    /// Unreadable value that another writer wrote to the key.
     Unreadable(String),
-    /// Change of the address by another writer.
+    /// Change of the published address by another writer.
     AddressEdited {
         /// Key of the lease.
         key: String,
         /// Address that the edit set.
         address: String,
     },
-    /// Another kind of edit of the key by another writer.
+    /// Edit by another writer that leaves this node's address in the key.
     Edited(String),
     /// Overwrite of the key by another instance, although this instance has precedence.
     Contested {
@@ -48,7 +48,7 @@ pub enum News {
 }
 
 impl News {
-    /// Creates the line for a key that this node restored.
+    /// Creates the log line for a key that this node restored.
     pub fn put_back(key: &str, expired: bool) -> Self {
         if expired {
             Self::PutBackAfterExpiry(key.to_owned())
@@ -57,7 +57,7 @@ impl News {
         }
     }
 
-    /// Creates the line for an edit that this node undid.
+    /// Creates the log line for an edit that this node undid.
     pub fn undone(key: &str, item: &Item, claim: &Claim, published: &LeaseAttrs) -> Self {
         let key = key.to_owned();
         match &item.attrs {
@@ -72,7 +72,7 @@ impl News {
         }
     }
 
-    /// Creates the line for a key that another instance overwrote.
+    /// Creates the log line for a key that another instance overwrote.
     pub fn contested(key: &str, item: &Item) -> Self {
         let address = item
             .attrs
@@ -86,7 +86,7 @@ impl News {
         }
     }
 
-    /// Creates the line for a new published address.
+    /// Creates the log line for a new published address.
     pub fn readdressed(key: &str, before: &LeaseAttrs, now: &LeaseAttrs) -> Self {
         Self::Readdressed {
             key: key.to_owned(),
@@ -116,7 +116,7 @@ impl fmt::Display for News {
         types::problem::text(f, self, |f| match self {
             Self::Reserved(key) => write!(
                 f,
-                "the lease subnets/{key} has no etcd lease. From now on, it is a reservation of this node: it does not expire, and flanneld never deletes it. To undo the reservation, stop flanneld on this node, run `flannelctl release --force '{key}'` and start flanneld again"
+                "the lease subnets/{key} has no etcd lease. From now on, the lease is a reservation of this node: the lease does not expire, and flanneld never deletes the lease. To undo the reservation, stop flanneld on this node, run `flannelctl release --force '{key}'` and start flanneld again"
             ),
             Self::PutBack(key) => write!(
                 f,
@@ -134,12 +134,12 @@ impl fmt::Display for News {
             }
             Self::AddressEdited { key, address } => write!(
                 f,
-                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's: flanneld restored it; to publish another address, start flanneld with --public-ip"
+                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's address: flanneld restored the lease; to publish another address, start flanneld with --public-ip"
             ),
             Self::Edited(key) => {
                 write!(
                     f,
-                    "the lease subnets/{key} was edited: flanneld restored it; only flanneld writes it while flanneld runs"
+                    "the lease subnets/{key} was edited: flanneld restored the lease; do not edit the lease while flanneld runs"
                 )
             }
             Self::Contested {
@@ -148,7 +148,7 @@ impl fmt::Display for News {
                 address,
             } => write!(
                 f,
-                "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {holder} at {address}: flanneld restored it. Stop one of the two daemons, or give each daemon its own --node-id and address."
+                "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {holder} at {address}: flanneld restored the lease. Stop one of the two daemons, or give each daemon its own --node-id and address."
             ),
             Self::Readdressed { key, now, before } => write!(
                 f,

@@ -17,7 +17,7 @@ use types::{Coded, Detail};
 pub enum Holder {
     /// A node whose identity is in the lease.
     Node {
-        /// Hostname in its lease.
+        /// Hostname in the node's lease.
         name: String,
         /// Identity in the node's lease, stable over restarts and address changes.
         id: String,
@@ -27,7 +27,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Returns the holder in the key's value.
+    /// Returns the holder that the key's value names.
     pub fn of(item: &Item) -> Self {
         item.node().map_or(Holder::Unknown, |node| Holder::Node {
             name: node.name.to_string(),
@@ -45,7 +45,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A node with the address at which its peers reach the node.
+/// A node, with the address at which peers reach the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The node.
@@ -76,7 +76,7 @@ pub enum LeaseProblem {
         subnets: Subnets,
         /// Key of the lease in the store.
         key: String,
-        /// The interface that this node chose.
+        /// The underlay interface that this node chose.
         choice: Option<Box<Choice>>,
     },
     /// Clone of this node: another machine that runs with this node's identity.
@@ -110,7 +110,7 @@ pub enum LeaseProblem {
         /// Networks of the configuration.
         networks: Subnets,
     },
-    /// Another node that has this node's key.
+    /// Key that now belongs to another node.
     Taken {
         /// Key of the lease in the store.
         key: String,
@@ -121,7 +121,7 @@ pub enum LeaseProblem {
     },
     /// Deletion of this node's key, whose subnet is no longer free.
     Deleted(String),
-    /// Another instance of this node that holds the key with precedence.
+    /// Another instance of this node that holds the key and has precedence.
     Displaced {
         /// Key of the lease in the store.
         key: String,
@@ -145,14 +145,14 @@ pub enum LeaseProblem {
     OddAnswer(Box<Answer>),
 }
 
-/// Values that the peers do not know yet.
+/// Attributes of this node that the peers do not know yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unpublished {
     /// This node's address.
     Address {
         /// Address that this node intends to publish.
         now: String,
-        /// Address in the store.
+        /// Address in this node's lease in the store.
         before: String,
     },
     /// Another attribute.
@@ -214,7 +214,7 @@ impl LeaseProblem {
         }
     }
 
-    /// Creates the problem for a key that another node has. `item` is `None` if the key does not exist.
+    /// Creates the problem for a key that now belongs to another node. `item` is `None` if the key does not exist.
     pub fn taken(key: &str, item: Option<&Item>) -> Self {
         match item {
             Some(item) => Self::Taken {
@@ -255,7 +255,7 @@ impl LeaseProblem {
         Self::OutOfSubnets { pools, closed }
     }
 
-    /// Creates the problem for a change that is not published yet.
+    /// Creates the problem for attributes that the peers do not know yet.
     pub fn unpublished(published: &LeaseAttrs, wanted: &LeaseAttrs) -> Self {
         Self::Unpublished(if published.same_public(wanted) {
             Unpublished::Other
@@ -408,7 +408,7 @@ impl fmt::Display for LeaseProblem {
             } => write!(
                 f,
                 "the subnet {subnets} is reserved for this node (key subnets/{key}, without a lease), but lies outside the configured network {networks}. \
-                 flanneld never removes a reservation: delete the key, or correct Network in the configuration."
+                 flanneld never removes a reservation; delete the key, or correct Network in the configuration."
             ),
             Self::Taken {
                 key,
@@ -417,12 +417,12 @@ impl fmt::Display for LeaseProblem {
             } => {
                 write!(
                     f,
-                    "this node's lease subnets/{key} now belongs to {holder} at {address}; this node starts over and takes another subnet"
+                    "this node's lease subnets/{key} now belongs to {holder} at {address}; this node leases another subnet"
                 )
             }
             Self::Deleted(key) => write!(
                 f,
-                "this node's lease subnets/{key} was deleted and its subnet is no longer free; this node starts over and takes another subnet"
+                "this node's lease subnets/{key} was deleted and its subnet is no longer free; this node leases another subnet"
             ),
             Self::Displaced {
                 key,
@@ -434,8 +434,8 @@ impl fmt::Display for LeaseProblem {
             ),
             Self::Overwritten(key) => write!(
                 f,
-                "the lease subnets/{key} of this node was overwritten by a Go flannel or manually with this node's address: another machine may have the \
-                 same address. flanneld does not change the data plane, and writes the lease back once a minute; look for a second machine with this address."
+                "Go flannel or an operator overwrote this node's lease subnets/{key} with this node's address: another machine may have the \
+                 same address. flanneld does not change the data plane, and restores the lease once a minute. Search for a second machine with this address."
             ),
             Self::OutOfSubnets { pools, closed } => write_out_of_subnets(f, pools, closed),
             Self::Unpublished(Unpublished::Other) => {

@@ -1,4 +1,4 @@
-//! Reads entries of the store into leases. This module counts unreadable entries and logs each of them once.
+//! Parses entries of the store as leases. This module counts unreadable entries and logs each unreadable entry once.
 
 use super::registry::{Entry, Listing};
 use super::view::Item;
@@ -11,7 +11,7 @@ use std::fmt;
 use types::Subnets;
 use types::{Coded, Problem};
 
-/// Reads an entry into a lease. The function counts an unreadable entry and logs the entry once.
+/// Parses an entry of the store as a lease. The function counts an unreadable entry and logs the entry once.
 pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
@@ -68,7 +68,7 @@ fn tell(counters: &Counters, key: &str, why: &Problem) {
     }
 }
 
-/// Returns the leases of a complete list, and the subnets with unreadable values.
+/// Returns the leases of a complete list, and the subnets of keys with unreadable values.
 pub(crate) fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();

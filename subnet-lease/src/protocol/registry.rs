@@ -8,7 +8,7 @@ use types::Addresses;
 
 pub use crate::entry::{Entry, Listing};
 
-/// Time to live of a lease, with the same value as in Go flannel.
+/// Time to live of a lease, as in Go flannel.
 pub const TTL: Duration = Duration::from_secs(86_400);
 
 /// One request to the store.
@@ -18,7 +18,7 @@ pub enum Request {
     List,
     /// Grants a lease to which a key can be attached.
     Grant,
-    /// Reads how long ago the holder of a key was last seen.
+    /// Reads the time since the last renewal by the holder of a key.
     LastSeen {
         /// The key.
         key: String,
@@ -29,12 +29,12 @@ pub enum Request {
     Txn {
         /// Conditions, all of which must hold.
         compare: Vec<Compare>,
-        /// Writes that the store executes, all or none, if the conditions hold.
+        /// Writes that the store executes atomically if the conditions hold.
         write: Vec<Write>,
         /// Key that the store reads if the conditions do not hold.
         key: String,
     },
-    /// Renews a lease. In a directory, this request touches the file.
+    /// Renews a lease. In a directory, this request updates the modification time of the key's file.
     KeepAlive {
         /// The key, for stores without leases.
         key: String,
@@ -46,7 +46,7 @@ pub enum Request {
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
-    /// Revokes a lease, unless a key is attached to it.
+    /// Revokes a lease, unless a key is attached to the lease.
     Revoke {
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
@@ -63,25 +63,26 @@ pub enum Compare {
         /// The key's modification revision.
         modified: i64,
     },
-    /// Presence of this value in the key. In a restored store, another write may have the revision of this node's write.
+    /// Presence of the given value in the key. After a restore of the store, another writer's write may have the same revision as this node's write.
     Holds {
         /// The key.
         key: String,
         /// The key's value.
         value: String,
     },
-    /// Attachment of the key to this lease.
+    /// Attachment of the key to the given lease.
     HangsOn {
         /// The key.
         key: String,
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
-    /// Absence of keys with this prefix.
+    /// Absence of keys with the given prefix.
     NoneUnder(String),
-    /// Absence of unknown keys that publish these addresses. A store whose revisions give the order of its writes does not check this condition.
+    /// Absence of keys outside `known` that publish the given addresses. A store whose revisions increase with each
+    /// write does not check this condition.
     NoneElseAt {
-        /// Keys of the list that preceded the transaction.
+        /// Keys that the node listed before the transaction.
         known: Arc<BTreeSet<String>>,
         /// The node's own addresses.
         public: Addresses,
@@ -114,13 +115,13 @@ pub enum Answer {
     Listing(Listing),
     /// Reply to `Grant`: the id of the lease.
     Granted(i64),
-    /// Reply to `LastSeen`: time since the last sign of life; `None` if the lease is gone or the key has no lease.
+    /// Reply to `LastSeen`: time since the holder's last renewal; `None` if the lease is gone or the key has no lease.
     LastSeen(Option<Duration>),
     /// Reply to `Txn`.
     Txn {
         /// Whether the store executed the writes.
         done: bool,
-        /// The store's revision after the transaction. If the transaction wrote keys, the value is the revision of these writes.
+        /// The store's revision after the transaction. If the transaction wrote keys, the revision is also the modification revision of the keys.
         revision: i64,
         /// The requested key, if the store did not execute the writes.
         present: Option<Entry>,
@@ -154,18 +155,18 @@ impl std::error::Error for Unanswered {}
 pub enum Notice {
     /// Write to this node's key by this node or by another writer.
     Written(Entry),
-    /// Deletion of this node's key at this revision.
+    /// Deletion of this node's key, with the revision of the deletion.
     Deleted(i64),
     /// Resumption of the watch of this node's key, without a missed event.
     Reconnected,
-    /// Watch that may have missed events, or store that may have another history.
+    /// Gap in the watch, or change of the store's history, e.g. after a restore.
     Discontinuity,
-    /// Request of the daemon to publish these attributes.
+    /// Request of the daemon to publish new attributes.
     Publish(Box<crate::lease::LeaseAttrs>),
 }
 
 /// Returns a key as text. The function escapes bytes that are not UTF-8, so that messages can contain such a
-/// key. The key of a lease never contains such bytes.
+/// key. The key of a lease contains only UTF-8.
 #[cfg(any(feature = "dir", feature = "etcd"))]
 pub(crate) fn key_text(key: &[u8]) -> String {
     let chunks = key.utf8_chunks();

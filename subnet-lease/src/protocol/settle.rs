@@ -1,4 +1,4 @@
-//! Checks after a write whether another node claims the same subnet or address, and which node yields.
+//! Checks after a write whether another node claims the same subnet or address, and decides which node yields.
 
 use super::ask::{list, revoke, seen_within, txn};
 use super::coroutine::Io;
@@ -16,8 +16,9 @@ pub(super) enum Settled {
     Refused(Box<LeaseProblem>),
 }
 
-/// Lists the keys once more after a write, and resolves conflicts. If leases overlap, the older lease wins. A
-/// node releases a new lease that contains an older node's address. If two new nodes have the same address, the later node releases its lease.
+/// Lists the keys once more after a write, and resolves conflicts with other leases. If leases overlap, the older lease takes precedence. A node
+/// releases a new lease if its subnet contains the address of a node with an older
+/// lease. If two new nodes have the same address, the later node releases its lease.
 pub(super) async fn settle(
     io: &Io,
     claim: &Claim,

@@ -6,7 +6,7 @@ use crate::wire;
 use std::time::Duration;
 use types::Subnets;
 
-/// A lease that this node holds, with the state of its key.
+/// A lease that this node holds, with the revisions of the key and the store's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
     /// The key.
@@ -28,7 +28,7 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// Returns the lease in the form that other modules use.
+    /// Returns the lease without the store's revisions and lease ids.
     pub fn lease(&self) -> Lease {
         let term = if self.lease == 0 {
             Term::Reserved
@@ -43,7 +43,7 @@ impl Tenure {
         }
     }
 
-    /// Returns the conditions of every write to the key.
+    /// Returns the conditions under which the key still contains this node's last write.
     pub fn unchanged(&self) -> Vec<Compare> {
         vec![
             Compare::Unchanged {

@@ -1,33 +1,34 @@
-//! Decides about changes of this node's own key.
+//! Decides how this node reacts to a change of its own key.
 
 use super::tenure::Tenure;
 use super::view::{Item, publishes};
 use crate::manager::Claim;
 use crate::wire;
 
-/// Meaning of a changed key.
+/// Meaning of a change of this node's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// This node's own write, whose reply got lost.
     OwnWrite,
-    /// Detachment of the key from its lease by an operator, which makes the key this node's reservation.
+    /// Operator's detachment of the key from the store's lease; the key is then this node's reservation.
     Reserve,
-    /// Overwrite of this node's key by another writer. The node restores the key immediately the first time, and rarely afterwards.
+    /// Overwrite of this node's key by another writer. The node restores the key immediately the first time, and with delays afterwards.
     WriteBack {
         /// Whether another instance of this node overwrote the key.
         contested: bool,
     },
-    /// Overwrite by Go flannel or an operator, with this node's address in the value. The node restores the key rarely, and logs a warning.
+    /// Overwrite by Go flannel or an operator, with this node's address in the value. The node restores the key at
+    /// most once a minute, and reports the overwrite as a problem.
     Overwritten,
     /// Another instance of this node that has precedence.
     Displaced,
     /// Key that belongs to another node.
     Taken,
-    /// Need for the store's record of the writer's last sign of life.
+    /// Request for the time since the writer's last renewal, before a verdict.
     AskLastSeen,
 }
 
-/// Judges the current value of this node's key. `alive` indicates whether the writer gave a sign of life recently, if known.
+/// Returns the verdict on the current value of this node's key. `alive` indicates whether the writer recently renewed its lease, if known.
 pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
     let Some(attrs) = &item.attrs else {
         return Verdict::WriteBack { contested: false };

@@ -8,19 +8,19 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Addresses, Subnets};
 
-/// A list with parsed values.
+/// List of the store's keys, with parsed values.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The revision of the list.
+    /// Revision of the store at the time of the list.
     pub revision: i64,
     /// The keys of leases, both readable and unreadable.
     pub items: Vec<Item>,
 }
 
-/// One key of the list.
+/// One key of the list, with its parsed value.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// The entry as the store has it.
+    /// The unparsed entry from the store.
     pub entry: Entry,
     /// Subnets in the key.
     pub subnets: Subnets,
@@ -38,7 +38,7 @@ impl View {
         }
     }
 
-    /// Returns the item of a key.
+    /// Returns the parsed entry of a key.
     pub fn get(&self, key: &str) -> Option<&Item> {
         self.items.iter().find(|item| item.entry.key == key)
     }
@@ -80,7 +80,8 @@ impl Item {
         self.attrs.as_ref().and_then(|attrs| attrs.node.as_ref())
     }
 
-    /// Returns whether the lease publishes the given node's address. As in Go flannel, only the IPv4 address matters if the node has an IPv4 address.
+    /// Returns whether the lease publishes the given public address of a node. If the node has an IPv4 address, the
+    /// function compares only the IPv4 address, as Go flannel does.
     pub fn publishes(&self, public: &Addresses) -> bool {
         self.attrs
             .as_ref()
@@ -96,7 +97,7 @@ impl Item {
             .flatten()
     }
 
-    /// Returns whether the key never expires, because it is attached to no lease of the store.
+    /// Returns whether the key never expires, because the key is attached to no lease of the store.
     pub fn reserved(&self) -> bool {
         self.entry.lease == 0
     }
@@ -110,7 +111,7 @@ impl Item {
         }
     }
 
-    /// Returns the lease; `None` if its value is unreadable.
+    /// Returns the lease; `None` if the lease's value is unreadable.
     pub fn lease(&self) -> Option<Lease> {
         let term = if self.reserved() {
             Term::Reserved
@@ -126,7 +127,7 @@ impl Item {
     }
 }
 
-/// Returns whether these attributes publish the given address.
+/// Returns whether the given attributes publish the given address.
 pub fn publishes(attrs: &LeaseAttrs, public: &Addresses) -> bool {
     match (public.v4(), public.v6()) {
         (Some(v4), _) => attrs.public_ip == Some(*v4),

@@ -23,7 +23,7 @@ impl Asked {
         self.path.contains("watch=1")
     }
 
-    /// Returns whether the request is about all Nodes.
+    /// Returns whether the request lists or watches all Nodes.
     pub(crate) fn is_of_all(&self) -> bool {
         self.path.starts_with("/api/v1/nodes?") && !self.path.contains("fieldSelector")
     }
@@ -36,13 +36,13 @@ impl Asked {
 /// Reply to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// The normal reply of a server with this Node.
+    /// The normal reply of an API server that has the Node n1.
     Pass,
-    /// A reply with this status.
+    /// A reply with the given HTTP status.
     Status(u16),
     /// The complete list, followed by an error that ends the watch.
     ListThenExpired,
-    /// A reply with this body.
+    /// A reply with the given body.
     Body(String),
 }
 
@@ -81,7 +81,7 @@ impl Server {
         server
     }
 
-    /// Sets the function that decides on each request from now on.
+    /// Sets the function that determines the reply to each further request.
     pub(crate) fn on(&self, judge: impl Fn(&Asked) -> Reply + Send + Sync + 'static) {
         *self.judge.lock().unwrap() = Arc::new(judge);
     }

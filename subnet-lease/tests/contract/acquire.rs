@@ -1,4 +1,4 @@
-//! Cases of acquiring a lease: a new lease, or the previous lease.
+//! Test cases in which a node acquires a lease: a new lease, or the previous lease.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -153,8 +153,8 @@ async fn one_of_several_own_leases_is_kept(bed: Bed) {
     assert_eq!(kept(&one).await, "10.5.20.0-24");
 }
 
-/// In a network that contains the nodes themselves, a new lease contains no node and does not overlap their
-/// network. The rule also applies to a preferred subnet.
+/// If the network contains the nodes' addresses, a new lease contains no node's address and does not overlap the
+/// nodes' network. A node also rejects a preferred subnet that contains another node's address.
 async fn no_lease_holds_a_node(bed: Bed) {
     bed.configure(
         r#"{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0"}"#,

@@ -1,4 +1,4 @@
-//! A real kube-apiserver on loopback with its own etcd, and a gate that cuts one case off from the server.
+//! A real kube-apiserver on loopback with its own etcd, and a proxy that can cut one case off from the server.
 
 use crate::etcd_server::{EtcdServer, Version, free_port};
 use http::{Method, Request};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 const TOKEN: &str = "token-of-admin";
 
-/// A server and its etcd, which both end when this value is dropped.
+/// A server and its etcd; both programs end when the test drops `ApiServer`.
 pub(crate) struct ApiServer {
     folder: tempfile::TempDir,
     port: u16,
@@ -40,7 +40,7 @@ fn program() -> PathBuf {
     found.expect("there is no kube-apiserver: run `make setup`")
 }
 
-/// Writes the certificate of an authority, and a server's certificate with its key.
+/// Writes the certificate of a test CA, and a server certificate with the private key.
 fn certificates(folder: &Path) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -146,7 +146,7 @@ impl ApiServer {
         }
     }
 
-    /// Writes a kubeconfig with this name for access to the server through this port.
+    /// Writes a kubeconfig with the given name, for access to the API server through the given port.
     pub(crate) fn kubeconfig(&self, name: &str, port: u16) -> PathBuf {
         let path = self.folder.path().join(format!("{name}.kubeconfig"));
         let config = json!({
@@ -208,7 +208,7 @@ impl Hand {
     }
 }
 
-/// Forwards connections to a server while the gate is open.
+/// Proxy that forwards connections to a server while the proxy is open.
 pub(crate) struct Gate {
     pub port: u16,
     open: Arc<watch::Sender<bool>>,
@@ -241,7 +241,7 @@ impl Gate {
         Self { port, open, task }
     }
 
-    /// Opens or closes the gate. A closed gate breaks every connection and refuses new connections.
+    /// Opens or closes the proxy. A closed proxy ends every connection, including new connections.
     pub(crate) fn set(&self, open: bool) {
         self.open.send_replace(open);
     }

@@ -14,11 +14,11 @@ use subnet_lease::manager::SubnetManager;
 pub(crate) enum Need {
     /// Leases in the form of Go flannel's keys and values, which a test can write and delete directly.
     Keys,
-    /// Choice of subnets by the nodes, which also decide among themselves which key belongs to which node.
+    /// Subnets that the nodes choose, and keys whose owner the nodes determine among themselves.
     Choice,
     /// Keys that are attached to expiring leases. A key without a lease is a reservation.
     Expiry,
-    /// Files that a test can replace with other objects.
+    /// Files that a test can replace with other file types.
     Files,
     /// An etcd that cases share.
     Etcd,
@@ -28,7 +28,7 @@ pub(crate) enum Need {
     Nodes,
 }
 
-/// A kind of store, with its properties.
+/// A kind of store (directory, etcd or Kubernetes), with its properties.
 pub(crate) struct Kind {
     pub name: &'static str,
     pub has: &'static [Need],
@@ -72,7 +72,7 @@ pub(crate) const KINDS: [Kind; 4] = [
     },
 ];
 
-/// Prefix in an etcd that only one case uses.
+/// Prefix of a case's keys, in an etcd that no other case uses.
 pub(crate) const PREFIX: &str = "/coreos.com/network";
 
 /// The store of one case.
@@ -88,10 +88,10 @@ enum Store {
     Kube(Box<Cluster>),
 }
 
-/// The etcd servers that cases share, one per version, started when first needed.
+/// The etcd servers that cases share, one per version; the first case that needs a server starts the server.
 static SHARED: Mutex<Vec<Arc<EtcdServer>>> = Mutex::new(Vec::new());
 
-/// The API server that cases share, started when first needed.
+/// The API server that cases share; the first case that needs the server starts the server.
 static KUBE: Mutex<Option<Arc<ApiServer>>> = Mutex::new(None);
 
 /// Stops the shared servers.
@@ -119,7 +119,7 @@ fn shared(version: Version) -> Arc<EtcdServer> {
 }
 
 impl Kind {
-    /// Returns a store for the case with this name.
+    /// Returns a store for the case with the given name.
     pub(crate) fn bed(&self, case: &str, needs: &[Need]) -> Bed {
         let of = |store| Bed {
             store,
@@ -146,7 +146,7 @@ impl Kind {
 }
 
 impl Bed {
-    /// Returns the manager of a node. On Kubernetes, this function also creates the Node if needed.
+    /// Returns the manager of a node. On Kubernetes, this function also creates the Node if the Node does not exist.
     pub(crate) async fn node(&self, name: &str) -> Arc<dyn SubnetManager> {
         let Store::Kube(cluster) = &self.store else {
             return self.manager();
@@ -179,7 +179,7 @@ impl Bed {
         }
     }
 
-    /// Returns the directory; `None` for another store.
+    /// Returns the path of the store's directory; `None` for another store.
     pub(crate) fn folder(&self) -> Option<&Path> {
         match &self.store {
             Store::Dir(folder) => Some(folder.path()),
@@ -311,7 +311,7 @@ impl Bed {
         }
     }
 
-    /// Returns a text (e.g. a key) with the network of this case instead of 10.5.0.0/16.
+    /// Returns a text (e.g. a key) in which the network of this case replaces 10.5.0.0/16.
     pub(crate) fn here(&self, text: &str) -> String {
         self.cluster().here(text)
     }

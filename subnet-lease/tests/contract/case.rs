@@ -3,7 +3,7 @@
 use crate::bed::{Bed, Need};
 use std::pin::Pin;
 
-/// A case: a test of a store.
+/// Test of a store.
 pub(crate) struct Case {
     pub name: &'static str,
     /// Properties that a store must have to run the case.
@@ -11,7 +11,7 @@ pub(crate) struct Case {
     pub run: fn(Bed) -> Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Defines a table of cases: each function with the properties that it needs.
+/// Defines a table of cases: each test function, with the store properties that the function needs.
 macro_rules! cases {
     ($($case:ident: [$($need:ident),*]),* $(,)?) => {
         pub(crate) const CASES: &[crate::case::Case] = &[

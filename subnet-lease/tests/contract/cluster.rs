@@ -24,7 +24,7 @@ pub(crate) struct Cluster {
     access: OnceCell<(Hand, Gate)>,
 }
 
-/// Waits for a future inside a case.
+/// Blocks the thread of a case until a future completes.
 fn wait<T>(what: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| Handle::current().block_on(what))
 }
@@ -70,12 +70,12 @@ impl Cluster {
         std::fs::write(self.folder.path().join("net-conf.json"), self.here(text)).unwrap();
     }
 
-    /// Sets whether the managers can reach the API.
+    /// Opens or closes the connection between the managers and the API server.
     pub(crate) fn reachable(&self, open: bool) {
         wait(async { self.access().await.1.set(open) });
     }
 
-    /// Creates the manager of a Node, which may not exist.
+    /// Creates the manager of a Node that may not exist.
     pub(crate) async fn manager(&self, name: &str) -> KubeManager {
         let port = self.access().await.1.port;
         let options = KubeOptions {
@@ -107,7 +107,7 @@ impl Cluster {
         self.create(name, &json!([format!("10.5.{at}.0/24")]), &[]);
     }
 
-    /// Creates a Node with these podCIDRs, and with the annotations that a daemon publishes.
+    /// Creates a Node with the given podCIDRs, and with the annotations that a daemon publishes.
     pub(crate) fn create(&self, name: &str, cidrs: &Value, annotations: &[(&str, &str)]) {
         let first = self.here(cidrs.get(0).and_then(Value::as_str).unwrap_or_default());
         let cidrs: Value = serde_json::from_str(&self.here(&cidrs.to_string())).unwrap();
@@ -137,7 +137,7 @@ impl Cluster {
         );
     }
 
-    /// Patches a Node as another writer.
+    /// Patches a Node as a client other than the manager.
     pub(crate) fn patch(&self, name: &str, patch: &Value) -> Value {
         self.ask(
             &Method::PATCH,
@@ -174,7 +174,7 @@ impl Cluster {
         .unwrap_or_else(|why| panic!("{method} {path}: {why}"))
     }
 
-    /// Returns the Nodes of this case on which flannel runs: the key of their podCIDR, and their annotations.
+    /// Returns the Nodes of this case on which flannel runs: the keys of the Nodes' podCIDRs, and the Nodes' annotations.
     fn served(&self) -> Vec<(String, Value)> {
         let list = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None);
         let of_case = |node: &&Value| {
@@ -212,7 +212,7 @@ impl Cluster {
             .map(|(_, annotations)| annotations.to_string())
     }
 
-    /// Deletes the Node with this podCIDR.
+    /// Deletes the Node with the given podCIDR.
     pub(crate) fn delete(&self, key: &str) {
         let name = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None)["items"]
             .as_array()

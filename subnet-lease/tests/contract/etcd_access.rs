@@ -110,7 +110,7 @@ async fn tls_needs_a_ca_alone(bed: Bed) {
     }
 }
 
-/// Adds root, and the user flannel with the permissions that flanneld needs.
+/// Adds the etcd users root and flannel; flannel has only the permissions that flanneld needs.
 fn add_users(server: &EtcdServer) {
     for args in [
         &["user", "add", "root:rootpw"][..],
@@ -257,7 +257,7 @@ async fn authentication_comes_and_goes(bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// A directory of certificates: two authorities, and the certificates that they sign.
+/// A directory with the certificates of two CAs, and with certificates that the two CAs signed.
 struct Pki {
     folder: tempfile::TempDir,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
@@ -319,13 +319,13 @@ enum Port {
     Expired,
     /// A server whose certificate is for another address.
     OtherAddress,
-    /// A server whose certificate is signed by another authority.
+    /// A server whose certificate another CA signed.
     OtherAuthority,
     PlainAskedForTls,
     TlsAskedForPlain,
 }
 
-/// Server, CA file and certificate of a client, and the expected parts of the failure's text.
+/// Server, CA file and client certificate of each failing connection, and parts that the error's text must contain.
 const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
     (
         Port::Expired,
@@ -414,7 +414,7 @@ const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
     (Port::Mutual, "ca.pem", Some("node"), &["etcdctl put"]),
 ];
 
-/// Asserts that every attempt fails for one reason, whose text has these parts.
+/// Asserts that every attempt fails for the same reason, and that the text of the reason contains the given parts.
 async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
     let mut logged = LogOnce::default();
     for turn in 0..12 {

@@ -1,4 +1,4 @@
-//! Cases with several endpoints, and several clusters behind them.
+//! Test cases with several etcd endpoints, and with several etcd clusters behind the endpoints.
 
 use crate::bed::{Bed, PREFIX};
 use crate::case::cases;
@@ -24,8 +24,8 @@ async fn a_dead_endpoint_is_passed_over(bed: Bed) {
     acquire(&manager, &claim("one", 101)).await.unwrap();
 }
 
-/// If the list of endpoints contains two clusters, nodes use only the right cluster. While the right cluster
-/// is down, no node moves to the other cluster or writes to it.
+/// If the endpoints belong to two etcd clusters, nodes use only the cluster that contains their leases. While the cluster with the
+/// leases is down, no node uses the other cluster or writes to it.
 async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut foreign = EtcdServer::new(bed.etcd().version);
@@ -89,7 +89,8 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     assert_eq!(revision(&foreign), untouched);
 }
 
-/// Nodes accept a new etcd cluster if etcd is set up anew behind every endpoint. The new cluster is then the right cluster.
+/// Nodes accept a new etcd cluster if an operator replaces etcd behind every endpoint. After the replacement, the
+/// nodes write their leases to the new cluster.
 async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut options = bed.options();

@@ -38,7 +38,7 @@ pub(crate) fn programs(version: Version) -> PathBuf {
     }
 }
 
-/// Returns a port outside the range of ephemeral ports. A server that stops for a while finds the port still free.
+/// Returns a port outside the range of ephemeral ports. If a server stops for a while, no other program takes the port by chance.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
@@ -166,7 +166,7 @@ impl EtcdServer {
         assert!(status.unwrap().success(), "etcdctl {args:?}");
     }
 
-    /// Puts a value of any size and content.
+    /// Writes a value of any size and content to a key.
     pub(crate) fn put(&self, key: &str, value: &str) {
         let mut child = Command::new(programs(self.version).join("etcdctl"))
             .env("ETCDCTL_API", "3")
@@ -184,7 +184,7 @@ impl EtcdServer {
             .unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
-    /// Saves a snapshot for a later restore.
+    /// Saves a snapshot of the server's data for a later restore.
     pub(crate) fn snapshot(&self) -> PathBuf {
         let file = self.folder.path().join("snapshot.db");
         let _ = std::fs::remove_file(&file);

@@ -1,4 +1,4 @@
-//! Cases of holding a lease while its key changes.
+//! Test cases in which a node holds a lease while the lease's key changes.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -44,7 +44,7 @@ async fn attributes_are_republished(bed: Bed) {
     .await;
 }
 
-/// Streams of the former connection continue on the new connection.
+/// After a reconnection, the streams of the former connection continue on the new connection.
 async fn a_connection_made_anew_goes_on(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));

@@ -29,7 +29,7 @@ fn public_ip(node: &Value) -> Option<&str> {
     node["metadata"]["annotations"][format!("{PREFIX}/public-ip")].as_str()
 }
 
-/// Annotations of a Node as a peer's daemon writes them.
+/// Annotations that the daemon of a peer writes to the peer's Node.
 const PEER: [(&str, &str); 4] = [
     ("kube-subnet-manager", "true"),
     ("backend-type", "vxlan"),
@@ -37,7 +37,8 @@ const PEER: [(&str, &str); 4] = [
     ("backend-data", r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:77"}"#),
 ];
 
-/// Changes during the outage, on this node and on others, take effect afterwards. No node considers a lease gone.
+/// If this node or another node changes during an outage of the API server, the change takes effect after the outage.
+/// During an outage of the API server, no node treats a lease as deleted.
 async fn an_outage_of_the_api_is_survived(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
@@ -219,7 +220,7 @@ async fn another_pod_cidr_ends_the_lease(bed: Bed) {
     );
 }
 
-/// Two writers of one Node, each with its own annotations. Neither loses anything.
+/// Two clients write different annotations of one Node, and the Node keeps the annotations of both clients.
 async fn foreign_annotations_stay_and_ours_are_restored(bed: Bed) {
     const PATCHES: usize = 300;
     bed.configure(CONFIG);
@@ -326,7 +327,7 @@ async fn nodes_that_cannot_be_read_touch_nobody(bed: Bed) {
     assert_eq!(follower.len(), 2);
 }
 
-/// A Network that contains none of the first podCIDRs of a case.
+/// A network configuration whose Network contains none of the first podCIDRs of a case.
 const ELSEWHERE: &str = r#"{"Network":"10.5.128.0/17","Backend":{"Type":"vxlan"}}"#;
 
 async fn peers_are_judged_by_the_network_that_was_corrected(bed: Bed) {

@@ -74,7 +74,7 @@ pub(crate) async fn acquire(
     .expect("no lease in time")
 }
 
-/// A lease that the node holds until this value is dropped.
+/// A lease that a node holds until the test drops `Holding`.
 pub(crate) struct Holding {
     pub task: tokio::task::JoinHandle<Lost>,
     pub attrs: watch::Sender<LeaseAttrs>,
@@ -121,10 +121,10 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     }
 }
 
-/// The table that a watch produces, the number of lists, and the number of interruptions.
+/// The lease table that results from a watch, the number of complete lists, and the number of interruptions.
 type Followed = (LeaseTable, usize, usize);
 
-/// A table that follows a manager's watch.
+/// A lease table that follows a manager's watch.
 pub(crate) struct Follower {
     table: Arc<std::sync::Mutex<Followed>>,
     task: tokio::task::JoinHandle<()>,

@@ -1,4 +1,4 @@
-//! Cases of two indistinguishable nodes: the manager refuses the second node.
+//! Test cases with two indistinguishable nodes, in which the manager refuses the second node.
 
 use crate::bed::Bed;
 use crate::case::cases;

@@ -1,4 +1,4 @@
-//! Cases of watching the leases of all nodes.
+//! Test cases in which a node watches the leases of all nodes.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -118,7 +118,8 @@ async fn hostile_keys_change_nothing(bed: Bed) {
     );
 }
 
-/// A key with bytes that are not UTF-8 is not a lease. Until the key is gone, the watch and the list of a later start report the key.
+/// A key with bytes that are not UTF-8 is not a lease. Until the key is gone, the watch and the first list of a new
+/// manager report the key as unreadable.
 async fn keys_that_are_no_text_are_counted(bed: Bed) {
     bed.configure(CONFIG);
     let value = r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#;
@@ -234,7 +235,8 @@ async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// After a restore, the newest key gets a higher revision before the watch reconnects. The current value of the newest key therefore proves nothing.
+/// After a restore of the store, the newest key gets a higher revision before the watch reconnects. The current value
+/// of the newest key therefore does not prove that the store kept its history.
 async fn the_watch_notices_a_restored_store_that_is_ahead(mut bed: Bed) {
     let value = |last: u8| format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#);
     bed.configure(CONFIG);

@@ -1,4 +1,4 @@
-//! One holder on the model store, step by step, with lost replies and manual changes of its key.
+//! Runs one holder on the model store step by step, with lost replies and manual changes of the holder's key.
 
 use super::node::OnUnderlay;
 use super::store::{NoAnswer, Store};
@@ -17,13 +17,13 @@ use types::Dual;
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);
 const FOREIGN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 222);
 
-/// Fate of the next transactions that write.
+/// Outcome of a transaction that writes.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Answered,
     /// Execution of the transaction, with loss of the reply.
     Done,
-    /// The transaction is lost.
+    /// Loss of the transaction before its execution.
     Lost,
 }
 
@@ -102,7 +102,7 @@ impl Bench {
         bench
     }
 
-    /// Lets time pass. Requests take no time, except those without a reply.
+    /// Lets time pass. Requests take no time, except requests without a reply.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
@@ -157,7 +157,7 @@ impl Bench {
         panic!("a busy loop");
     }
 
-    /// Puts a value like `etcdctl put`, without a lease.
+    /// Puts a value without an etcd lease, like `etcdctl put`.
     fn put(&mut self, value: &str) {
         self.store
             .write(
@@ -277,7 +277,9 @@ fn a_foreign_address_is_put_back_with_its_lease() {
     bench.run(Duration::from_secs(1));
     assert_eq!((bench.value(), bench.lease()), (good.clone(), lease));
     assert_eq!(
-        bench.warnings("192.168.56.222, which is not this node's: flanneld restored it"),
+        bench.warnings(
+            "192.168.56.222, which is not this node's address: flanneld restored the lease"
+        ),
         1,
         "{:?}",
         bench.log
@@ -363,7 +365,7 @@ fn manual_reservation_is_logged_once() {
         assert_eq!(bench.lease(), 0);
     }
     assert_eq!(
-        bench.warnings("From now on, it is a reservation of this node"),
+        bench.warnings("From now on, the lease is a reservation of this node"),
         1,
         "{:?}",
         bench.log

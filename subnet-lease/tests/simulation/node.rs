@@ -30,7 +30,7 @@ impl HostQueries for OnUnderlay {
     }
 }
 
-/// State of the process on the machine.
+/// State of flanneld's process on the machine.
 pub(crate) enum Process {
     Off { restart: Duration },
     Acquiring(Coroutine<Result<Tenure, LeaseProblem>>),
@@ -38,9 +38,9 @@ pub(crate) enum Process {
 }
 
 enum Travel {
-    /// Request that travels to the store.
+    /// Request on its way to the store.
     Out(Request),
-    /// Reply that travels back after the store has carried out the request.
+    /// Reply on its way back, after the store has carried out the request.
     Back(Result<Answer, Unanswered>),
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Node {
     pub wait: Option<Duration>,
     pub stopped: Duration,
     pub cut: Duration,
-    /// The store's history, and the number of the history's events that the node has seen.
+    /// Number of the store's restores, and number of the events since the last restore that the node has seen.
     pub seen: (u32, usize),
     pub refusals: u32,
     pub exit_report: String,
@@ -176,7 +176,7 @@ impl Node {
             && (self.seen.0 != store.history || self.seen.1 < store.events.len())
     }
 
-    /// Executes what is due. Returns a line for the history.
+    /// Executes the node's events that are due. Returns a line for the printed history.
     pub(crate) fn act(
         &mut self,
         now: Duration,
@@ -254,7 +254,7 @@ impl Node {
         self.go_on(now, store, config, rng)
     }
 
-    /// Delivers the events of the watch.
+    /// Delivers the events of the watch to the node's coroutine.
     fn deliver(&mut self, now: Duration, store: &Store) {
         let Process::Holding(coroutine, key) = &mut self.process else {
             return;

@@ -1,4 +1,4 @@
-//! A model of etcd as the protocol uses it: keys with revisions, leases, compare-and-swap, history.
+//! A model of the parts of etcd that the protocol uses: keys with revisions, leases, compare-and-swap and history.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use subnet_lease::protocol::registry::{
 use subnet_lease::reason::Lasting;
 use types::Coded;
 
-/// Error of a request that got no reply.
+/// Error for a request to which the store did not reply.
 pub(crate) struct NoAnswer;
 
 impl Coded for NoAnswer {
@@ -37,7 +37,7 @@ pub(crate) struct Event {
 pub(crate) struct Store {
     pub revision: i64,
     pub keys: BTreeMap<String, Entry>,
-    /// Leases, with the time of the last renewal.
+    /// Leases, with the time of each lease's last renewal.
     pub leases: BTreeMap<i64, Duration>,
     pub next_lease: i64,
     pub events: Vec<Event>,
@@ -196,7 +196,7 @@ impl Store {
         }
     }
 
-    /// Restores an older state: the revision goes backwards, and the leases start anew.
+    /// Restores an older state of the store: the revision decreases, and the times to live of the leases start again.
     pub(crate) fn restore(&mut self, old: &Store, now: Duration) {
         let history = self.history + 1;
         let (writes, next_lease) = (self.writes, self.next_lease);

@@ -1,4 +1,4 @@
-//! Nodes, an operator and a node like Go flannel's on one store, with faults injected by seed, and the invariants that must hold.
+//! Simulates flannel-rs nodes, a Go flannel node and an operator on one store with random faults, and checks the invariants.
 
 use super::node::{Node, Process};
 use super::store::Store;
@@ -57,8 +57,8 @@ pub(crate) struct World {
     go_acts: bool,
 }
 
-/// Maximum time for which two healthy nodes may hold one subnet. The time consists of the grace after a
-/// discontinuity, one minute between two write-backs, and the backoff of requests without a reply.
+/// Maximum time for which two healthy nodes may hold the same subnet. The maximum is the sum of the grace period after a
+/// restore, one minute between two write-backs, and the backoff after lost replies.
 const ALLOWED: Duration = Duration::from_secs(150);
 const FAULTS_UNTIL: Duration = Duration::from_secs(3_000);
 const END: Duration = Duration::from_secs(3_000 + 1_500);
@@ -391,7 +391,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that no two healthy nodes hold overlapping subnets for longer than allowed.
+    /// Checks that no two healthy nodes hold overlapping subnets for longer than [`ALLOWED`].
     fn check(&mut self) -> Result<(), String> {
         let now = self.now;
         let mut seen = Vec::new();
@@ -422,7 +422,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks the end of the quiet time: every node that can hold a lease holds one, reservations still exist, and writing has stopped.
+    /// Checks the state after the time without faults: every node that can have a lease has one, reservations still exist, and no node writes.
     fn check_end(&self, late_writes: u64) -> Result<(), String> {
         let twins = matches!(
             self.scenario,

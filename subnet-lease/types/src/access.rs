@@ -1,8 +1,8 @@
-//! Options for access to the store of the leases, for printed commands.
+//! Options with which printed commands access the store of the leases.
 
 use std::path::PathBuf;
 
-/// Access to a store from the command line.
+/// Command-line access to the store of the leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// The store is unknown.
@@ -21,7 +21,7 @@ pub enum Access {
 pub struct Etcd {
     /// The endpoints.
     pub endpoints: Vec<String>,
-    /// The root of the keys.
+    /// Prefix of flannel's keys.
     pub prefix: String,
     /// The certificate authority.
     pub ca: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! A value for IPv4, for IPv6, or one value for each family. It is never empty.
+//! A value for IPv4, for IPv6, or one value for each family. A `Dual` contains at least one of the two values.
 
 use crate::family::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -23,7 +23,7 @@ pub type Subnets = Dual<Ipv4Net, Ipv6Net>;
 pub type Addresses = Dual<Ipv4Addr, Ipv6Addr>;
 
 impl<A, B> Dual<A, B> {
-    /// Joins two optional halves. The function returns `None` if both halves are missing.
+    /// Joins an optional IPv4 value and an optional IPv6 value. The function returns `None` if both values are missing.
     pub fn from_options(v4: Option<A>, v6: Option<B>) -> Option<Self> {
         match (v4, v6) {
             (Some(a), Some(b)) => Some(Dual::Both(a, b)),
@@ -33,7 +33,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns the IPv4 half.
+    /// Returns the IPv4 value, if present.
     pub fn v4(&self) -> Option<&A> {
         match self {
             Dual::V4(a) | Dual::Both(a, _) => Some(a),
@@ -41,7 +41,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns the IPv6 half.
+    /// Returns the IPv6 value, if present.
     pub fn v6(&self) -> Option<&B> {
         match self {
             Dual::V6(b) | Dual::Both(_, b) => Some(b),
@@ -49,12 +49,12 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns whether the value has a half of this family.
+    /// Returns whether the `Dual` contains a value for the given family.
     pub fn has(&self, family: Family) -> bool {
         family.pick(self.v4().is_some(), self.v6().is_some())
     }
 
-    /// Returns the families of the value's halves, IPv4 first.
+    /// Returns the families for which the `Dual` contains a value, IPv4 first.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<A, B> {
         let has = Family::ALL.map(|family| self.has(family));
         Family::ALL
@@ -64,12 +64,12 @@ impl<A, B> Dual<A, B> {
             .map(|(family, _)| family)
     }
 
-    /// Returns whether both values have the same families.
+    /// Returns whether both `Dual`s contain values for the same families.
     pub fn same_families<C, D>(&self, other: &Dual<C, D>) -> bool {
         self.v4().is_some() == other.v4().is_some() && self.v6().is_some() == other.v6().is_some()
     }
 
-    /// Returns the halves whose family `keep` selects; `None` if `keep` selects no half.
+    /// Returns the values whose family `keep` selects; `None` if `keep` selects no value.
     pub fn only(self, keep: impl Fn(Family) -> bool) -> Option<Self> {
         let (v4, v6) = (keep(Family::V4), keep(Family::V6));
         match self {
@@ -79,7 +79,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns this value's halves. If this value lacks a half, the function takes the half from the other value.
+    /// Returns the values of this `Dual`. If this `Dual` lacks a family, the function takes the family's value from the other `Dual`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -89,7 +89,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Applies a function to each half.
+    /// Applies a function to each value.
     pub fn map<C, D>(self, v4: impl FnOnce(A) -> C, v6: impl FnOnce(B) -> D) -> Dual<C, D> {
         match self {
             Dual::V4(a) => Dual::V4(v4(a)),
@@ -100,7 +100,7 @@ impl<A, B> Dual<A, B> {
 }
 
 impl<T> Dual<T, T> {
-    /// Returns the half of this family.
+    /// Returns the value of the given family.
     pub fn of(&self, family: Family) -> Option<&T> {
         family.pick(self.v4(), self.v6())
     }
@@ -133,7 +133,7 @@ impl Subnets {
             .flatten()
     }
 
-    /// Returns the subnet of this family.
+    /// Returns the subnet of the given family.
     pub fn of(&self, family: Family) -> Option<IpNet> {
         family.pick(
             self.v4().copied().map(IpNet::V4),
@@ -152,7 +152,7 @@ impl Subnets {
         self.map(|net| net.network(), |net| net.network())
     }
 
-    /// Returns whether a subnet of one value and a subnet of the other value have an address in common.
+    /// Returns whether a subnet in `self` and a subnet in `other` have an address in common.
     pub fn overlaps(&self, other: &Subnets) -> bool {
         self.nets().any(|ours| {
             other
@@ -174,7 +174,7 @@ impl Addresses {
             .flatten()
     }
 
-    /// Returns the address of this family.
+    /// Returns the address of the given family.
     pub fn of(&self, family: Family) -> Option<IpAddr> {
         family.pick(
             self.v4().copied().map(IpAddr::V4),

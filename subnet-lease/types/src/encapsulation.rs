@@ -1,4 +1,4 @@
-//! Encapsulation of pod packets between nodes, as data without texts.
+//! Encapsulation of pod packets between nodes: the protocol, the UDP ports and the family of the outer packets.
 
 use crate::dual::Dual;
 use crate::family::Family;
@@ -23,7 +23,7 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
-    /// Creates an encapsulation in UDP with one port.
+    /// Creates an encapsulation in UDP with the same port for both families.
     pub const fn udp(port: u16) -> Self {
         Encapsulation::Udp {
             ports: Dual::Both(port, port),
@@ -31,7 +31,7 @@ impl Encapsulation {
         }
     }
 
-    /// Returns whether packets travel unchanged.
+    /// Returns whether the packets of pods travel without encapsulation.
     pub const fn is_none(&self) -> bool {
         matches!(self, Encapsulation::None)
     }
@@ -45,7 +45,7 @@ impl Encapsulation {
         }
     }
 
-    /// Returns the UDP ports.
+    /// Returns the UDP ports of all families; the set is empty without UDP.
     pub fn ports(&self) -> BTreeSet<u16> {
         match self {
             Encapsulation::Udp { ports, .. } => {
@@ -89,7 +89,8 @@ impl Encapsulation {
         }
     }
 
-    /// Returns the kinds of outer packets in a family of the underlay. Each kind has one UDP port or one protocol.
+    /// Returns one encapsulation for each UDP port or protocol of the outer packets in a family of the underlay. Each
+    /// encapsulation in the list has at most one UDP port.
     pub fn each(&self, family: Family) -> Vec<Encapsulation> {
         match self {
             Encapsulation::None => Vec::new(),

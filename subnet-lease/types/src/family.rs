@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// Returns the value for this family.
+    /// Returns `v4` or `v6`, depending on the family.
     pub fn pick<T>(self, v4: T, v6: T) -> T {
         match self {
             Family::V4 => v4,

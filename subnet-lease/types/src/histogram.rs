@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Upper bounds of the buckets, in seconds. The bounds span round trips on a link, system calls and slow stores.
+/// Upper bounds of the buckets, in seconds. The bounds cover round trips on a link, system calls, and requests to slow stores.
 pub const BOUNDS: [f64; 16] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
@@ -12,7 +12,7 @@ pub const BOUNDS: [f64; 16] = [
 /// A histogram in which tasks record durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// One counter per bound, and one counter for longer durations.
+    /// One counter per upper bound, and one counter for longer durations.
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum_us: AtomicU64,
 }
@@ -48,12 +48,12 @@ impl Histogram {
 }
 
 impl Durations {
-    /// Returns the number of all durations.
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Returns the buckets with their upper bounds in seconds. The last bound is infinite.
+    /// Returns the upper bound in seconds and the number of durations of each bucket. The upper bound of the last bucket is infinite.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
         bounds.zip(self.counts)

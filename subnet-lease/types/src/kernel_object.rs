@@ -1,4 +1,4 @@
-//! Objects in the kernel, as an inspection reports them and the status API serves them.
+//! Kernel objects in the form that an inspection reports and the status API serves.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 pub struct Object {
     /// The kind of the object.
     pub kind: ObjectKind,
-    /// The object as `ip` and `bridge` print it.
+    /// The object in the format of `ip` or `bridge`.
     pub text: String,
     /// The node for which the object exists; `None` if the object belongs to this node.
     #[serde(rename = "for")]
@@ -18,7 +18,7 @@ pub struct Object {
     pub state: ObjectState,
     /// The object that the kernel has instead of the desired object, if the two objects differ.
     pub found: Option<String>,
-    /// The kernel's error, and the remedy.
+    /// The kernel's error about the object, and the remedy.
     pub why: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub struct Holder {
     pub node: Option<String>,
     /// A subnet of the node's lease.
     pub subnet: IpNet,
-    /// The public address in the lease.
+    /// The public address in the node's lease.
     pub address: IpAddr,
 }
 
@@ -43,7 +43,7 @@ impl Holder {
     }
 }
 
-/// Kind of an object, as operators name it.
+/// Kind of a kernel object, with the name that operators use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObjectKind {
@@ -51,9 +51,9 @@ pub enum ObjectKind {
     Link,
     /// An address of an interface.
     Address,
-    /// The destination of frames to a MAC.
+    /// An FDB entry: the destination of frames to a MAC.
     Fdb,
-    /// The MAC of an address.
+    /// A neighbour entry: the MAC of an address.
     Neighbour,
     /// A WireGuard peer.
     WireguardPeer,
@@ -69,12 +69,12 @@ pub enum ObjectKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObjectState {
-    /// Object that the kernel has.
+    /// Object that the kernel has in the desired form.
     #[serde(rename = "as-wanted")]
     InSync,
     /// Object that the kernel does not have.
     Missing,
-    /// Different object that the kernel has instead.
+    /// Object in the kernel that differs from the desired object.
     Different,
     /// Object that the kernel refused.
     Refused,
@@ -85,7 +85,7 @@ pub enum ObjectState {
 pub struct Foreign {
     /// The kind of the object.
     pub kind: ObjectKind,
-    /// The object as `ip`, `bridge` or `wg` prints it.
+    /// The object in the format of `ip`, `bridge` or `wg`.
     pub text: String,
     /// Description of the program that created the object.
     pub by: String,

@@ -1,7 +1,7 @@
 //! Makes text from untrusted sources safe to print.
 //!
-//! Anyone with write access to the store chooses names, types, MACs and keys, and a terminal executes control sequences in them. A character
-//! that a terminal or a reader would not show as a separate glyph becomes a visible escape such as `\u{1b}`. Escapes replace control
+//! Anyone with write access to the store chooses names, types, MACs and keys. A terminal executes control sequences in untrusted text. An
+//! escape such as `\u{1b}` replaces each character that a terminal or a reader would not show as a separate glyph. Escapes replace control
 //! characters (C0, DEL, C1), format and bidirectional characters, line and paragraph separators, private and unassigned code points, and
 //! combining marks. All functions leave their own output unchanged, so text may pass through several functions.
 
@@ -14,12 +14,12 @@ use serde_json::Value;
 pub const VALUE: usize = 256;
 /// Maximum number of displayed characters of a line.
 pub const LINE: usize = 8192;
-/// Number of characters reserved for the note about truncated text.
+/// Number of characters that truncated text reserves for the note about the truncation.
 const CUT: usize = 40;
 /// Resets all colours.
 const PLAIN: &str = "\u{1b}[0m";
 
-/// Characters that stay in addition to printable characters, and the maximum length.
+/// Characters that a function keeps in addition to printable characters, and the maximum length of the text.
 #[derive(Clone, Copy)]
 struct Allowed {
     newlines: bool,
@@ -33,7 +33,7 @@ pub fn is_printable(c: char) -> bool {
     matches!(c, ' '..='~') || c.escape_debug().len() == 1
 }
 
-/// Returns a value within a line (a name, a key, a type) on one line of at most [`VALUE`] characters.
+/// Returns an untrusted value (a name, a key, a type) as safe text on one line of at most [`VALUE`] characters.
 pub fn value(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -45,7 +45,7 @@ pub fn value(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns a whole line of at most [`LINE`] characters.
+/// Returns a whole line as safe text of at most [`LINE`] characters.
 pub fn line(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -57,7 +57,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns a whole line and keeps the colours of the line. The caller must have passed untrusted parts through [`value`] before.
+/// Returns a whole line as safe text, and keeps the colours. The caller must have passed the untrusted parts of the line through [`value`].
 pub fn styled_line(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -69,7 +69,8 @@ pub fn styled_line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns several lines that this program wrote. The function works like [`line()`], but keeps newlines and does not truncate the text.
+/// Returns multi-line text that this program wrote, without control characters. The function works like [`line()`],
+/// but keeps newlines and does not truncate the text.
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -81,7 +82,7 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns several lines that this program wrote. The function works like [`lines`], but keeps colours.
+/// Returns multi-line text that this program wrote, without control characters. The function works like [`lines`], but keeps colours.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -93,7 +94,8 @@ pub fn styled_lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns a JSON text with escaped strings that keep their value. Outside of strings, JSON contains no characters to escape.
+/// Escapes the unprintable characters in the strings of a JSON text, and keeps the values of the
+/// strings. Outside of strings, JSON contains no characters to escape.
 pub fn json(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| c == '\n' || is_printable(c)) {
         return Cow::Borrowed(text);

@@ -1,7 +1,8 @@
 //! Problems as values.
 //!
-//! Each crate has enums of its possible failures. These enums implement [`Coded`]: a code that never changes, a text with the remedy, and the
-//! [`Detail`] that other components act on. A [`Problem`] is a value of such an enum in a form for other components, programs and files.
+//! Each crate has enums of its possible failures. Each enum implements [`Coded`], which provides a code that never
+//! changes, a text with the remedy, and the [`Detail`] that other components act on. A [`Problem`] is the
+//! serializable form of a failure, for other components, programs and files.
 //! No component recognizes a problem by its text.
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -10,27 +11,28 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Whether problems show their code instead of their text. A build with `--cfg mute` proves that no component depends on texts.
+/// Whether problems print their codes instead of their texts. A build with `--cfg mute` proves that no component depends on texts.
 pub const MUTE: bool = cfg!(mute);
 
-/// A failure in a crate: an enum with the data of each failure. The `Display` of a failure is the text for people, which the implementation must
-/// write through [`text`].
+/// A failure in a crate: an enum with the data of each failure. The `Display` implementation of a failure writes the
+/// text for people, and must call [`text`].
 pub trait Coded: fmt::Display {
-    /// Returns the code in kebab-case. The code stays the same between releases, because logs, metrics, files and the status API contain it.
+    /// Returns the failure's code in kebab-case. The code stays the same between releases, because logs, metrics,
+    /// files and the status API contain it.
     fn code(&self) -> &'static str;
 
-    /// Returns the data that other components act on.
+    /// Returns the failure's data for other components.
     fn detail(&self) -> Detail {
         Detail::None
     }
 
-    /// Returns the problems of which this problem consists, if it consists of several problems.
+    /// Returns the individual problems, if the failure consists of several problems.
     fn parts(&self) -> Vec<Problem> {
         Vec::new()
     }
 }
 
-/// Writes the text of a problem with `say`. In a mute build, the function writes the problem's code instead.
+/// Writes the text of a problem with `say`. In a build with `--cfg mute`, the function writes the problem's code instead.
 ///
 /// # Errors
 /// Returns the error of the formatter.
@@ -46,17 +48,17 @@ pub fn text<E: Coded>(
     }
 }
 
-/// A problem in a form for other components, programs and files.
+/// Serializable form of a failure, for other components, programs and files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// Code of the problem.
     pub code: Cow<'static, str>,
     /// Text for people: the event, its cause and the remedy.
     pub text: String,
-    /// Data that other components act on.
+    /// Data of the problem for other components.
     #[serde(default, deserialize_with = "lenient")]
     pub detail: Detail,
-    /// Problems of which this problem consists.
+    /// Individual problems, if this problem consists of several problems.
     #[serde(default)]
     pub parts: Vec<Problem>,
 }
@@ -72,7 +74,7 @@ impl Problem {
         }
     }
 
-    /// Creates a problem from only a text, which an older version or another program wrote.
+    /// Creates a problem from the text of an older version or of another program.
     pub fn in_words(text: impl Into<String>) -> Self {
         Self {
             code: Cow::Borrowed("unclassified"),
@@ -82,7 +84,7 @@ impl Problem {
         }
     }
 
-    /// Returns this problem and the problems of which it consists, at any depth.
+    /// Returns this problem and the problems in `parts`, at any depth.
     pub fn all(&self) -> Vec<&Problem> {
         let mut all = vec![self];
         let mut next = 0;
@@ -93,7 +95,7 @@ impl Problem {
         all
     }
 
-    /// Returns the details of this problem and of the problems of which it consists.
+    /// Returns the details of this problem and of the problems in `parts`.
     pub fn details(&self) -> impl Iterator<Item = &Detail> {
         self.all()
             .into_iter()
@@ -101,7 +103,7 @@ impl Problem {
             .filter(|detail| !detail.is_none())
     }
 
-    /// Returns whether this problem, or a problem of which it consists, has this code.
+    /// Returns whether this problem or a problem in `parts` has the given code.
     pub fn has(&self, code: &str) -> bool {
         self.all().iter().any(|problem| problem.code == code)
     }
@@ -121,7 +123,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// Data of a problem that other components act on: checks of the doctor, commands, documents.
+/// Data of a problem for other components: the doctor's checks, commands and documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Detail {
@@ -167,12 +169,12 @@ pub enum Detail {
     AddressInUse {
         /// The address.
         address: Option<IpAddr>,
-        /// The other node, as named in its lease.
+        /// Name and identity of the other node, from the node's lease.
         holder: String,
     },
     /// Another machine that has this node's identity.
     IdentityInUse {
-        /// The other machine, as named in its lease.
+        /// Name of the other machine, from the machine's lease.
         holder: String,
     },
     /// Network whose subnets are all leased.
@@ -227,7 +229,8 @@ pub enum PortPurpose {
     Tunnel,
 }
 
-/// Reason why a store is unusable. The order of the causes is their value to an operator: if several causes apply, messages show the first cause.
+/// Reason why a store is unusable. The causes are in the order of their usefulness to an operator: if several causes apply, messages show the first
+/// cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreCause {
@@ -241,7 +244,7 @@ pub enum StoreCause {
     CertificateNotYetValid,
     /// A certificate has expired.
     CertificateExpired,
-    /// Authority that signed a certificate, but that the other side does not trust.
+    /// Certificate of an authority that the other side does not trust.
     CertificateAuthority,
     /// Certificate of the store for another name or address.
     CertificateName,
@@ -274,7 +277,7 @@ pub enum ConfigPlace {
     Mounted(PathBuf),
 }
 
-/// Deserializes a detail leniently. An unknown detail (from a later version, or manipulated) must not discard the text.
+/// Deserializes a detail leniently. An unknown detail (from a later version, or manipulated) must not prevent the display of the problem's text.
 fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Detail, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     Ok(serde_json::from_value(value).unwrap_or(Detail::Unknown))

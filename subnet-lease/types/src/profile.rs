@@ -1,6 +1,7 @@
-//! Profiles of backends: properties that are available without a running backend. The daemon, the options, the doctor, tools and docs use this data.
+//! Profiles of backends: properties that are available without a running backend. The daemon, the options, the
+//! doctor, the tools and the docs use the profiles.
 //!
-//! Each backend has its profile in its own file, and the registry of the backends lists the profiles. No code branches on the name of a backend.
+//! Each backend has its profile in its own file, and the registry of the backends lists the profiles. No code depends on the name of a backend.
 
 use crate::encapsulation::Encapsulation;
 use crate::family::Family;
@@ -8,23 +9,23 @@ use crate::family::Family;
 /// Properties of a backend that are available without a running backend.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Name in the network configuration.
+    /// Name of the backend in the network configuration.
     pub name: &'static str,
     /// Devices that the backend creates on a node.
     pub devices: &'static [Device],
-    /// Bytes that the backend adds to a packet.
+    /// Number of bytes that the backend adds to a packet.
     pub overhead: Overhead,
     /// Encapsulation of pod packets, with the default ports.
     pub encapsulation: Encapsulation,
-    /// Encapsulation to assume if only the backend's devices are known; `None` if the devices do not determine the encapsulation.
+    /// Encapsulation that programs assume if only the backend's devices are known; `None` if the devices do not determine the encapsulation.
     pub seen_as: Option<Encapsulation>,
-    /// Whether the backend carries packets of pods. If the backend does not carry these packets, another mechanism carries the packets.
+    /// Whether the backend carries packets of pods. If the field is false, another mechanism carries the packets of pods.
     pub carries: bool,
     /// Whether the backend encrypts and authenticates packets of pods between the nodes.
     pub encrypts: bool,
     /// Whether the underlay must reach all nodes without a gateway.
     pub needs_links: bool,
-    /// Whether nodes may share one public address, because the backend distinguishes them in another way.
+    /// Whether nodes may share one public address, because the backend distinguishes nodes by another property.
     pub shares_address: bool,
     /// Whether each peer has a permanent entry in the kernel's neighbour table.
     pub keeps_neighbours: bool,
@@ -35,17 +36,17 @@ pub struct Profile {
 /// A device of a backend.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Name of the device, or its part before the VNI.
+    /// Name of the device, or the part of the name before the VNI.
     pub name: &'static str,
-    /// Whether the name ends with the VNI.
+    /// Whether the device's name ends with the VNI.
     pub is_numbered: bool,
-    /// Possible kinds of the device, as named by the kernel. The first kind is the kind of the kernel's own implementation.
+    /// Link kinds that the kernel may report for the device. The first link kind is the kernel's own implementation.
     pub kinds: &'static [&'static str],
     /// Family whose packets the device carries; `None` if the device carries both families.
     pub family: Option<Family>,
 }
 
-/// Bytes that a backend adds to a packet, by the family of the outer packet.
+/// Number of bytes that a backend adds to a packet, by the family of the outer packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overhead {
     /// Over IPv4.
@@ -54,7 +55,7 @@ pub struct Overhead {
     pub v6: u32,
 }
 
-/// Keys of a `Backend` object.
+/// Keys of a `Backend` object in the network configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Keys {
     /// Key of the UDP port.
@@ -64,13 +65,13 @@ pub struct Keys {
 }
 
 impl Profile {
-    /// Returns the first device that can have this name.
+    /// Returns the first device that can have the given name.
     pub fn device(&self, name: &str) -> Option<&'static Device> {
         self.devices.iter().find(|device| device.is_named(name))
     }
 
-    /// Returns the device for the packets of a family. If the families may share one device or have separate
-    /// devices, the encapsulation decides. The function returns `None` if the device is unknown.
+    /// Returns the device for the packets of a family. If the families may share one device or have separate devices,
+    /// the encapsulation determines the device. The function returns `None` if the device is unknown.
     pub fn device_of(
         &self,
         family: Family,
@@ -112,7 +113,7 @@ impl Device {
         }
     }
 
-    /// Returns whether the device can have this name.
+    /// Returns whether the device can have the given name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         if self.is_numbered {
             self.vni_in(name).is_some()
@@ -121,7 +122,7 @@ impl Device {
         }
     }
 
-    /// Returns the VNI in a name of this device.
+    /// Returns the VNI from a device name; `None` if the name cannot belong to this device.
     pub fn vni_in(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix(self.name).filter(|_| self.is_numbered)?;
         number
@@ -132,7 +133,7 @@ impl Device {
 }
 
 impl Overhead {
-    /// Creates an overhead with one value for both families.
+    /// Creates an overhead with the same number of bytes for both families.
     pub const fn of_both(bytes: u32) -> Self {
         Self {
             v4: bytes,
@@ -217,6 +218,10 @@ mod tests {
             (Some("dev-v6."), Some("dev"))
         );
         assert_eq!(of(Family::V4, None), Some("dev"));
-        assert_eq!(TWO.device_of(Family::V6, None), None, "it is not known");
+        assert_eq!(
+            TWO.device_of(Family::V6, None),
+            None,
+            "no device without an encapsulation"
+        );
     }
 }

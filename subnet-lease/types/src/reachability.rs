@@ -1,9 +1,9 @@
-//! Reachability of a peer. The prober, the probe, the doctor, the status API and the metrics use these verdicts under the same names.
+//! Reachability of a peer. The prober, the probe, the doctor, the status API and the metrics use the same names for the verdicts.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// State of the path to a peer, for one address family. The order of the states is their severity.
+/// State of the path to a peer, for one address family. The states are in the order of their severity.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -30,7 +30,7 @@ pub enum State {
     WrongNode,
 }
 
-/// Effect of a state on the packets of pods.
+/// Effect of a path's state on the packets of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Impact {
     /// The effect is unknown.
@@ -72,7 +72,7 @@ impl State {
         }
     }
 
-    /// Returns the effect on the packets of pods.
+    /// Returns the state's effect on the packets of pods.
     pub const fn impact(self) -> Impact {
         match self {
             State::Unknown => Impact::Unknown,
@@ -82,12 +82,12 @@ impl State {
         }
     }
 
-    /// Returns whether packets of pods arrive in both directions, at least some of them.
+    /// Returns whether at least some packets of pods arrive in both directions.
     pub const fn passes(self) -> bool {
         matches!(self.impact(), Impact::None | Impact::Some)
     }
 
-    /// Returns the number on the wire.
+    /// Returns the state's number on the wire.
     pub fn number(self) -> u8 {
         let place = State::ALL
             .iter()
@@ -96,7 +96,7 @@ impl State {
         u8::try_from(place).unwrap_or(0)
     }
 
-    /// Returns the state for a number. Unknown numbers belong to states of later versions and yield [`State::Unknown`].
+    /// Returns the state for a number on the wire. Unknown numbers belong to states of later versions and yield [`State::Unknown`].
     pub fn of_number(number: u8) -> State {
         State::ALL
             .get(usize::from(number))
@@ -137,7 +137,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the verdict without the states `slow` and `loses-some`, which statistics derive from `well`.
+    /// Returns the verdict with the state `well` instead of `slow` or `loses-some`, which depend on statistics.
     #[must_use]
     pub const fn ungraded(self) -> Self {
         match self.state {

@@ -1,4 +1,4 @@
-//! WireGuard keys. Secrets never appear in output, and a drop erases them.
+//! WireGuard keys. Secrets never appear in output, and the program erases a dropped secret from memory.
 
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
-/// Length of all keys in bytes.
+/// Length of a key in bytes.
 pub const KEY: usize = 32;
 
 /// Base64 decoder that, like Go's decoder, ignores the bits after the last byte.
@@ -20,7 +20,7 @@ const AS_GO: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// Points of small order on Curve25519 (RFC 7748, 6.1). A shared secret from such a point is predictable.
+/// Points of small order on Curve25519 (RFC 7748, 6.1). A shared secret from a point of small order is predictable.
 const SMALL_ORDER: [[u8; KEY]; 7] = [
     [0; KEY],
     first_byte(1),
@@ -81,7 +81,8 @@ impl PublicKey {
         decode(text).map(|bytes| Self(*bytes))
     }
 
-    /// Returns whether a peer can have the key. A point of small order is unusable, because its shared secret is not secret.
+    /// Returns whether the key is usable as the public key of a peer. A point of small order is unusable, because the
+    /// resulting shared secret is predictable.
     pub fn is_usable(&self) -> bool {
         let mut point = self.0;
         // The highest bit is ignored (RFC 7748, 5).
@@ -102,12 +103,12 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A secret of 32 bytes: a private key or a preshared key. Clones share the memory.
+/// A secret of 32 bytes: a private key or a preshared key. Clones of a secret share the memory of the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<Zeroizing<[u8; KEY]>>);
 
 impl Secret {
-    /// Creates a secret from these bytes.
+    /// Creates a secret from the given bytes.
     pub fn new(bytes: [u8; KEY]) -> Self {
         Self(Arc::new(Zeroizing::new(bytes)))
     }
@@ -142,7 +143,7 @@ impl Secret {
         &self.0
     }
 
-    /// Returns the secret in base64, to write it to a file.
+    /// Returns the secret in base64, for a file.
     pub fn text(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.bytes()))
     }

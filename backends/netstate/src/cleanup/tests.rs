@@ -1,4 +1,4 @@
-//! Tests of which objects the cleanup removes, depending on name, kind, protocol number and evidence.
+//! Tests that cleanup selects objects by name, kind, protocol number and evidence.
 
 use super::*;
 use crate::link::LinkKind;
@@ -240,7 +240,7 @@ fn any_route() -> impl Strategy<Value = (IpNet, u32, RouteSpec)> {
 }
 
 proptest! {
-    /// Unmarked objects outside the network stay, and a second cleanup finds nothing more to remove.
+    /// Cleanup keeps objects outside the flannel network that lack flanneld's protocol number, and a second cleanup removes nothing.
     #[test]
     fn foreign_objects_stay_and_one_cleanup_is_enough(routes in proptest::collection::vec(any_route(), 0..30)) {
         let inventory = Inventory { links: vec![link("flannel.1", "tun"), link("eth0", "veth"), link("vx0", "vxlan")], routes };

@@ -1,4 +1,4 @@
-//! Property tests of the difference, on small random states.
+//! Property tests of `diff` with small random kernel states.
 
 use super::*;
 use crate::fake::World;
@@ -28,13 +28,13 @@ fn public(n: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 168, 56, n))
 }
 
-/// A peer: its MAC, its address, and whether packets reach it directly over the underlay.
+/// For each peer's number, the numbers of the peer's MAC and address, and whether the underlay reaches the peer without a tunnel.
 type Peers = BTreeMap<u8, (u8, u8, bool)>;
 
-/// A link: VNI, MAC, MTU.
+/// The VNI, the number of the MAC, and the MTU of a vxlan link.
 type Device = (u32, u8, u32);
 
-/// Returns the state of a vxlan node with these peers.
+/// Returns the kernel state of a vxlan node with the given peers.
 fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     let mut state = KernelState::default();
     let dev = name(1);
@@ -96,7 +96,7 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     state
 }
 
-/// Returns the node that packets to a peer reach through the route, the neighbour and the FDB entry, or `None`.
+/// Returns the address of the node that packets to a peer reach through route, neighbour and FDB entry, or `None`.
 fn reached(state: &KernelState, peer: u8) -> Option<IpAddr> {
     let Some(Value::Route(route)) = state.0.get(&Key::Route(subnet(peer), 0)) else {
         return None;
@@ -124,7 +124,7 @@ fn device() -> impl Strategy<Value = Option<Device>> {
     )
 }
 
-/// Removes some objects of a state, as a flush would.
+/// Removes some objects of a kernel state, as `ip route flush` or `ip neigh flush` would.
 fn damaged(mut state: KernelState, dropped: &[bool]) -> KernelState {
     let links: Vec<_> = state
         .0
@@ -333,7 +333,7 @@ fn fixed_properties_rebuild_and_others_change_in_place() {
     }
 }
 
-/// Returns the state of a WireGuard node. `peers` maps the number of each peer's subnet to the numbers of its key and endpoint.
+/// Returns the kernel state of a WireGuard node. `peers` maps the number of each peer's subnet to the numbers of the peer's key and endpoint.
 fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     let mut state = KernelState::default();
     let dev = LinkName::parse("flannel-wg").unwrap();
@@ -383,7 +383,7 @@ fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     state
 }
 
-/// Returns the key for which packets to a peer are encrypted. Returns `None` if the node cannot send the packets.
+/// Returns the public key with which the node encrypts packets to a peer, or `None` if the node cannot send the packets.
 fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
     let dev = LinkName::parse("flannel-wg").unwrap();
     let Some(Value::AllowedIp(key)) = state.0.get(&Key::AllowedIp(dev, subnet(peer))) else {
@@ -398,9 +398,9 @@ fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-    /// Nodes change keys and swap subnets, and one pass applies all changes. A packet is never encrypted for
-    /// a node that has the subnet neither before nor after the pass. Packets for a subnet that has a node
-    /// before and after the pass never lack a recipient.
+    /// Peers change keys and swap subnets, and one pass applies all changes. After each operation, the node encrypts a packet
+    /// only for the peer that has the subnet before or after the pass. If the subnet has a peer before and after the pass,
+    /// each operation leaves a peer for the subnet's packets.
     #[test]
     fn packets_are_sealed_for_their_node_throughout(
         own in 1u8..3,

@@ -1,4 +1,4 @@
-//! Finds foreign routes that divert the packets to a peer. The kernel prefers the longer prefix, then the lower metric, then the older route.
+//! Finds foreign routes that divert the packets to a peer. Among matching routes, the kernel prefers the longer prefix, then the lower metric, then the older route.
 
 use crate::object::{Key, Value};
 use crate::route::{RouteKind, metric};
@@ -10,13 +10,13 @@ use types::kernel_object::Holder;
 /// The maximum number of peers that a message names for one foreign route.
 const NAMED: usize = 16;
 
-/// The peers, each with the network and metric of its route, and whether that route exists.
+/// The peers, each with the network and metric of the peer's route, and whether the route exists.
 pub(super) struct Shadows<'a> {
     peers: Vec<(&'a Holder, IpNet, u32, bool)>,
 }
 
 impl<'a> Shadows<'a> {
-    /// Collects the peers of a sighting. `is_there` returns whether a desired object is in place.
+    /// Collects the peers of a sighting. `is_there` returns whether a desired object exists in the kernel.
     pub(super) fn of(sighting: &'a Sighting, is_there: impl Fn(&Key, &Value) -> bool) -> Self {
         // A route for all peers, such as the one to the packet engine's device, has no holder.
         let common: Vec<(&Key, &Value)> = sighting

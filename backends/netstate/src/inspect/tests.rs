@@ -1,4 +1,4 @@
-//! Tests of inspections of prepared states.
+//! Tests that inspect prepared kernel states.
 
 use super::*;
 use crate::diff::diff;
@@ -121,7 +121,7 @@ fn healthy() -> Sighting {
     sighting
 }
 
-/// Returns our own objects as a survey reports them.
+/// Returns flannel's own objects as a survey reports the objects.
 fn surveyed(have: &KernelState) -> Vec<Seen> {
     let on_devices = have
         .0
@@ -437,7 +437,7 @@ fn undesired_objects_of_ours_are_leftovers() {
         assert_eq!(found.foreign[0].conflicts_with, [""; 0]);
         found.foreign[0].by.clone()
     };
-    assert_eq!(by(&sighting), "left over: flanneld removes it");
+    assert_eq!(by(&sighting), "left over: flanneld removes the object");
     sighting.held = true;
     assert!(by(&sighting).contains("for a minute"));
     sighting.errors = vec![OpError {
@@ -449,7 +449,7 @@ fn undesired_objects_of_ours_are_leftovers() {
     assert_eq!(
         by(&sighting),
         format!(
-            "left over: flanneld cannot remove it: {}",
+            "left over: flanneld cannot remove the object: {}",
             refused(libc::EBUSY)
         )
     );
@@ -577,7 +577,7 @@ fn many_peers_behind_one_route_are_counted() {
 }
 
 proptest! {
-    /// The inspection reports every object in sync and no leftover object exactly if the diff has no operations.
+    /// The inspection reports that all objects are in sync and none is left over if and only if `diff` returns no operations.
     #[test]
     fn inspection_agrees_with_the_diff(
         lost in proptest::collection::btree_set(0usize..8, 0..8),

@@ -3,21 +3,21 @@
 use crate::fit::Fit;
 use std::net::Ipv4Addr;
 
-/// The kernel's name for the kind and for its module.
+/// The kernel's name for IPIP interfaces (IFLA_INFO_KIND) and for their module.
 pub const KIND: &str = "ipip";
 
 /// The properties of an IPIP interface. INVARIANT: a desired interface has no remote address, so that routes choose the remote address for each
 /// packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpipSpec {
-    /// The outer source address. Without a local address, `tunl0` receives the packets. The `ipip` module
-    /// creates this interface in each network namespace.
+    /// The outer source address. If the interface has no local address, `tunl0` receives the packets. The `ipip` module
+    /// creates `tunl0` in each network namespace.
     pub local: Option<Ipv4Addr>,
-    /// The outer destination, if it is the same for all packets.
+    /// The outer destination address, if all packets have the same outer destination.
     pub remote: Option<Ipv4Addr>,
     /// The outer TTL; 0 copies the TTL of the inner packet.
     pub ttl: u8,
-    /// Whether routers must not fragment outer packets, regardless of the inner packets.
+    /// Whether the outer packets have the DF bit, regardless of the inner packets.
     pub pmtudisc: bool,
 }
 
@@ -27,7 +27,7 @@ impl IpipSpec {
         (self.local, self.remote) == (other.local, other.remote)
     }
 
-    /// Compares `found` with this desired interface.
+    /// Compares `found` with the desired interface `self`.
     pub(super) fn fit(&self, found: &IpipSpec) -> Fit {
         // The kernel cannot turn an interface with a remote address into one without (ip_tunnel_changelink).
         if self.remote != found.remote {

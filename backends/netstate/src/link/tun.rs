@@ -1,8 +1,8 @@
-//! TUN devices. A program that opens a TUN device creates the device.
+//! TUN devices. The kernel creates a TUN device when a program opens the device.
 
 use crate::fit::Fit;
 
-/// The kernel's name for the kind.
+/// The kernel's name for TUN devices (IFLA_INFO_KIND).
 pub const KIND: &str = "tun";
 
 /// The properties of a TUN device.
@@ -13,7 +13,7 @@ pub struct TunSpec {
 }
 
 impl TunSpec {
-    /// Compares `found` with this desired device.
+    /// Compares `found` with the desired device `self`.
     pub(super) fn fit(&self, found: &TunSpec) -> Fit {
         if self == found {
             Fit::Same

@@ -3,7 +3,7 @@
 use crate::fit::Fit;
 use std::net::IpAddr;
 
-/// The kernel's name for the kind.
+/// The kernel's name for this kind of link (`IFLA_INFO_KIND`).
 pub const KIND: &str = "vxlan";
 /// The UDP port that the kernel uses by default, unless the module parameter `udp_port` sets another port (drivers/net/vxlan).
 pub const PORT: u16 = 8472;
@@ -13,11 +13,11 @@ pub const PORT: u16 = 8472;
 pub struct VxlanSpec {
     /// The VXLAN network identifier (24 bits).
     pub vni: u32,
-    /// The UDP port on which the interface receives.
+    /// The UDP port on which the interface receives packets.
     pub port: u16,
     /// The outer source address.
     pub local: Option<IpAddr>,
-    /// The index of the underlay interface, which stays the same when the interface is renamed.
+    /// The index of the underlay interface, which does not change when a program renames the interface.
     pub lower: u32,
     /// Whether the kernel learns FDB entries from traffic.
     pub learning: bool,
@@ -38,12 +38,12 @@ impl VxlanSpec {
         }
     }
 
-    /// Returns the properties that the kernel can change while the interface exists.
+    /// Returns the properties that flanneld can change without a new interface.
     pub(crate) fn changeable(&self) -> (Option<IpAddr>, u32, bool) {
         (self.local, self.lower, self.learning)
     }
 
-    /// Returns whether both interfaces are the same tunnel endpoint. The kernel identifies an endpoint by VNI and port.
+    /// Returns whether both interfaces are the same VTEP. The kernel identifies a VTEP by VNI and UDP port.
     pub(crate) fn is_same_tunnel(&self, other: &VxlanSpec) -> bool {
         (self.vni, self.port) == (other.vni, other.port)
     }

@@ -9,7 +9,7 @@ pub const KIND: &str = "wireguard";
 /// The properties of a WireGuard interface. flanneld can change all properties in place, without packet loss.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WireguardSpec {
-    /// The private key. The value is `None` if a found interface has no key, or if the kernel does not show the key.
+    /// The private key, or `None` if an existing interface has no key or the kernel does not show the key.
     pub key: Option<Secret>,
     /// The UDP port on which the interface listens.
     pub port: u16,

@@ -1,4 +1,4 @@
-//! Decodes kernel messages. This module is pure and has one function for each kind of message.
+//! Decodes kernel messages. This module does no I/O and has one function for each kind of netlink message.
 
 use super::uapi::*;
 use super::wire::{self, Received, inside};
@@ -11,14 +11,14 @@ use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A link, decoded from a message.
+/// A link, decoded from a netlink message.
 pub(super) struct SeenLink {
     pub index: u32,
     pub name: LinkName,
     pub spec: LinkSpec,
 }
 
-/// A route, decoded from a message.
+/// A route, decoded from a netlink message.
 pub(super) struct SeenRoute {
     pub net: IpNet,
     pub metric: u32,
@@ -26,7 +26,7 @@ pub(super) struct SeenRoute {
     pub table: u32,
     /// The source address of packets that this host sends over the route.
     pub source: Option<IpAddr>,
-    /// Whether the route is an ordinary route of the main table.
+    /// Whether the route is in the main table, has no type of service and is not a cached copy.
     pub plain: bool,
     pub spec: RouteSpec,
 }
@@ -59,7 +59,7 @@ pub(super) fn link(message: &Received<'_>) -> Option<SeenLink> {
     Some(SeenLink { index, name, spec })
 }
 
-/// Returns the value of accept_ra from IFLA_INET6_CONF, an array of numbers.
+/// Returns whether accept_ra in IFLA_INET6_CONF, an array of numbers, is not zero.
 fn accept_ra(families: &[u8]) -> Option<bool> {
     let conf = inside(inside(families, u16::from(AF_INET6))?, IFLA_INET6_CONF)?;
     wire::u32_at(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(|value| value != 0)
@@ -104,7 +104,7 @@ pub(super) fn address(message: &Received<'_>, family: u8, index: u32) -> Option<
     ))
 }
 
-/// A neighbour or an FDB entry, decoded from a message.
+/// A neighbour or an FDB entry, decoded from a netlink message.
 pub(super) struct SeenNeighbor {
     pub family: u8,
     pub index: u32,
@@ -126,8 +126,8 @@ impl SeenNeighbor {
         self.flags & NTF_EXT_LEARNED != 0
     }
 
-    /// Returns whether the entry's resolution has not failed, and the entry is neither a multicast entry nor a
-    /// loopback entry, which exist on every interface.
+    /// Returns whether the MAC's resolution is neither pending nor failed, and the entry is not a multicast or
+    /// loopback entry. Multicast and loopback entries exist on every interface.
     pub(super) fn says_something(&self) -> bool {
         // Static FDB entries that are not permanent are also NOARP.
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0

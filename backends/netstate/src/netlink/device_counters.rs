@@ -6,14 +6,14 @@ use super::wire::{self, Message, Received};
 use crate::failure::KernelError;
 use crate::names::LinkName;
 
-/// The counters of one direction, since the device was created.
+/// The traffic counters of one direction since the creation of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounters {
     /// The number of packets.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Number of packets that were lost to errors.
+    /// The number of packets that the device lost because of errors.
     pub errors: u64,
     /// Number of packets that the kernel dropped, for example because a queue was full.
     pub dropped: u64,
@@ -22,7 +22,7 @@ pub struct DirectionCounters {
 /// The counters of a device (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Packets that this host sends through the device. On a TUN device, these are the packets that the program behind the device reads.
+    /// Packets that this host sends through the device. On a TUN device, `sent` counts the packets that a program reads from the device.
     pub sent: DirectionCounters,
     /// Packets that this host receives from the device.
     pub received: DirectionCounters,
@@ -44,7 +44,7 @@ impl CounterReader {
         })
     }
 
-    /// Returns the counters of a device; `None` if the device does not exist or the kernel does not answer.
+    /// Returns the counters of a device, or `None` if the device does not exist or the kernel does not answer.
     pub async fn of(&mut self, name: LinkName) -> Option<DeviceCounters> {
         let request =
             Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str());

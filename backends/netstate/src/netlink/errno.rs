@@ -19,7 +19,7 @@ pub(super) fn failed(op: &Op, kind: FailureKind, why: Failure) -> OpError {
     }
 }
 
-/// Converts the kernel's answer to an error. This function contains all rules about errnos.
+/// Converts the kernel's reply to an operation into an error, or `None` if the object now has the requested state.
 pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     let (code, words) = match answer {
         Answer::Done => return None,
@@ -54,7 +54,7 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     ))
 }
 
-/// Returns whether the kernel refused an operation because its result already exists.
+/// Returns whether the kernel refused an operation that has no effect: the object to delete does not exist, or the address to add exists.
 fn is_already_done(op: &Op, code: i32) -> bool {
     match (op, op.key()) {
         (Op::Delete(..), _) => matches!(
@@ -66,7 +66,7 @@ fn is_already_done(op: &Op, code: i32) -> bool {
     }
 }
 
-/// Returns whether an error is about the address of one peer. Errors of the host (a missing device, no memory) have other numbers.
+/// Returns whether an errno concerns the address of one peer. Faults of the host, such as a missing device or no memory, have other errnos.
 fn is_about_one_peer(code: i32) -> bool {
     matches!(
         code,
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Returns refused operations, each with its errno, the kind of the error and a part of the error's text.
+    /// Returns refused operations, each with the errno, the [`FailureKind`] and a part of the error's text.
     fn refusals() -> Vec<(Op, i32, FailureKind, &'static str)> {
         use FailureKind::{Conflict, Other, Unsupported};
         vec![

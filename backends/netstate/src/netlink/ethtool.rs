@@ -1,4 +1,4 @@
-//! Transmit checksum offload of a device. This module uses the ethtool ioctl, because ethtool's netlink interface has no fixed name for the feature.
+//! Transmit checksum offload of a device. This module uses the ethtool ioctl, because ethtool's netlink interface has no stable name for transmit checksum offload.
 #![allow(unsafe_code)]
 
 use crate::names::LinkName;
@@ -21,7 +21,7 @@ pub(super) fn tx_checksum(name: LinkName) -> io::Result<bool> {
     call(name, ETHTOOL_GTXCSUM, 0).map(|value| value != 0)
 }
 
-/// Switches transmit checksum offload of the device on or off.
+/// Enables or disables transmit checksum offload of the device.
 pub(super) fn set_tx_checksum(name: LinkName, on: bool) -> io::Result<()> {
     call(name, ETHTOOL_STXCSUM, u32::from(on)).map(|_| ())
 }

@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The secret that the allocator looks for.
+/// The secret for which the test allocator searches freed memory.
 pub(super) const SECRET: [u8; 32] = *b"\xa7\x51 a key of the tests, 32 long\xa7\x51";
 
 thread_local! {
@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Watched {
     }
 }
 
-/// Returns how often the secret occurs in memory that this thread frees during the work.
+/// Returns how often the secret occurs in memory that the current thread frees while `work` runs.
 pub(super) fn secrets_in_freed_memory(work: impl FnOnce()) -> usize {
     FOUND.set(0);
     WATCHED.set(true);
@@ -56,5 +56,8 @@ fn secrets_in_freed_memory_are_found() {
         let mut bytes = zeroize::Zeroizing::new(SECRET.to_vec());
         (0..10_000).for_each(|_| bytes.push(0));
     });
-    assert!(grown > 0, "a buffer that grows leaves copies");
+    assert!(
+        grown > 0,
+        "a buffer that grows leaves copies of the secret in freed memory"
+    );
 }

@@ -1,4 +1,4 @@
-//! Generic netlink (linux/genetlink.h): families outside the core of the network stack, such as WireGuard.
+//! Generic netlink (linux/genetlink.h), which the kernel uses for families such as WireGuard.
 
 use super::socket::{Answer, Requests};
 use super::uapi::*;
@@ -9,12 +9,12 @@ use types::Errno;
 /// A generic netlink connection for the WireGuard family.
 pub(super) struct Generic {
     pub requests: Requests,
-    /// The number of the family.
+    /// The numeric identifier of the WireGuard family, which the kernel assigns.
     pub family: u16,
 }
 
 impl Generic {
-    /// Looks up the number of the family. Returns `None` if the kernel has no WireGuard.
+    /// Looks up the identifier of the WireGuard family. Returns `None` if the kernel has no WireGuard.
     pub(super) async fn find() -> Result<Option<Self>, KernelError> {
         let mut requests = Requests::open_generic()?;
         let mut family = None;

@@ -44,13 +44,13 @@ pub(super) fn route_header(
     [family, len, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]
 }
 
-/// Returns the struct rtmsg of a lookup with flags
+/// Returns the struct rtmsg of a route lookup with the given flags (`RTM_F_*`).
 pub(super) fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
     let [a, b, c, d] = flags.to_ne_bytes();
     [family, len, 0, 0, 0, 0, 0, 0, a, b, c, d]
 }
 
-/// Returns the struct rtmsg of a lookup for a forwarded packet. Both addresses have the full prefix length.
+/// Returns the struct rtmsg of a route lookup for a forwarded packet, with full prefix lengths for source and destination.
 pub(super) fn forwarded_header(family: u8, len: u8) -> [u8; 12] {
     [family, len, len, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 }

@@ -1,4 +1,4 @@
-//! Reads this host's interfaces, routes and neighbours of any origin, and receives the events about them.
+//! Reads this host's interfaces, routes and neighbours of any origin, and receives events about interfaces, addresses and routes.
 
 use super::decode::{SeenNeighbor, link, neighbor, route};
 use super::header::{address_header, forwarded_header, neighbor_header, route_header, rule_header};
@@ -81,7 +81,7 @@ impl HostReader {
     /// Lists the routes of the main table that `keep` accepts, IPv4 first.
     ///
     /// # Errors
-    /// Returns an error if the list of IPv4 routes is incomplete. A kernel without IPv6 refuses to list IPv6 routes, so this function only logs that
+    /// Returns an error if the list of IPv4 routes is incomplete. A kernel without IPv6 refuses to list IPv6 routes, so this function only logs the
     /// failure.
     pub async fn routes(
         &mut self,
@@ -119,7 +119,7 @@ impl HostReader {
         Ok(routes)
     }
 
-    /// Looks up the routes of packets from this host to these addresses. The results are in the order of `targets`.
+    /// Looks up the routes of packets from this host to the addresses `targets`. The results are in the order of `targets`.
     pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, NoRoute>> {
         let query = |to: &IpAddr| {
             let (family, len) = if to.is_ipv4() {
@@ -176,7 +176,7 @@ impl HostReader {
     /// Lists the policy routing rules, IPv4 first, in the order in which the kernel evaluates them.
     ///
     /// # Errors
-    /// Returns an error if the list of IPv4 rules is incomplete. A kernel without IPv6 refuses to list IPv6 rules, so this function only logs that
+    /// Returns an error if the list of IPv4 rules is incomplete. A kernel without IPv6 refuses to list IPv6 rules, so this function only logs the
     /// failure.
     pub async fn policy_rules(&mut self) -> Result<Vec<PolicyRule>, KernelError> {
         let mut rules = Vec::new();
@@ -218,7 +218,7 @@ impl HostReader {
         Ok(rules)
     }
 
-    /// Returns the destinations of a table's routes.
+    /// Returns the destination networks of the routes in a routing table.
     async fn destinations(&mut self, number: u32) -> Result<Vec<IpNet>, KernelError> {
         let mut found = Vec::new();
         for family in Family::ALL {
@@ -253,7 +253,7 @@ impl HostReader {
         Ok(found)
     }
 
-    /// Lists the neighbours that the kernel has resolved or tried to resolve on the link of an interface.
+    /// Lists the neighbours of an interface that the kernel has resolved or tried to resolve.
     ///
     /// # Errors
     /// Returns an error if the list is incomplete.
@@ -269,7 +269,7 @@ impl HostReader {
         .await
     }
 
-    /// Lists the hosts that have answered address resolution on the link of an interface.
+    /// Lists the addresses of neighbours on an interface that have answered address resolution.
     ///
     /// # Errors
     /// Returns an error if the list is incomplete.
@@ -303,13 +303,13 @@ impl HostReader {
     }
 }
 
-/// The kernel's events about interfaces, addresses and, on request, routes.
+/// The kernel's events about interfaces, addresses and, optionally, routes.
 pub struct HostEvents {
     notices: Notices,
 }
 
 impl HostEvents {
-    /// Opens a socket in the network namespace of the calling thread. Route events are optional, because routes change with every pod.
+    /// Opens a socket in the network namespace of the calling thread. Route events are optional, because every new pod changes routes.
     ///
     /// # Errors
     /// Returns an error if the kernel provides no socket.
@@ -326,7 +326,7 @@ impl HostEvents {
         })
     }
 
-    /// Returns after an event or after a loss of events.
+    /// Returns after an event, or after the kernel has dropped events.
     ///
     /// # Cancel safety
     /// Dropping the future loses no event.
@@ -334,8 +334,8 @@ impl HostEvents {
         self.notices.until(|_| true).await;
     }
 
-    /// Returns after an event that may change an interface. The function returns for events about the
-    /// interface with this index or name, any address, or an on-link route of the interface. This function
+    /// Returns after an event that may change an interface. Such an event is about the
+    /// interface with the given index or name, about any address, or about an on-link route of the interface. This function
     /// ignores pod interfaces, which appear and disappear frequently.
     ///
     /// # Cancel safety
@@ -409,7 +409,7 @@ fn interface(message: &Received<'_>) -> Option<Interface> {
     Some(out)
 }
 
-/// Decodes an address, with the index of its interface.
+/// Decodes an address and the index of the address's interface.
 fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     if message.kind != RTM_NEWADDR {
         return None;
@@ -548,7 +548,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Decodes a message as if it came from the kernel.
+    /// Encodes a message and decodes the bytes with `each`, as if the kernel had sent the message.
     fn read<T>(message: Message, each: impl Fn(&Received<'_>) -> T) -> T {
         let bytes = message.finish(1);
         let received = wire::messages(&bytes).next().unwrap();
@@ -713,7 +713,7 @@ mod tests {
         assert_eq!(
             (index, found),
             (3, Address::plain("192.0.2.1/24".parse().unwrap())),
-            "the bit means secondary for IPv4"
+            "for IPv4, IFA_F_TEMPORARY means secondary"
         );
         let v6 = |flags| {
             read(
@@ -742,7 +742,7 @@ mod tests {
         assert_eq!(
             state(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC),
             (false, false, false, false),
-            "an optimistic address is in use"
+            "an optimistic address is usable"
         );
     }
 

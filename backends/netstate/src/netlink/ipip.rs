@@ -1,11 +1,12 @@
-//! Messages about IPIP links.
+//! Netlink attributes of IPIP links.
 
 use super::uapi::*;
 use super::wire::{self, Message};
 use crate::link::ipip::{IpipSpec, KIND};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Adds the attributes of an IPIP link. A change needs all attributes: a missing attribute becomes zero (net/ipv4/ipip.c, `ipip_netlink_parms`).
+/// Adds the attributes of an IPIP link. A change of a link needs all attributes, because the kernel sets a missing
+/// attribute to zero (net/ipv4/ipip.c, `ipip_netlink_parms`).
 pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
     let address = |address: Option<Ipv4Addr>| IpAddr::V4(address.unwrap_or(Ipv4Addr::UNSPECIFIED));
     message.nest(IFLA_LINKINFO, |m| {

@@ -1,4 +1,4 @@
-//! Creates, changes and deletes links. Code that is specific to a kind is in a separate file.
+//! Creates, changes and deletes links. Separate files contain the code for each kind of link.
 
 use super::decode::SeenLink;
 use super::errno::failed;
@@ -69,9 +69,9 @@ impl NetlinkKernel {
         }
     }
 
-    /// Restores the name of flannel's device after another program renamed the device. Returns whether the device had
-    /// another name. This function recognises a vxlan device by VNI, UDP port and MAC, and a WireGuard device
-    /// by its index. This function recognises an IPIP device by its addresses and its last known index.
+    /// Restores the name of flannel's device after another program renamed the device. Returns whether this function restored
+    /// the name. This function recognises a vxlan device by VNI, UDP port and MAC, and a WireGuard device
+    /// by the last known index. This function recognises an IPIP device by local and remote address and by the last known index.
     async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),
@@ -159,8 +159,8 @@ impl NetlinkKernel {
         self.finish_link(name, spec, op).await
     }
 
-    /// Sets the properties that are not attributes of the link message. This function brings the link up
-    /// last, so that all properties are set when packets arrive.
+    /// Sets the properties of a link that are not attributes of RTM_NEWLINK. This function brings the link up
+    /// last, so that the link has all properties when packets arrive.
     async fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         if let Some(accept) = spec.accept_ra
             && let Err(error) = std::fs::write(
@@ -207,7 +207,7 @@ impl NetlinkKernel {
     }
 }
 
-/// Returns the request that creates a link. Returns `None` for kinds that flanneld does not create by request.
+/// Returns the request that creates a link, or `None` for kinds that flanneld does not create with netlink.
 fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, name.as_str())
@@ -226,7 +226,7 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     }
 }
 
-/// Returns the request that changes the properties of the link's kind. Returns `None` if all properties are in sync.
+/// Returns the request that changes the properties of the link's kind, or `None` if all properties are in sync.
 fn change_of_kind(message: Message, want: &LinkKind, have: &LinkKind) -> Option<Message> {
     match (want, have) {
         (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),

@@ -1,4 +1,4 @@
-//! Single lookups in the kernel along one path, without a cache: the route of a packet, and the state of the next hop.
+//! Looks up the path of one packet in the kernel, without a cache: the route, and the state of the next hop.
 
 use super::decode::{SeenRoute, link, neighbor, route};
 use super::header::{link_header, lookup_header, neighbor_header, route_header};
@@ -14,12 +14,12 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Errno;
 
-/// A connection to the kernel of the network namespace in which it was opened.
+/// A connection to the kernel, in the network namespace of the thread that opened the connection.
 pub struct Lookup {
     requests: Requests,
 }
 
-/// The route that applies to an address.
+/// The route that the kernel chooses for a destination address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The destination network of the route.
@@ -30,7 +30,7 @@ pub struct Hop {
     pub dev: LinkName,
     /// The index of the interface.
     pub index: u32,
-    /// The source address of this host's packets on the route.
+    /// The source address that the kernel selects for this host's packets on the route.
     pub source: Option<IpAddr>,
     /// The route type: forward, drop or deliver.
     pub kind: RouteKind,
@@ -45,20 +45,20 @@ pub struct Hop {
 /// The result of a route lookup for a packet of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Packet that leaves over this route.
+    /// The kernel sends the packet over the route.
     Sent(Hop),
-    /// Packet that a route drops. The value is `None` if the lookup did not find the route that drops the packet.
+    /// A route drops the packet. The field is `None` if the lookup did not find the route that drops the packet.
     Dropped(Option<Hop>),
-    /// No route matches (ENETUNREACH).
+    /// No route matches the destination address (ENETUNREACH).
     NoRoute,
 }
 
 /// The state of a neighbour entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Entry with this hardware address.
+    /// Entry with a known MAC.
     Known(Mac),
-    /// Entry whose MAC the kernel requests, although no host answers.
+    /// Entry whose MAC the kernel does not know, because no host has answered.
     Silent,
     /// Absence of an entry for the address.
     Absent,
@@ -75,7 +75,7 @@ impl Lookup {
         })
     }
 
-    /// Looks up the route of a packet to an address, like `ip route get`.
+    /// Looks up the route of this host's packets to an address, like `ip route get`.
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer.
@@ -199,7 +199,7 @@ impl Lookup {
         found.await
     }
 
-    /// Returns the address to which a vxlan interface sends frames for a MAC.
+    /// Returns the underlay address to which a vxlan interface sends frames for a MAC.
     ///
     /// # Errors
     /// Returns an error if the list is incomplete.
@@ -222,7 +222,7 @@ impl Lookup {
         found.await
     }
 
-    /// Returns the peer of a WireGuard interface whose allowed IPs contain exactly this network.
+    /// Returns the peer of a WireGuard interface whose allowed IPs contain exactly the network `net`.
     ///
     /// # Errors
     /// Returns an error if the kernel has no WireGuard, or if the list is incomplete.
@@ -272,7 +272,7 @@ fn drops(kind: RouteKind) -> bool {
     )
 }
 
-/// Returns the address family and the full prefix length.
+/// Returns the family number of an address and the full prefix length of the family in bits.
 fn family(ip: IpAddr) -> (u8, u8) {
     if ip.is_ipv4() {
         (AF_INET, 32)

@@ -1,9 +1,10 @@
-//! A port of the pods' bridge for flanneld's own probes: a veth pair, and addresses that the bridge resolves to this pair.
+//! A port of the pods' bridge for flanneld's probes: a veth pair, and neighbour entries that send packets for probe addresses to the pair.
 //!
-//! One end of the veth pair is in the pods' bridge, like the end of a pod's veth pair. The end outside the bridge has no address. The MAC
-//! of the end outside the bridge differs from the destination MAC of the frames that this end receives ([`MAC`]). The host accepts no
-//! frame that arrives at the end outside the bridge. A packet socket receives all these frames. The bridge floods no broadcasts or
-//! multicasts to the port, so that the host does not receive these packets twice.
+//! One end of the veth pair is in the pods' bridge, like the host's end of a pod's veth pair. The end outside the
+//! bridge has no address. The MAC of the end outside the bridge is not [`MAC`], the destination MAC of the frames
+//! that arrive at the end. The host accepts no frame that arrives at the end outside the bridge. A packet socket
+//! receives all frames that arrive at the end outside the bridge. The bridge floods no broadcasts or multicasts to
+//! the port, so that the host does not receive broadcasts and multicasts twice.
 
 use super::decode::neighbor;
 use super::header::{flag_header, link_header, neighbor_header};
@@ -18,13 +19,13 @@ use crate::probe_port::names;
 use std::net::IpAddr;
 use types::Errno;
 
-/// The MAC of the probe addresses. Each bridge has one probe port, so the probe ports of all bridges can share this MAC.
+/// The MAC in the neighbour entries of probe addresses. Each bridge has one probe port, so the probe ports of all bridges can share a MAC.
 pub const MAC: Mac = Mac([0x02, 0x66, 0x6c, 0x70, 0x6f, 0x64]);
-/// The MAC of the end in the bridge. A bridge without a configured MAC takes the lowest MAC of its ports, so this MAC is the highest possible MAC.
+/// The MAC of the veth end in the bridge. A bridge without a configured MAC takes the lowest MAC of its ports, so flanneld chooses a high MAC.
 const OUTER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x64]);
-/// The MAC of the end that is not in the bridge.
+/// The MAC of the veth end outside the bridge.
 const INNER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x65]);
-/// The MTU of both ends in bytes, the maximum of a veth device. A bridge without a configured MTU takes the lowest MTU of its ports.
+/// The MTU of both veth ends in bytes, the maximum of a veth device. A bridge without a configured MTU takes the lowest MTU of its ports.
 const MTU: u32 = 65_535;
 
 /// Creates and removes probe ports.
@@ -53,7 +54,7 @@ impl Ports {
         self.host.interfaces().await
     }
 
-    /// Creates the port of a bridge, or reuses an existing port. Returns the index of the end that is not in the bridge.
+    /// Creates the probe port of a bridge, or reuses an existing probe port. Returns the interface index of the veth end outside the bridge.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses a request.
@@ -92,7 +93,7 @@ impl Ports {
         Ok(self.ends(&outer, &inner).await?.is_some())
     }
 
-    /// Returns the interface indices of both ends of the port, if both ends exist.
+    /// Returns the interface indices of both veth ends of a probe port, if both ends exist.
     async fn ends(&mut self, outer: &str, inner: &str) -> Result<Option<(u32, u32)>, KernelError> {
         let links = self.host.links().await?;
         let index = |name: &str| {
@@ -102,7 +103,7 @@ impl Ports {
         Ok(index(outer).zip(index(inner)))
     }
 
-    /// Adds a neighbour entry that leads packets of the bridge for an address to the bridge's probe port.
+    /// Adds a neighbour entry on the bridge that sends packets for a probe address to the bridge's probe port.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the request.
@@ -116,18 +117,18 @@ impl Ports {
         .await
     }
 
-    /// Deletes the neighbour entry of an address.
+    /// Deletes the bridge's neighbour entry for a probe address.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses the request. A missing entry is not an error.
+    /// Returns an error if the kernel refuses the request. A missing neighbour entry is not an error.
     pub async fn forget(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
         self.request(deletion(bridge, address)).await
     }
 
-    /// Removes the port of a bridge and the neighbour entries that lead to the port.
+    /// Removes the probe port of a bridge and the neighbour entries that contain the port's MAC.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses a request. A missing port is not an error.
+    /// Returns an error if the kernel refuses a request. A missing probe port is not an error.
     pub async fn remove(&mut self, bridge: u32) -> Result<(), KernelError> {
         forget_all(&mut self.requests, bridge).await?;
         let (outer, inner) = names(bridge);
@@ -145,7 +146,7 @@ impl Ports {
     }
 }
 
-/// Deletes all neighbour entries that lead to the port of a bridge.
+/// Deletes all neighbour entries of a bridge that contain the probe port's MAC.
 pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(), KernelError> {
     let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0));
     let found = requests.dump(
@@ -164,13 +165,13 @@ pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(
     Ok(())
 }
 
-/// Returns the request that deletes the neighbour entry of an address.
+/// Returns the request that deletes a bridge's neighbour entry for a probe address.
 fn deletion(bridge: u32, address: IpAddr) -> Message {
     let header = neighbor_header(family(address), bridge, 0, 0);
     Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address)
 }
 
-/// Sends a request. The absence of an object to delete is not an error.
+/// Sends a request. A reply that the object to delete does not exist is not an error.
 async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelError> {
     let answers = requests.batch(vec![message], 1, |_, _| ()).await;
     match answers.first() {
@@ -191,7 +192,7 @@ fn family(address: IpAddr) -> u8 {
     if address.is_ipv4() { AF_INET } else { AF_INET6 }
 }
 
-/// Returns the request that creates both ends of the port.
+/// Returns the request that creates both veth ends of a probe port.
 fn pair(outer: &str, inner: &str) -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, outer)
@@ -210,7 +211,7 @@ fn pair(outer: &str, inner: &str) -> Message {
         })
 }
 
-/// Returns the request that prevents the kernel from assigning an IPv6 address to an interface, and the interface from answering ARP.
+/// Returns the request that disables ARP and automatic IPv6 addresses on an interface.
 fn silent(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_NOARP, true)).nest(
         IFLA_AF_SPEC,
@@ -222,7 +223,7 @@ fn silent(index: u32) -> Message {
     )
 }
 
-/// Returns the request that keeps a bridge from flooding broadcasts and multicasts to its port.
+/// Returns the request that stops a bridge from flooding broadcasts and multicasts to a port.
 fn without_floods(port: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &link_header(port)).nest(IFLA_LINKINFO, |info| {
         info.text(IFLA_INFO_SLAVE_KIND, "bridge")

@@ -1,4 +1,4 @@
-//! Reads the kernel state of flannel's links with filtered dumps, one for each kind of object.
+//! Reads flannel's kernel objects with filtered dumps, one dump for each kind of object.
 
 use super::decode::{SeenLink, SeenRoute, address, link, neighbor, route};
 use super::header::{address_header, link_header, neighbor_header, route_header};
@@ -85,7 +85,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Looks up links by name. Missing links are not in the result.
+    /// Looks up links by name. The result omits links that do not exist.
     pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
         let requests = names
             .iter()
@@ -197,7 +197,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Returns the addresses of a link in one family, with their scope.
+    /// Returns the addresses of a link in one address family, each with the address scope.
     pub(super) async fn addresses_of(
         &mut self,
         index: u32,
@@ -352,7 +352,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Returns the names of links by index. Looks up unknown indices.
+    /// Returns the names of links by index, and asks the kernel for unknown indices.
     async fn names(
         &mut self,
         indices: impl Iterator<Item = u32>,
@@ -410,7 +410,7 @@ impl NetlinkKernel {
         })
     }
 
-    /// Returns the addresses that the link reaches without a gateway. If a lookup fails, the last result applies.
+    /// Returns the queried addresses that the link reaches without a gateway. If a lookup fails, the last result for the address applies.
     pub(super) async fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
         let requests = queries.iter().map(|ip| {
             let (family, len) = if ip.is_ipv4() {

@@ -1,4 +1,4 @@
-//! Requests over a netlink socket. This module repeats interrupted dumps. Every request of a batch has a
+//! Sends requests over a netlink socket. This module repeats interrupted dumps. Every request of a batch has a
 //! separate acknowledgement, and all requests have deadlines.
 
 use super::uapi::*;
@@ -15,23 +15,23 @@ use zeroize::{Zeroize, Zeroizing};
 /// The maximum number of requests in one sendto call. The kernel queues acknowledgements while sendmsg still
 /// runs. The kernel silently drops acknowledgements that do not fit into the receive buffer.
 pub(super) const BATCH: usize = 128;
-/// The maximum number of lookups in one sendto call. The kernel allocates a page for each answer.
+/// The maximum number of route lookups in one sendto call. The kernel allocates a page for each reply.
 pub(super) const LOOKUPS: usize = 48;
-/// Time limit for an answer. An answer usually takes milliseconds, but other programs may hold the routing lock for seconds.
+/// Time limit for a reply of the kernel. A reply usually takes milliseconds, but other programs may hold the routing lock for seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// The maximum number of attempts at an interrupted dump.
+/// The maximum number of attempts at a dump that the kernel interrupts.
 const DUMP_TRIES: u32 = 8;
 const RECEIVE_BUFFER: usize = 16 << 20;
 const DATAGRAM: usize = 64 << 10;
 
-/// The result of one request of a batch.
+/// The kernel's reply to one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The request succeeded.
     Done,
-    /// Refusal of the request by the kernel, with this errno and message.
+    /// Refusal of the request by the kernel, with an errno and a message.
     Refused(i32, String),
-    /// Lack of an answer in time. The caller does not know whether the request took effect.
+    /// Lack of a reply before the deadline. The caller does not know whether the request took effect.
     Lost,
 }
 
@@ -71,13 +71,13 @@ impl Requests {
         })
     }
 
-    /// Erases the last received datagram, because the datagram held secrets.
+    /// Erases the last received datagram, because the datagram contained secrets.
     pub(super) fn forget(&mut self) {
         self.buffer.zeroize();
     }
 
-    /// Requests a dump and passes every message to `each`. Each attempt starts with a new state from `begin`, so that no part of an interrupted dump
-    /// remains.
+    /// Requests a dump and passes every message of the kernel to `each`. Each attempt starts with a new result from
+    /// `begin`, so that no object of an interrupted dump remains.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the dump, does not answer, or keeps interrupting the dump.
@@ -121,7 +121,7 @@ impl Requests {
         })
     }
 
-    /// Makes one attempt at a dump. Returns whether the dump was complete.
+    /// Requests a dump once. Returns whether the kernel completed the dump.
     async fn dump_once(
         &mut self,
         request: Message,
@@ -165,7 +165,7 @@ impl Requests {
         }
     }
 
-    /// Sends the messages in chunks and returns the result of each message. `each` receives the messages other than acknowledgements.
+    /// Sends the requests in chunks of `chunk` and returns the result of each request. `each` receives the kernel's messages other than acknowledgements.
     pub(super) async fn batch(
         &mut self,
         messages: Vec<Message>,
@@ -262,7 +262,7 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Opens a socket that joins these groups (a mask of RTMGRP_*).
+    /// Opens a socket that joins the given multicast groups (a mask of RTMGRP_*).
     ///
     /// # Errors
     /// Returns an error if the kernel provides no socket.
@@ -270,7 +270,7 @@ impl Notices {
         Self::of(NETLINK_ROUTE, groups)
     }
 
-    /// Opens a socket of another netlink protocol and joins these groups of the protocol.
+    /// Opens a socket of a netlink protocol and joins the given multicast groups of the protocol.
     ///
     /// # Errors
     /// Returns an error if the kernel provides no socket.
@@ -282,10 +282,10 @@ impl Notices {
         })
     }
 
-    /// Waits for a relevant notification. This function also returns after a loss of notifications.
+    /// Waits for a notification that `concerns` accepts. This function also returns after the kernel has dropped notifications.
     ///
     /// # Cancel safety
-    /// The caller cannot drop the future between the receipt and the evaluation of a datagram.
+    /// Dropping the future loses no datagram, because no await point separates the receipt and the evaluation of a datagram.
     pub(super) async fn until(&mut self, concerns: impl Fn(&Received<'_>) -> bool) {
         loop {
             match receive(&self.socket, &mut self.buffer).await {
@@ -298,7 +298,7 @@ impl Notices {
         }
     }
 
-    /// Consumes all queued notifications. Returns whether a queued notification was relevant or the kernel lost notifications.
+    /// Consumes all queued notifications. Returns whether `concerns` accepted a queued notification or the kernel dropped notifications.
     pub(super) fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
         let mut any = false;
         loop {

@@ -79,7 +79,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Reads the neighbours of a family or, for AF_BRIDGE, the FDB entries.
+    /// Reads the neighbours of an address family or, for AF_BRIDGE, the FDB entries.
     async fn entries(
         &mut self,
         name: LinkName,

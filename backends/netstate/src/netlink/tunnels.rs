@@ -1,4 +1,4 @@
-//! The remote addresses of other vxlan interfaces on this host that use the same UDP port.
+//! Finds the remote addresses of other programs' vxlan interfaces that use flannel's UDP port.
 
 use super::decode::{SeenLink, link, neighbor};
 use super::header::neighbor_header;
@@ -10,7 +10,7 @@ use crate::link::LinkKind;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// A connection to the kernel of the network namespace in which it was opened.
+/// A connection to the kernel, in the network namespace of the thread that opened the connection.
 pub struct Tunnels {
     requests: Requests,
     notices: Notices,
@@ -28,7 +28,7 @@ impl Tunnels {
         })
     }
 
-    /// Returns the addresses to which vxlan interfaces with this UDP port send packets, according to
+    /// Returns the underlay addresses to which vxlan interfaces with the UDP port `port` send packets, according to
     /// permanent FDB entries. Skips interfaces in `own`.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Constants of the kernel interface, named as in its header files.
+//! Constants of the kernel's netlink interface, with the names in the kernel's header files.
 
 /// linux/rtnetlink.h: message types.
 pub(super) const RTM_NEWLINK: u16 = 16;
@@ -15,7 +15,7 @@ pub(super) const RTM_DELNEIGH: u16 = 29;
 pub(super) const RTM_GETNEIGH: u16 = 30;
 pub(super) const RTM_NEWRULE: u16 = 32;
 pub(super) const RTM_GETRULE: u16 = 34;
-/// Difference between the message types of a deletion and of the corresponding addition.
+/// The number to add to the message type of an addition to get the message type of the deletion.
 pub(super) const DELETION: u16 = 1;
 
 /// linux/rtnetlink.h: notification groups.
@@ -72,7 +72,7 @@ pub(super) const IFF_LOWER_UP: u32 = 0x10000;
 pub(super) const IFLA_BRPORT_MCAST_FLOOD: u16 = 27;
 pub(super) const IFLA_BRPORT_BCAST_FLOOD: u16 = 30;
 
-/// linux/veth.h: the other end.
+/// linux/veth.h: attribute with the properties of the veth pair's second end.
 pub(super) const VETH_INFO_PEER: u16 = 1;
 
 /// linux/if_link.h: vxlan link attributes.
@@ -144,7 +144,7 @@ pub(super) const RTN_PROHIBIT: u8 = 8;
 pub(super) const RT_SCOPE_NOWHERE: u8 = 255;
 pub(super) const RTNH_F_ONLINK: u32 = 4;
 pub(super) const RTM_F_CLONED: u32 = 0x200;
-/// linux/rtnetlink.h: flags that make a lookup return its routing table, and the matched route instead of the result.
+/// linux/rtnetlink.h: flags with which a route lookup returns the routing table, and the matched route instead of the resolved path.
 pub(super) const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 pub(super) const RTM_F_FIB_MATCH: u32 = 0x2000;
 
@@ -169,7 +169,7 @@ pub(super) const FR_ACT_TO_TBL: u8 = 1;
 pub(super) const FR_ACT_BLACKHOLE: u8 = 6;
 pub(super) const FR_ACT_PROHIBIT: u8 = 8;
 
-/// linux/genetlink.h: the family that looks up other families.
+/// linux/genetlink.h: the control family, which returns the numeric identifiers of families.
 pub(super) const GENL_ID_CTRL: u16 = 16;
 pub(super) const CTRL_CMD_GETFAMILY: u8 = 3;
 pub(super) const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -199,7 +199,7 @@ pub(super) const WGALLOWEDIP_A_FAMILY: u16 = 1;
 pub(super) const WGALLOWEDIP_A_IPADDR: u16 = 2;
 pub(super) const WGALLOWEDIP_A_CIDR_MASK: u16 = 3;
 
-/// linux/rtnetlink.h and others: the lengths of the fixed headers.
+/// linux/rtnetlink.h and other header files: the lengths of the fixed headers.
 pub(super) const IFINFOMSG: usize = 16;
 pub(super) const IFADDRMSG: usize = 8;
 pub(super) const NDMSG: usize = 12;

@@ -1,10 +1,10 @@
-//! Messages about vxlan links.
+//! Netlink attributes of vxlan links.
 
 use super::uapi::*;
 use super::wire::{self, Message};
 use crate::link::vxlan::{KIND, PORT, VxlanSpec};
 
-/// Returns the UDP port of vxlan devices without a configured port. The module parameter `udp_port` may change this default.
+/// Returns the UDP port of vxlan devices without a configured port: the module parameter `udp_port`, or [`PORT`] without a valid parameter.
 pub fn default_port() -> u16 {
     let parameter = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
     parameter
@@ -32,7 +32,7 @@ pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
     })
 }
 
-/// Adds the attributes that change an existing vxlan link. Returns `None` if the device is in sync.
+/// Adds the attributes that change an existing vxlan link. Returns `None` if the link is in sync.
 pub(super) fn change(message: Message, want: &VxlanSpec, have: &VxlanSpec) -> Option<Message> {
     (want.changeable() != have.changeable()).then(|| link_info(message, |m| changeable(m, want)))
 }
@@ -43,7 +43,7 @@ fn link_info(message: Message, data: impl FnOnce(Message) -> Message) -> Message
     })
 }
 
-/// Adds the attributes that the kernel can change while the device exists, and the VNI, which the kernel requires again.
+/// Adds the attributes that the kernel can change on an existing link, and the VNI, which the kernel requires in each request.
 fn changeable(message: Message, spec: &VxlanSpec) -> Message {
     let message = message
         .number(IFLA_VXLAN_ID, spec.vni)

@@ -1,4 +1,4 @@
-//! Filters the kernel's notifications.
+//! Selects the kernel's notifications that concern flannel's objects or the underlay.
 
 use super::decode::{SeenNeighbor, SeenRoute, link, neighbor, route};
 use super::uapi::*;
@@ -10,7 +10,7 @@ use crate::scope::Scope;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Decides whether a notification is relevant.
+/// Filter that selects notifications about flannel's objects and the underlay.
 pub(super) struct Watched<'a> {
     pub links: &'a [(LinkName, u32)],
     pub underlay: (u32, LinkName),
@@ -18,7 +18,7 @@ pub(super) struct Watched<'a> {
     /// Addresses that lookups found on-link.
     pub on_link: &'a BTreeSet<IpAddr>,
     pub scope: &'a Scope,
-    /// Flannel's objects in the kernel, if they are known.
+    /// Flannel's objects in the kernel, or `None` if the reconciler does not know the objects.
     pub known: Option<&'a KernelState>,
 }
 
@@ -86,7 +86,7 @@ impl Watched<'_> {
                 .is_some_and(|(known, key)| known.0.contains_key(&key))
     }
 
-    /// Returns whether a notification about a neighbour or an FDB entry matches the known state.
+    /// Returns whether the reconciler already knows the change of a neighbour or an FDB entry.
     fn is_known_neighbor(&self, seen: &SeenNeighbor, added: bool) -> bool {
         let Some((name, _)) = self.links.iter().find(|(_, index)| *index == seen.index) else {
             return false;

@@ -11,7 +11,7 @@ pub(super) const HEADER: usize = 16;
 /// The initial capacity of a message in bytes, which is sufficient for most messages.
 const ROOM: usize = 128;
 
-/// A message under construction. A message may contain keys, so this type erases all memory that it used.
+/// A message under construction. A message may contain keys, so `Message` erases the memory of its buffers.
 pub(super) struct Message(Zeroizing<Vec<u8>>);
 
 impl Message {
@@ -70,7 +70,7 @@ impl Message {
         self
     }
 
-    /// Returns the bytes of the message, with a sequence number.
+    /// Completes the message with a sequence number and returns the message's bytes.
     pub(super) fn finish(mut self, sequence: u32) -> Zeroizing<Vec<u8>> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.put(0, &len.to_ne_bytes());
@@ -86,7 +86,7 @@ impl Message {
         self.pad();
     }
 
-    /// Appends bytes, and erases the old buffer if the message outgrows it. A growing vector leaves a copy of the old content behind.
+    /// Appends bytes, and erases the old buffer if the message needs a larger buffer. A growing `Vec` would leave a copy of the old content in memory.
     fn append(&mut self, bytes: &[u8]) {
         let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
@@ -112,14 +112,14 @@ impl Message {
 /// The flag of nested attributes (NLA_F_NESTED).
 const NESTED: u16 = 0x8000;
 
-/// One message of a datagram.
+/// One netlink message of a received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received<'a> {
     pub kind: u16,
     pub flags: u16,
-    /// The sequence number of the request that the message answers.
+    /// The sequence number of the request to which the kernel replies.
     pub sequence: u32,
-    /// The bytes after the header.
+    /// The bytes of the message after the message header.
     pub body: &'a [u8],
 }
 
@@ -139,7 +139,7 @@ pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>
     })
 }
 
-/// Returns the attributes after a header of `skip` bytes. Each attribute consists of its type without flags and its value.
+/// Returns the attributes after a header of `skip` bytes. Each attribute is a pair of type (without flags) and value.
 pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -151,7 +151,7 @@ pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8
     })
 }
 
-/// Returns the value of a nested attribute.
+/// Returns the value of the attribute `wanted` inside a nested attribute.
 pub(super) fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
     attrs(nest, 0)
         .find(|(kind, _)| *kind == wanted)

@@ -1,7 +1,7 @@
 //! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs (linux/wireguard.h).
 //!
-//! flanneld never replaces a whole list of allowed IPs, because the kernel would drop the peer's packets in
-//! between. When flanneld sets an allowed IP that another peer has, the kernel moves the allowed IP
+//! flanneld never replaces a whole list of allowed IPs, because the kernel would drop the peer's packets
+//! during the replacement. When flanneld sets an allowed IP that another peer has, the kernel moves the allowed IP
 //! atomically.
 
 use super::NetlinkKernel;
@@ -21,10 +21,10 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The maximum number of operations in one message. The length of a message is at most 64 KiB.
+/// The maximum number of operations in one netlink message, whose length is at most 64 KiB.
 const OPERATIONS: usize = 200;
 
-/// An interface as the kernel describes it.
+/// A WireGuard interface as the kernel reports the interface.
 #[derive(Default)]
 struct Device {
     key: Option<Secret>,
@@ -32,7 +32,7 @@ struct Device {
     peers: Vec<Seen>,
 }
 
-/// A peer as the kernel describes it.
+/// A WireGuard peer as the kernel reports the peer.
 struct Seen {
     key: PublicKey,
     peer: WireguardPeer,
@@ -41,7 +41,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns how many of the peer's allowed IPs are, or were, inside flannel's networks.
+    /// Returns whether all, some or none of the peer's allowed IPs are inside flannel's present or former networks.
     fn inside(&self, scope: &Scope) -> Inside {
         let ours = self
             .allowed
@@ -56,12 +56,12 @@ impl Seen {
     }
 }
 
-/// Classification of a peer by how many of its allowed IPs are inside flannel's networks.
+/// Classification of a WireGuard peer by the number of allowed IPs inside flannel's networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
     /// Peer that belongs to flannel. A peer without allowed IPs, which is a leftover, also belongs to flannel.
     All,
-    /// Peer with allowed IPs inside and outside flannel's networks: an operator added the peer, or gave more allowed IPs to a peer of flannel.
+    /// Peer with allowed IPs inside and outside flannel's networks. Either an operator added the peer, or an operator added allowed IPs to flannel's peer.
     Some,
     /// Peer that belongs to an operator.
     Nothing,
@@ -94,14 +94,14 @@ impl Generic {
         device
     }
 
-    /// Begins the request that changes an interface.
+    /// Begins the request that changes a WireGuard interface.
     fn setting(&self, index: u32) -> Message {
         Message::new(self.family, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .number(WGDEVICE_A_IFINDEX, index)
     }
 
-    /// Frees a port that other interfaces of flannel use, because two interfaces cannot exchange their ports
-    /// one after the other. After this call, each interface gets its own port.
+    /// Frees a UDP port that other interfaces of flannel use, because two interfaces cannot exchange their ports
+    /// in two requests. The kernel assigns an unused port to each interface that used the freed port.
     async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
@@ -123,18 +123,18 @@ impl Generic {
     }
 }
 
-/// The state of the WireGuard peer to which packets for a network go.
+/// The state of the WireGuard peer to which the kernel sends packets for a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// The peer's public key.
     pub key: PublicKey,
-    /// Address and port of the peer, if known.
+    /// IP address and UDP port of the peer, if known.
     pub endpoint: Option<SocketAddr>,
-    /// Time since the last completed handshake. The value is `None` without a completed handshake.
+    /// Time since the last completed handshake, or `None` if no handshake has completed.
     pub handshake: Option<Duration>,
 }
 
-/// Returns the peer of an interface whose allowed IPs contain exactly this network.
+/// Returns the peer of an interface whose allowed IPs contain exactly the network `net`.
 pub(super) async fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
     let device = Generic::open().await?.device(index).await?;
     let seen = device
@@ -157,7 +157,7 @@ impl NetlinkKernel {
         Ok(self.generic.insert(generic))
     }
 
-    /// Reads an interface, and adds flannel's peers on this interface to `found`.
+    /// Reads a WireGuard interface, and adds flannel's peers on the interface to `found`.
     pub(super) async fn wireguard(
         &mut self,
         scope: &Scope,
@@ -201,7 +201,7 @@ impl NetlinkKernel {
         })
     }
 
-    /// Sets the key and port of an interface.
+    /// Sets the private key and the UDP port of a WireGuard interface.
     pub(super) async fn set_wireguard(
         &mut self,
         index: u32,
@@ -253,7 +253,7 @@ impl NetlinkKernel {
         op_error(op, &answer)
     }
 
-    /// Starts sessions with peers that have no keepalive. This function ignores failures, because the first packet also starts the session.
+    /// Starts sessions with WireGuard peers that have no keepalive. This function ignores failures, because the first packet to a peer also starts the session.
     pub(super) async fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
         for (name, index) in self.wireguards.clone() {
             let Ok(generic) = self.generic().await else {
@@ -274,7 +274,7 @@ impl NetlinkKernel {
         }
     }
 
-    /// Applies operations on the peers and allowed IPs of one interface.
+    /// Applies operations on the peers and allowed IPs of one WireGuard interface.
     pub(super) async fn apply_wireguard(&mut self, index: u32, ops: &[&Op]) -> Vec<OpError> {
         let generic = match self.generic().await {
             Ok(generic) => generic,
@@ -324,7 +324,7 @@ impl NetlinkKernel {
     }
 }
 
-/// Appends changes that make the kernel send a packet to a peer at once: the changes switch keepalive on, and off again.
+/// Appends two changes that enable and disable the keepalive of a peer, so that the kernel sends a packet to the peer at once.
 fn greeting(list: Message, key: &PublicKey) -> Message {
     [1u16, 0].iter().fold(list, |list, interval| {
         list.nest(0, |message| {
@@ -344,7 +344,7 @@ pub(super) fn concerns(op: &Op) -> bool {
     matches!(op.key(), Key::WireguardPeer(..) | Key::AllowedIp(..))
 }
 
-/// Appends the changes of an operation to the list of peers.
+/// Appends the change that an operation requires to a message's list of peers.
 fn peers_of(op: &Op, list: Message) -> Message {
     let named = |message: Message, key: &PublicKey, flags: u32| {
         message
@@ -445,7 +445,7 @@ fn endpoint(value: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// Adds the content of one message of a dump to the device.
+/// Adds the attributes in one message of a dump to `device`.
 fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     for (kind, value) in wire::attrs(message.body, GENLMSG) {
         match kind {
@@ -528,7 +528,7 @@ mod tests {
     use crate::netlink::freed::{SECRET, secrets_in_freed_memory};
     use proptest::prelude::*;
 
-    /// Decodes the message of operations as if the kernel had returned it.
+    /// Encodes operations as a message and decodes the message as if the kernel had sent it.
     fn device_of(ops: &[&Op]) -> Device {
         let bytes = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
@@ -542,7 +542,7 @@ mod tests {
         device
     }
 
-    /// The test sends messages with keys to a family that the kernel does not have, so the kernel refuses the messages.
+    /// The test sends messages with keys to an unknown netlink family, so the kernel refuses the messages.
     #[test]
     fn keys_are_erased_from_messages_when_they_were_sent() {
         let name = LinkName::parse("flannel-wg").unwrap();

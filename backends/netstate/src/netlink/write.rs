@@ -14,8 +14,8 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The maximum number of operations that this module converts to messages at a time. This number limits
-/// memory use, not the size of the kernel's batches.
+/// The maximum number of operations that this module converts to messages at a time. The limit reduces
+/// memory use and does not affect the size of batches.
 const SLICE: usize = 8 * BATCH;
 
 type Indices = BTreeMap<LinkName, u32>;
@@ -84,7 +84,7 @@ impl NetlinkKernel {
         errors
     }
 
-    /// Looks up the indices of the links that the operations use. Missing links are not in the result.
+    /// Looks up the indices of the links that the operations use. The result omits links that do not exist.
     async fn indices(&mut self, ops: &[Op]) -> Indices {
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
@@ -95,7 +95,7 @@ impl NetlinkKernel {
             .collect()
     }
 
-    /// Sends one message for an operation.
+    /// Sends the message for an operation and returns the error if the kernel refuses the operation.
     pub(super) async fn one(&mut self, op: &Op, message: Message) -> Option<OpError> {
         let answer = self
             .requests
@@ -118,7 +118,7 @@ fn device(op: &Op) -> Option<LinkName> {
     }
 }
 
-/// Builds the message for an operation. Returns the name of a missing interface, or `Err(None)` if the operation needs no message.
+/// Builds the message for an operation. The error is the name of a missing interface, or `None` if the operation needs no message.
 fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
     let missing = |name: LinkName| match op {
         Op::Delete(..) => None,
@@ -217,7 +217,7 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
     )
 }
 
-/// Builds a deletion with all known properties of the route, above all its protocol number, so that the kernel deletes no other route.
+/// Builds the request that deletes a route. The request contains all known properties, such as the protocol number, so that the kernel deletes no other route.
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
     let scope = if net.addr().is_ipv4() {
         RT_SCOPE_NOWHERE

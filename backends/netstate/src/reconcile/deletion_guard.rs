@@ -1,4 +1,4 @@
-//! Delays the deletion of many objects in a first pass, because the store may be incomplete.
+//! Delays the deletion of many objects in the reconciler's first pass, because the lease store may be incomplete.
 
 use crate::encrypted::Encrypted;
 use crate::object::{KernelState, Key, Op, Value};
@@ -6,10 +6,10 @@ use crate::scope::Scope;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time for which a first pass delays the deletion of many routes.
+/// Time for which the reconciler delays the deletion of many routes and peers after a start.
 const DELETION_DELAY: Duration = Duration::from_secs(60);
 
-/// Whether a pass that deletes many objects is still delayed.
+/// Whether the reconciler delays deletions of a pass that would delete many objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeletionGuard {
     Armed,
@@ -18,7 +18,7 @@ pub(super) enum DeletionGuard {
 }
 
 impl DeletionGuard {
-    /// Removes deletions from a first pass that would delete many of the existing routes, until these deletions are due.
+    /// Removes deletions from `ops` if a first pass would delete many existing routes or peers, until the delay ends.
     pub(super) fn hold_back(
         &mut self,
         ops: &mut Vec<Op>,

@@ -11,13 +11,13 @@ use types::kernel_object::Holder;
 /// A peer whose objects the kernel refuses, for a reason that concerns only this peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPeer {
-    /// The peer, in one address family.
+    /// The peer's node, address and subnet in one address family.
     pub peer: Holder,
-    /// The first error of an object of the peer.
+    /// The first error that the kernel returned for an object of the peer.
     pub why: OpError,
 }
 
-/// The failures of a pass.
+/// The failures of one pass of the reconciler.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     /// Failures of this node's own objects, and failures with a cause on this host.
@@ -27,7 +27,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Sorts the errors of a pass. `own` contains the objects that the node needs without any peer. `holders`
+    /// Assigns each error of a pass to this node or to a peer. `own` contains the objects that the node needs even without peers. `holders`
     /// contains the peers, and `owners` contains the peer to which each object belongs, as in
     /// [`holders`](crate::sighting::holders).
     ///
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Sorts errors about peers that have a route and an FDB entry each. Returns the number of failures of the node and the subnets of failed peers.
+    /// Assigns the errors to this node or to peers, each with a route and an FDB entry. Returns the number of this node's failures, and the subnets of the failed peers.
     fn sorted(
         peers: &[(u8, Family)],
         own: &[Key],
@@ -236,7 +236,7 @@ mod tests {
     }
 
     proptest! {
-        /// Failing peers cannot make a node fail while another peer works, and no failure is lost.
+        /// Failures of peers do not become failures of the node while another peer works, and no failure is lost.
         #[test]
         fn bad_peers_never_hold_back_a_node_with_a_good_one(bad in proptest::collection::btree_set(3u8..60, 0..58), twice: bool, broken in 0usize..3) {
             let peers: Vec<(u8, Family)> = (2..60).map(|peer| (peer, V4)).collect();

@@ -26,7 +26,7 @@ pub struct Options {
 
 pub(super) struct Goal<P> {
     pub plan: P,
-    /// The plan's scope. The reconciler drops the former networks when no object of these networks is left.
+    /// The plan's scope. The reconciler removes the previous run's networks from the scope when the kernel has no object in these networks.
     pub scope: Scope,
     pub underlay: Underlay,
     pub options: Options,
@@ -45,7 +45,7 @@ impl<P: Plan> Goal<P> {
         }
     }
 
-    /// Returns whether the data plane cannot work without this object. If the network has two families, one family may fail.
+    /// Returns whether the data plane depends on this object. In a dual-stack network, the data plane works even if one address family fails.
     pub(super) fn needs(&self, key: &Key) -> bool {
         match key {
             Key::Link(_) => true,
@@ -67,7 +67,7 @@ impl<P: Plan> Goal<P> {
         desired
     }
 
-    /// Sorts errors by the node or the peer that they affect.
+    /// Assigns each error to this node or to a peer.
     pub(super) fn failures(
         &self,
         errors: &[OpError],

@@ -11,13 +11,13 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub(super) struct MacConflicts {
     seen: BTreeMap<LinkName, VecDeque<Instant>>,
-    /// The MACs that the reconciler has accepted.
+    /// For each link, the MAC of another program that the reconciler has accepted.
     pub accepted_macs: BTreeMap<LinkName, Mac>,
 }
 
 impl MacConflicts {
     /// Records links whose MAC differs from the desired MAC. Returns whether another program rewrote a MAC
-    /// more than three times in ten seconds. In this case, the reconciler accepts the rewritten MAC.
+    /// more than three times in ten seconds. After more than three rewrites, the reconciler accepts the rewritten MAC.
     pub(super) fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;

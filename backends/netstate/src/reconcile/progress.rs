@@ -54,7 +54,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts the objects of a state.
+    /// Counts the routes, neighbours, FDB entries and WireGuard peers of a kernel state.
     pub fn of(state: &KernelState) -> Self {
         let mut counts = Self::default();
         for key in state.0.keys() {
@@ -69,7 +69,7 @@ impl Counts {
         counts
     }
 
-    /// Returns the counts after a change.
+    /// Returns the counts after the objects counted in `after` replace the objects counted in `before`.
     pub(super) fn changed(self, before: Self, after: Self) -> Self {
         let changed = |now: u64, before: u64, after: u64| (now + after).saturating_sub(before);
         Self {
@@ -102,9 +102,9 @@ pub struct Snapshot {
     pub pass_durations: Durations,
     /// Whether the kernel is in the desired state, apart from `failed_peers`.
     pub in_sync: bool,
-    /// Whether a full pass holds both the desired and the actual kernel state in memory. With thousands of peers, the two states use much memory.
+    /// Whether a full pass holds both the desired and the actual kernel state in memory. With thousands of peers, the desired and the actual state use much memory.
     pub comparing: bool,
-    /// The current problem, whose parts are the first refusals. The value is `None` while the kernel is in sync.
+    /// The current problem with the kernel's first refusals as details, or `None` while the kernel is in sync.
     pub trouble: Option<Problem>,
     /// Peers whose objects the kernel refuses, each for a reason that concerns only this peer.
     pub failed_peers: Vec<FailedPeer>,

@@ -1,17 +1,17 @@
-//! Kernel audits that other tasks request from the running loop. The loop answers each request from a fresh read of the kernel.
+//! Kernel audits that other tasks request from the running loop. For each request, the reconciler's loop reads the kernel state again.
 
 use crate::failure::{Failure, KernelError, Request};
 use crate::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
 
-/// The channel for the result of an audit. The requesting task may have ended.
+/// The channel for the result of an audit. The task that requested the audit may have ended.
 pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
 
-/// Requests kernel audits from a running reconciler. Clones share its queue.
+/// Requests kernel audits from a running reconciler. Clones of a [`KernelAudit`] share one queue.
 #[derive(Clone, Debug)]
 pub struct KernelAudit(mpsc::Sender<Question>);
 
-/// Creates the queue of requests. The queue holds one request at a time, because each request reads the whole kernel state.
+/// Creates the queue of audit requests. The queue holds one request at a time, because each request reads the whole kernel state.
 pub(super) fn channel() -> (KernelAudit, mpsc::Receiver<Question>) {
     let (sender, receiver) = mpsc::channel(1);
     (KernelAudit(sender), receiver)

@@ -1,4 +1,4 @@
-//! The counters, the current problem and the log lines of the loop. Log lines are rate-limited.
+//! The counters, the current problem and the rate-limited log lines of the reconciler's loop.
 
 use super::failures::{FailedPeer, Failures};
 use super::progress::{Counts, Progress};
@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use types::Coded;
 use types::Problem;
 
-/// The interval at which the loop logs the same problem again.
+/// The interval at which the loop repeats the log line of an unchanged problem.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// The number of repairs of one object within a minute that indicate a conflict.
+/// The number of repairs of one object at which the loop reports a conflict with another program. A minute without a repair of the object resets the count.
 const CONFLICT_REPAIRS: u32 = 5;
-/// The number of objects that the loop tracks for conflicts. These objects are enough to detect a conflict over more objects.
+/// The maximum number of objects whose repairs the loop counts. With more than 64 objects in conflict, the counted objects still reveal the conflict.
 const WATCHED: usize = 64;
 /// The maximum number of peers that the loop logs one by one.
 const LOGGED_PEERS: usize = 20;
@@ -36,7 +36,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Returns the progress, which is shared with readers.
+    /// Returns the progress, which other tasks can read.
     pub(super) fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
@@ -50,13 +50,13 @@ impl Report {
         self.progress.pass_durations.record(duration);
     }
 
-    /// Reports that a full pass is comparing, until the caller drops the guard.
+    /// Reports that a full pass compares kernel states, until the caller drops the returned [`Comparing`].
     pub(super) fn compares(&self) -> Comparing {
         self.progress.comparing.store(true, Relaxed);
         Comparing(self.progress.clone())
     }
 
-    /// Reports the silent WireGuard peers.
+    /// Reports the number of WireGuard peers, and the WireGuard peers that do not respond.
     pub(super) fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
         let mut progress = self
@@ -87,9 +87,9 @@ impl Report {
         *wanted = count(*wanted);
     }
 
-    /// Counts and logs operations. If `repair` is set, this function counts an operation as a repair if only
-    /// a change by another program explains the operation. `repair` contains the errors of the previous pass.
-    /// Operations on the objects of these errors are retries, not repairs.
+    /// Counts and logs operations. `repair` is set if only changes by other programs explain the operations, so that
+    /// this function counts the operations as repairs. `repair` contains the errors of the previous pass.
+    /// Operations on objects that failed in the previous pass are retries, not repairs.
     pub(super) fn applied(
         &mut self,
         ops: &[Op],
@@ -209,7 +209,7 @@ impl Report {
         }
     }
 
-    /// Reports the state after a pass.
+    /// Reports the failures of a pass, and whether the loop delays deletions.
     pub(super) fn state(&mut self, failures: &Failures, held: bool) {
         let errors = &failures.node;
         self.set_problem(
@@ -287,7 +287,7 @@ impl Report {
     }
 }
 
-/// Describes operations: the number of operations of each kind, with the first object of the kind.
+/// Returns a text with the number of operations and the first object, for each verb and kind of object.
 fn summary(ops: &[&Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
     for op in ops {
@@ -303,7 +303,7 @@ fn summary(ops: &[&Op], total: usize) -> String {
     format!("{} ({total} in all)", parts.join(", "))
 }
 
-/// Guard that exists while a full pass compares the kernel state.
+/// Value that a full pass keeps while it compares the desired and the actual kernel state.
 pub(super) struct Comparing(Arc<Progress>);
 
 impl Drop for Comparing {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::backoff::Backoff;
 
-/// Time without a notification after which the collection of notifications ends.
+/// Time without a notification after which the loop stops collecting notifications.
 pub(super) const QUIET: Duration = Duration::from_millis(20);
 /// Maximum time for which the loop collects notifications.
 pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
@@ -16,19 +16,19 @@ const PAUSE_FACTORS: (u32, u32) = (2, 40);
 /// The pause between repairs while another program keeps undoing these repairs.
 pub(super) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-/// Minimum interval between reads of WireGuard peers. The kernel does not announce changes of peers.
+/// Minimum interval between reads of WireGuard peers. The kernel does not announce changes of WireGuard peers.
 const TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between two reads of the WireGuard peers, as a multiple of the time that a read takes.
 const TUNNEL_READ_FACTOR: u32 = 20;
-/// Maximum interval between reads of WireGuard peers. Full passes have the same interval while the desired peers are unknown.
+/// Maximum interval between reads of WireGuard peers. While the desired peers are unknown, this constant is also the interval of full passes.
 const MAX_TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(20);
 
 pub(super) struct Schedule {
     /// The earliest time for the next full pass.
     pub pass_after: Instant,
-    /// The earliest time for the next change.
+    /// The earliest time at which the loop applies the next change.
     pub changes_after: Instant,
-    /// The time of the next read of the WireGuard peers. The value is `None` if there is no WireGuard interface.
+    /// The time of the next read of the WireGuard peers, or `None` without a WireGuard interface.
     pub tunnel_read: Option<Instant>,
     /// The time of the last pass that ran because the desired peers were unknown.
     last_blind_pass: Option<Instant>,
@@ -85,7 +85,7 @@ impl Schedule {
     }
 }
 
-/// Returns the end of the pause after some work. The pause is a multiple of the work's duration.
+/// Returns the end of the pause after work that began at `began`. The pause is a multiple of the work's duration.
 fn pause_end(began: Instant, times: u32) -> Instant {
     Instant::now() + (began.elapsed() * times).clamp(QUIET, MAX_DELAY)
 }

@@ -129,8 +129,8 @@ fn tunnel() -> crate::link::LinkSpec {
     }
 }
 
-/// The first pass that creates the replacement removes the device of an earlier backend. The device
-/// stays if the kernel cannot create the replacement.
+/// The first pass that creates the replacement removes the device of an earlier backend. The earlier backend's
+/// device stays if the kernel cannot create the replacement.
 #[test]
 fn an_earlier_backends_device_stays_until_there_is_another() {
     paused(async {
@@ -278,16 +278,16 @@ proptest! {
     }
 }
 
-/// An event between or during runs.
+/// An event between two runs of the daemon or during a run.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Restart of the daemon, with or without the flag.
+    /// Restart of the daemon, with or without the option for blackhole routes.
     Restart(bool),
     /// Deletion of our blackhole route.
     Delete,
-    /// Repeated addition of Go flannel's blackhole route.
+    /// Addition of Go flannel's blackhole route.
     Go,
-    /// The next calls fail.
+    /// Failure of this number of calls to the fake kernel.
     Fail(u8),
 }
 

@@ -1,16 +1,16 @@
-//! The unfinished work of a pass, as one problem.
+//! The unfinished work of a pass of the reconciler, as one [`Problem`].
 
 use crate::kernel::OpError;
 use std::fmt;
 use types::problem::text;
 use types::{Coded, Problem};
 
-/// The maximum number of refusals that the problem names.
+/// The maximum number of the kernel's refusals that the problem names.
 const NAMED: usize = 3;
 
 /// The work that a pass left undone.
 pub(super) struct Unfinished<'e> {
-    /// Whether deletions are delayed.
+    /// Whether the reconciler delays deletions.
     held: bool,
     errors: &'e [OpError],
 }

@@ -1,7 +1,7 @@
 //! Tracks WireGuard peers: the endpoints that flanneld has set, and whether the peers respond.
 //!
-//! The kernel moves an endpoint when its peer sends from another address (roaming). flanneld sets the endpoint again only if the lease's endpoint has
-//! changed, or if the peer does not respond at the current endpoint.
+//! The kernel changes a peer's endpoint when the peer sends from another address (roaming). The reconciler sets the
+//! endpoint again only if the lease's endpoint has changed, or if the peer does not respond at the current endpoint.
 
 use crate::kernel::Sessions;
 use crate::names::LinkName;
@@ -12,14 +12,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time after its handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
+/// Time after the handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// Time after an unanswered packet at which flanneld considers a peer silent. WireGuard repeats its handshake
-/// every 5 s, so at least one handshake is unanswered after this time.
+/// Time after an unanswered packet at which flanneld no longer accepts the endpoint to which a peer moved. WireGuard
+/// repeats its handshake every 5 s, so at least one handshake is unanswered after 20 s.
 const NO_ANSWER: Duration = Duration::from_secs(20);
-/// Time without a response, while this node sends packets to a peer, after which the peer is silent.
+/// Time without a response to this node's packets after which flanneld reports a peer as silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
-/// Time without packets to a peer after which flanneld cannot evaluate the peer.
+/// Time without packets to a peer after which flanneld no longer reports the peer as silent.
 const AT_REST: Duration = Duration::from_secs(180);
 /// The length of a keepalive in bytes. A keepalive is a data message without data (WireGuard's paper, 5.4.6).
 const KEEPALIVE: u64 = 32;
@@ -37,25 +37,25 @@ pub struct Silent {
     pub key: PublicKey,
     /// The endpoint from the peer's lease, to which this node sends packets.
     pub endpoint: Option<SocketAddr>,
-    /// Time since the last completed handshake. `None` without a completed handshake.
+    /// Time since the last completed handshake, or `None` if no handshake has completed.
     pub handshake: Option<Duration>,
     /// Time for which this node has sent packets to the peer without a response.
     pub silence: Duration,
-    /// Whether handshakes of the peer arrive during this silence without completion.
+    /// Whether the peer starts handshakes during this silence but completes none of the handshakes.
     pub initiates: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct TunnelPeer {
-    /// The endpoint that follows from the lease, as of the last pass.
+    /// The endpoint from the peer's lease, as of the reconciler's last pass.
     set: Option<SocketAddr>,
     /// Seconds between two keepalives to the peer. If the interval is 0, WireGuard sends keepalives only in answer to data.
     keepalive: u16,
     session: Session,
-    /// The time of the last read.
+    /// The time of the last read of the WireGuard peers.
     looked: Option<Instant>,
-    /// The time of the last completed handshake. The first read takes the time of the handshake from the wall clock. Later
-    /// reads set this field to the time of the read that noticed the handshake.
+    /// The time of the last completed handshake. The first read computes the time of the handshake from the wall clock. Later
+    /// reads set this field to the time of the first read that showed the handshake.
     handshake_at: Option<Instant>,
     /// Whether the peer's session was already over at the first read.
     over: bool,
@@ -146,7 +146,7 @@ impl Tunnels {
     }
 
     /// Finds peers that moved to another endpoint and respond at this endpoint. This function sets the endpoints of
-    /// these peers in `have` to the desired endpoints, so that the peers are in sync. It returns the peers.
+    /// moved peers in `have` to the desired endpoints, so that these peers are in sync. Returns the peers that moved.
     pub(super) fn accept(
         &self,
         have: &mut KernelState,
@@ -177,7 +177,7 @@ impl Tunnels {
         moved
     }
 
-    /// Remembers the endpoints that follow from the leases.
+    /// Remembers each peer's desired endpoint and keepalive interval.
     pub(super) fn follow(&mut self, want: &KernelState) {
         for (key, wanted) in &want.0 {
             if let (Key::WireguardPeer(name, id), Value::WireguardPeer(wanted)) = (key, wanted) {
@@ -267,7 +267,7 @@ mod tests {
         state
     }
 
-    /// Returns the session as the kernel reports it after `at` seconds. The session's last handshake was `handshake` seconds before this time.
+    /// Returns the session as the kernel reports it after `at` seconds. The session's last handshake was `handshake` seconds before `at`.
     fn sessions(at: u64, handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
         let handshake_at = handshake.map(|ago| Duration::from_secs(10_000 + at - ago));
         [(
@@ -303,7 +303,7 @@ mod tests {
         tunnels.follow(&lease);
         assert!(
             !accepted(&tunnels, &state("192.0.2.9:51820"), start),
-            "the lease has another one now"
+            "the lease now has another endpoint"
         );
         tunnels.note(&sessions(10, Some(110), 10, 20), after(10));
         assert!(
@@ -317,7 +317,7 @@ mod tests {
         tunnels.note(&sessions(200, Some(300), 20, 40), after(200));
         assert!(
             accepted(&tunnels, &lease, after(200)),
-            "the session is over, and nobody sent anything"
+            "the session is over, and neither node sent packets"
         );
         assert!(
             !accepted(&Tunnels::default(), &lease, start),
@@ -327,7 +327,7 @@ mod tests {
         tunnels.note(&sessions(0, Some(300), 20, 40), start);
         assert!(
             !accepted(&tunnels, &lease, start),
-            "the session was over when it was seen first"
+            "the session was over at the first read"
         );
     }
 
@@ -353,7 +353,11 @@ mod tests {
             initiates: false,
         };
         assert_eq!(tunnels.silent(after(135)), [silent]);
-        assert_eq!(tunnels.silent(after(400)), [], "it was sent to long ago");
+        assert_eq!(
+            tunnels.silent(after(400)),
+            [],
+            "this node sent its last packet to the peer long ago"
+        );
         // The peer's own handshake attempts are not a response: they also arrive if the preshared keys differ.
         tunnels.note(&sessions(138, None, 148, 1000), after(138));
         assert_eq!(tunnels.silent(after(138)).len(), 1);

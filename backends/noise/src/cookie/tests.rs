@@ -72,7 +72,7 @@ fn cookie_that_answers_nothing_is_refused() {
     );
 }
 
-/// The other implementation asks us for a proof and accepts it.
+/// The boringtun library requests a proof of this node's address and accepts the proof.
 #[test]
 fn the_other_implementation_takes_our_proof() {
     let (pair, (mut jar, now)) = (Pair::new(), jar());
@@ -100,7 +100,7 @@ fn the_other_implementation_takes_our_proof() {
     }
 }
 
-/// We ask the other implementation for a proof and accept it.
+/// This crate requests a proof of the boringtun peer's address and accepts the proof.
 #[test]
 fn the_other_implementation_proves_its_address() {
     let (pair, (_, now)) = (Pair::new(), jar());

@@ -1,4 +1,4 @@
-//! Tests against known results.
+//! Tests of the cryptographic functions against known results.
 
 use super::*;
 use crate::tests::{array, bytes};

@@ -1,4 +1,4 @@
-//! Tests of handshakes: known messages, and handshakes with another implementation in each role.
+//! Tests of handshakes: known messages, and handshakes with boringtun as initiator and as responder.
 
 use super::*;
 use crate::tests::{Pair, bytes, from, opened, sealed, stamp};
@@ -7,8 +7,8 @@ use boringtun::noise::{Tunn, TunnResult};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The messages under keys of consecutive bytes equal the expected messages. The expected messages are the output of a Python program of the
-/// paper's formulas, with hashlib and cryptography.
+/// With keys of consecutive bytes, this crate creates exactly the expected messages. The expected messages come from
+/// a Python program that implements the paper's formulas with hashlib and cryptography.
 #[test]
 fn messages_are_those_of_the_paper() {
     let initiation = bytes(
@@ -48,7 +48,7 @@ fn messages_are_those_of_the_paper() {
     );
 }
 
-/// Creates a tunnel of the other implementation, as the peer of `Pair`'s A or B.
+/// Creates a boringtun tunnel whose peer is A or B of `Pair`.
 fn other(private: [u8; KEY], peer: &Identity, preshared: [u8; KEY]) -> Tunn {
     let private = StaticSecret::from(private);
     let public = PublicKey::from(&private);
@@ -64,7 +64,7 @@ fn to_network(result: TunnResult<'_>) -> Vec<u8> {
     }
 }
 
-/// Returns an IPv4 packet of 20 bytes, because the other implementation reads the packet's header.
+/// Returns an IPv4 packet of 20 bytes, because boringtun reads the packet's header.
 fn packet() -> Vec<u8> {
     let mut packet = vec![0; 20];
     (packet[0], packet[3]) = (0x45, 20);

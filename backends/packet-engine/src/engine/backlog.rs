@@ -2,19 +2,20 @@
 //! queue. Deficit round robin serves the queues, starting with the queues of new flows, as in RFC 8290,
 //! section 4.2.
 //!
-//! The device's own queue is in order of arrival. Streams whose packets arrive faster than the engine sends them fill the device's queue with
-//! megabytes. A packet for which a program waits would queue behind all packets of these streams.
+//! The TUN device's own queue keeps the packets of all flows in order of arrival. Streams whose packets arrive faster
+//! than the engine sends them fill the device's queue with megabytes. In the device's queue, a packet for which a
+//! program waits would queue behind all packets of fast streams.
 
 use crate::flow::SLOTS;
 use std::collections::VecDeque;
 
-/// Number of bytes that a flow sends before the next flow may send (quantum in RFC 8290). The number is about the length of the longest packet.
+/// Number of bytes that a flow sends before the next flow may send (quantum in RFC 8290). The quantum is about the length of the longest packet.
 const TURN: isize = 64 << 10;
 
 /// A packet in its slot of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// The number of the packet's slot.
+    /// The index of the packet's slot.
     pub(super) slot: usize,
     /// The packet's length in bytes, with its virtio header.
     pub(super) length: usize,
@@ -33,15 +34,15 @@ struct Flow {
     waiting: VecDeque<Waiting>,
     /// Number of bytes that the flow may still send in this round. The credit is negative if the last packet of the flow exceeded the credit.
     credit: isize,
-    /// Whether the flow is in one of the lists.
+    /// Whether the flow is in the list of new flows or in the list of old flows.
     listed: bool,
 }
 
-/// See the [module](self).
+/// Backlog of packets; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Backlog {
     flows: [Flow; SLOTS],
-    /// Flows that have just begun to wait (new), and all other waiting flows (old).
+    /// Flows whose packets have just begun to wait (`new`), and all other flows with waiting packets (`old`).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// Slots without a packet.
@@ -98,7 +99,7 @@ impl Backlog {
         self.fragments += usize::from(fragment);
     }
 
-    /// Moves packets into `batch` until the batch has this number of bytes, or no packet is left.
+    /// Moves packets into `batch` until the moved packets have at least `bytes` bytes, or no packet is left.
     pub(super) fn next(&mut self, bytes: usize, batch: &mut Vec<Unit>) {
         let mut gathered = 0;
         while gathered < bytes && self.waiting > 0 {

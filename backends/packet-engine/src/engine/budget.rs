@@ -1,24 +1,25 @@
-//! Limits the time for which the packet threads may run ahead of all other threads, so that the packet threads starve no program.
+//! Limits the time for which the packet threads may have priority over other threads, so that the packet threads starve no program.
 
 use std::time::{Duration, Instant};
 
-/// The share of the time that the budget grants.
+/// The share of processor time that a budget grants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     /// Numerator and denominator.
     pub(super) of: (u32, u32),
-    /// Maximum time that the budget saves.
+    /// Maximum unused time that the budget accumulates.
     pub(super) most: Duration,
 }
 
 impl Part {
-    /// Share of one thread. This share leaves a fifth of the processor to threads that cannot run on other processors, such as ksoftirqd.
+    /// Share of processor time for which one packet thread may have priority over other threads. This share leaves a fifth
+    /// of the processor to threads that cannot run on other processors, such as ksoftirqd.
     pub(super) const THREAD: Self = Self {
         of: (4, 5),
         most: Duration::from_millis(2),
     };
 
-    /// Returns the share of all threads together: a quarter of the processors. With this share, two daemons
+    /// Returns the share for all packet threads together: a quarter of the processors. With this share, two daemons
     /// on one machine (two networks, or a test environment) leave half of the processors to other programs.
     pub(super) fn of_all(processors: u32) -> Self {
         Self {
@@ -36,7 +37,7 @@ pub(super) struct Budget {
     /// Time that the threads used beyond the budget, because the engine does not interrupt a batch.
     debt: Duration,
     looked: Instant,
-    /// Whether the budget was spent and is not yet half full again.
+    /// Whether the threads have spent the whole budget and less than half of the budget is available again.
     spent: bool,
 }
 
@@ -52,8 +53,8 @@ impl Budget {
         }
     }
 
-    /// Subtracts from the budget the time for which a thread ran ahead of other threads. Returns whether the packet threads
-    /// may run ahead of other threads from now on.
+    /// Subtracts from the budget the time for which a thread had priority over other threads. Returns whether the packet threads
+    /// may have priority over other threads from now on.
     pub(super) fn spend(&mut self, now: Instant, ahead: Duration) -> bool {
         let Part {
             of: (numerator, denominator),
@@ -84,7 +85,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(250);
 
-    /// Returns the time that `threads` threads run ahead of other threads within one second if all of them always have work.
+    /// Returns the time for which `threads` threads have priority over other threads within one second if all of them always have work.
     fn ahead_in_a_second(budget: &mut Budget, threads: u32, start: Instant) -> Duration {
         let (mut ahead, mut may) = (Duration::ZERO, true);
         for number in 1..=4000 {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// No sequence of work and waits lets a thread run ahead of others for longer than its share, the saved budget and one batch together.
+        /// For any sequence of work and waits, the time of a thread with priority is at most its share, the saved budget and one batch together.
         #[test]
         fn never_more_than_the_part(steps in prop::collection::vec((0_u64..3000, 0_u64..=100), 1..500)) {
             let start = Instant::now();

@@ -54,7 +54,7 @@ impl Errors {
         }
     }
 
-    /// Sends an error to the sender of `packet`, unless the protocol forbids the error or the engine has reached the rate limit.
+    /// Sends an ICMP error to the sender of `packet`, unless the protocol forbids the error or the engine has reached the rate limit.
     pub(super) fn reply(
         &mut self,
         kind: Icmp,

@@ -1,4 +1,4 @@
-//! Thread for the handshakes and timers of all WireGuard peers. The thread sleeps while no work is due.
+//! Thread for the handshakes and timers of all WireGuard peers. The thread sleeps while no timer is due and no handshake message waits.
 
 use super::io::Port;
 use super::log_limit::LogLimit;
@@ -19,7 +19,7 @@ pub(super) struct Handshakes<P = Socket> {
     pub wake: Arc<Wake>,
 }
 
-/// State that the thread keeps between rounds.
+/// State that the handshake thread keeps between two iterations of its loop.
 #[derive(Default)]
 pub(super) struct HandshakeState {
     worker: Worker,
@@ -28,7 +28,7 @@ pub(super) struct HandshakeState {
 }
 
 impl<P: Port> Handshakes<P> {
-    /// Runs until the wake signal. [`Device::ring`] must follow the signal, because the thread may sleep in [`Device::wait`].
+    /// Handles handshakes and timers until the wake signal. [`Device::ring`] must follow the signal, because the thread may sleep in [`Device::wait`].
     pub(super) fn run(self) {
         let mut state = HandshakeState::default();
         while !self.wake.called() {
@@ -37,7 +37,7 @@ impl<P: Port> Handshakes<P> {
         }
     }
 
-    /// Does one round of work. Returns the time at which the next round is due if no new work arrives earlier.
+    /// Handles all due timers and waiting handshake messages. Returns the time of the next timer.
     pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState {
             worker,

@@ -34,7 +34,7 @@ impl Device for Tun {
 pub(super) trait Port: AsFd {
     /// Returns whether the socket is an IPv6 socket.
     fn is_ipv6(&self) -> bool;
-    /// Fills at most `most` receive buffers and returns their number. Returns `WouldBlock` if nothing is waiting.
+    /// Fills at most `most` receive buffers and returns the number of filled buffers. Returns `WouldBlock` if no datagram is waiting.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
     /// Sends messages. Returns the number of sent messages, and the error of the next message.
     fn send(

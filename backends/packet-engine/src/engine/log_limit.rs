@@ -6,7 +6,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// Number of errors between two reads of the clock.
 const STRIDE: u64 = 256;
 
-/// The limits of one thread.
+/// The log limits of one thread, for each kind of error.
 #[derive(Default)]
 pub(super) struct LogLimit {
     kinds: Vec<LogKind>,

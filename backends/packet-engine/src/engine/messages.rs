@@ -6,20 +6,21 @@ use std::time::{Duration, Instant};
 
 /// Minimum size in bytes at which a unit of one or more packets of a flow is a bulk transfer.
 const BULK: usize = 4096;
-/// Time after a bulk transfer during which the short packets of its flow are not messages. These packets are
-/// the ends of the flow's bursts. For the same time after a flood, the short packets of all flows are not messages.
+/// Time after a bulk transfer during which the short packets of its flow are not messages. Short packets soon after
+/// a bulk transfer are the ends of the flow's bursts. Within [`LATELY`] after a flood, the short packets of all
+/// flows are not messages.
 const LATELY: Duration = Duration::from_secs(1);
 /// Interval in which the counter counts short packets.
 const COUNTED: Duration = Duration::from_millis(100);
 /// Maximum number of short packets within [`COUNTED`], over all flows. A larger number of short packets is a flood, and none of these
-/// packets is a message. A flood keeps the processors busy. If the packet threads ran ahead of the programs at both ends during a
+/// packets is a message. A flood keeps the processors busy. If the packet threads had priority over the programs at both ends during a
 /// flood, only half of the packets would arrive.
 const FLOOD: u32 = 2000;
 
 /// The number of slots for flows. Two flows may share a slot. Short packets of a flow that shares its slot with a stream are not messages.
 const FLOWS: usize = 1024;
 
-/// Counter of the messages in a batch. The counter remembers which flows carried bulk transfers.
+/// Counter of the messages (short packets for which programs wait) in a batch. The counter remembers which flows carried bulk transfers.
 pub(super) struct Messages {
     /// Time of the last bulk transfer of each flow.
     bulk: Vec<Option<Instant>>,

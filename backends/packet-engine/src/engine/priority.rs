@@ -1,7 +1,7 @@
 //! Scheduling of the packet threads. While a packet thread waits for a processor, all packets of the thread wait.
 //!
-//! While messages arrive (short packets for which a program waits), a thread runs ahead of all ordinary programs. The thread's [`Budget`] limits this
-//! priority to a part of the time. When the budget is spent, and while all traffic is bulk traffic, the thread shares processors with other threads,
+//! While messages arrive (short packets for which a program waits), a thread has priority over all ordinary programs. The thread's [`Budget`] limits the
+//! time for which the thread has priority. When the budget is spent, and while all traffic is bulk traffic, the thread shares processors with other threads,
 //! at three times the default weight. When threads share processors, each read returns more packets, which increases throughput.
 
 #![allow(unsafe_code)]
@@ -22,7 +22,7 @@ const LOWEST: u32 = 1;
 const SLICE: u64 = 100_000;
 /// Interval at which a thread checks its budgets.
 const LOOK: Duration = Duration::from_micros(250);
-/// Minimum number of messages within [`LATELY`] at which a thread runs ahead of ordinary programs.
+/// Minimum number of messages within [`LATELY`] at which a thread has priority over ordinary programs.
 const MESSAGES: usize = 4;
 /// Period within which [`MESSAGES`] must arrive.
 const LATELY: Duration = Duration::from_secs(1);
@@ -34,12 +34,12 @@ pub(super) enum Means {
     RealTime,
     /// The highest weight (nice -20).
     Weight,
-    /// No method, because the kernel refuses both methods or the options disable both methods.
+    /// No priority over other threads, because the kernel refuses both methods or the options disable both methods.
     Nothing,
 }
 
 impl Means {
-    /// Returns the name that the packet mode shows.
+    /// Returns the method's name, which the engine appends to the name of the packet mode.
     pub(super) fn name(self) -> &'static str {
         match self {
             Means::RealTime => "real-time",
@@ -58,7 +58,7 @@ impl Means {
             .unwrap_or(Means::Nothing)
     }
 
-    /// Lets the calling thread run ahead of ordinary programs. Returns false if the kernel refuses the request.
+    /// Gives the calling thread priority over ordinary programs. Returns false if the kernel refuses the request.
     fn use_now(self) -> bool {
         match self {
             Means::RealTime => schedule(&Attributes {
@@ -86,7 +86,7 @@ struct Attributes {
     period: u64,
 }
 
-/// Returns the attributes of an ordinary thread with this nice value. The short slice lets the thread run earlier since Linux 6.12.
+/// Returns the attributes of an ordinary thread with this nice value. Since Linux 6.12, the short time slice lets the thread run earlier.
 fn ordinary(nice: i32) -> Attributes {
     Attributes {
         policy: libc::SCHED_OTHER as u32,
@@ -96,7 +96,7 @@ fn ordinary(nice: i32) -> Attributes {
     }
 }
 
-/// Schedules the calling thread. Returns false if the kernel refuses the request.
+/// Sets the scheduling policy and attributes of the calling thread (sched_setattr(2)). Returns false if the kernel refuses the request.
 fn schedule(attributes: &Attributes) -> bool {
     let attributes = Attributes {
         size: size_of::<Attributes>() as u32,
@@ -178,8 +178,8 @@ impl Priority {
         }
     }
 
-    /// Adjusts the scheduling after a batch with this many messages. A packet thread that runs ahead of
-    /// ordinary programs yields to other such threads. The thread no longer runs ahead of ordinary programs when a budget is spent.
+    /// Adjusts the scheduling after a batch with this many messages. A packet thread with priority over
+    /// ordinary programs yields to other such threads. When a budget is empty, this function ends the priority of the thread over ordinary programs.
     #[inline]
     pub(super) fn worked(&mut self, messages: usize) {
         if self.scheduling.means == Means::Nothing {

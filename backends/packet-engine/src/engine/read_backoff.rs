@@ -11,9 +11,9 @@ const LONGEST: u16 = 1000;
 /// The backoff of one thread.
 #[derive(Default)]
 pub(super) struct ReadBackoff {
-    /// Failures since the last success.
+    /// Number of failed reads since the last successful read.
     failures: u32,
-    /// Whether the file was ready although it had no data.
+    /// Whether the last poll(2) returned without POLLIN for the file, for example because of a lasting error.
     spurious: bool,
 }
 

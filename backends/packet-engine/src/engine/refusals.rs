@@ -1,15 +1,15 @@
 //! Remembers which offloads the kernel refuses, for which destinations, and for how long the engine does not
-//! try these offloads. Without a refusal, the check costs one comparison.
+//! try these offloads. While the engine remembers no refusal, the check of a destination costs one comparison.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Time for which the engine remembers a refusal. The time is limited because routes, policies and drivers change.
+/// Time for which the engine remembers a refusal. The engine forgets refusals because routes, policies and drivers change.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
 /// Number of consecutive refusals after which the engine treats an offload as unsupported.
 const IN_A_ROW: u8 = 3;
-/// Maximum number of remembered destinations. For further destinations, the engine tries each message, and the kernel refuses each message.
+/// Maximum number of remembered destinations. For destinations above this maximum, the engine tries the offload with each message, and the kernel refuses each message.
 const DESTINATIONS: usize = 4096;
 
 /// State of an offload that the kernel may refuse.
@@ -26,7 +26,7 @@ impl Offload {
         self.off_since.is_none()
     }
 
-    /// Ends a run of refusals, because only consecutive refusals switch the offload off.
+    /// Resets the count of consecutive refusals after the kernel accepted the offload.
     #[inline]
     pub(super) fn worked(&mut self) {
         self.in_a_row = 0;

@@ -61,7 +61,7 @@ pub(super) struct Rx<D = Tun, P = Socket> {
     pub queues: Arc<[Arc<D>]>,
     pub socket: Arc<P>,
     pub table: Arc<ArcSwap<Table>>,
-    /// The WireGuard device, which replaces the table. `None` with other framings.
+    /// The WireGuard device, which the thread uses instead of the forwarding table. `None` without WireGuard.
     pub wireguard: Option<Arc<WireGuard>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
@@ -73,12 +73,12 @@ pub(super) struct RxState {
     log: LogLimit,
     /// The offloads that the kernel granted for the device.
     offload: Offload,
-    /// Whether the engine writes GSO packets of each kind, if the device accepts GSO packets.
+    /// Whether the engine writes GSO packets of TCP and of UDP, if the device accepts GSO packets.
     tcp: refusals::Offload,
     udp: refusals::Offload,
-    /// The messages of the last batch.
+    /// Counter of the short packets for which programs wait, in the last batch.
     messages: Messages,
-    /// A merged packet in one piece, before the engine splits it again.
+    /// The contiguous bytes of a merged packet, before the engine splits the packet again.
     scratch: Vec<u8>,
 }
 
@@ -97,7 +97,7 @@ impl RxState {
         }
     }
 
-    /// Returns whether the engine merges packets of all kinds, if the device accepts GSO packets.
+    /// Returns whether the engine merges both TCP and UDP packets, if the device accepts GSO packets.
     #[inline]
     pub(super) fn merges(&self) -> bool {
         self.tcp.is_on() && self.udp.is_on()
@@ -134,7 +134,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             .unwrap_or_default()
     }
 
-    /// Returns the queue for a packet, chosen by its flow. The kernel gives the replies of a flow to the
+    /// Returns the queue for the flow of a packet. The kernel gives the replies of a flow to the
     /// queue into which the engine wrote the flow's packets (tun_flow_update). All datagrams of a peer arrive
     /// at one socket. If the socket's thread wrote packets into only one queue, one thread would send all
     /// packets to the peer.

@@ -1,11 +1,11 @@
-//! Decides how to handle a send that the kernel refuses, and how to log it.
+//! Decides how the engine handles and logs a send that the kernel refuses.
 
 use std::io;
 
 /// The maximum number of retries after a temporary error.
 const TRIES: usize = 3;
 
-/// The next step after a failed send.
+/// The engine's action after a failed send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendAction {
     /// Retry at once.
@@ -18,7 +18,7 @@ pub(super) enum SendAction {
     Drop,
 }
 
-/// Returns the next step after an error. `many` is set if the message has several datagrams. `tries` is the number of retries so far.
+/// Returns the engine's action after a send error. `many` is true if the message has several datagrams. `tries` is the number of retries so far.
 pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
     match error.raw_os_error() {
         // The kernel may report an ICMP error about an earlier packet in reply to this send.
@@ -34,7 +34,7 @@ pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAct
     }
 }
 
-/// Returns the kind of error. The engine logs each kind separately.
+/// Returns the kind of a send error. The engine limits the log lines of each kind separately.
 pub(super) fn kind(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "send: forbidden",
@@ -47,7 +47,7 @@ pub(super) fn kind(error: &io::Error) -> &'static str {
     }
 }
 
-/// Returns the likely cause and the remedy.
+/// Returns the likely cause of a send error, and the remedy.
 pub(super) fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {

@@ -1,5 +1,5 @@
-//! The engine's invariant: it delivers each packet that it reads or counts the packet as dropped, whichever
-//! read, write or send fails. Lasting errors do not cause a busy loop.
+//! If a read, write or send fails, the engine delivers each packet that it reads or counts the packet as
+//! dropped. Lasting errors do not cause a busy loop.
 
 use super::backlog::Backlog;
 use super::io::{Device, Port};
@@ -40,7 +40,7 @@ const ALL: Offload = Offload {
     udp: true,
 };
 
-/// The results of calls, in order. After the last result, all calls succeed.
+/// The scripted results of system calls, in order. After the last scripted result, all calls succeed.
 type Script = Mutex<VecDeque<i32>>;
 
 fn next(script: &Script) -> io::Result<()> {
@@ -109,16 +109,16 @@ impl Device for FakeTun {
     }
 }
 
-/// A fake UDP socket that follows the script.
+/// A fake UDP socket that returns scripted results.
 struct FakeSocket {
     event: EventFd,
     faults: Script,
     /// The numbers of packets and bytes that the socket accepted.
     taken: Mutex<(usize, usize)>,
-    /// The number of packets in each call.
+    /// The number of datagrams in each call of `send`.
     runs: Mutex<Vec<usize>>,
     /// Destinations for which the socket refuses messages of several datagrams, with the errno. A route with a
-    /// smaller MTU or an IPsec policy causes such refusals.
+    /// smaller MTU or an IPsec policy makes the kernel refuse segmented sends.
     refuses: Mutex<Vec<(IpAddr, i32)>>,
     /// The destinations of the messages of several datagrams that the engine tried to send.
     segmented: Mutex<Vec<IpAddr>>,
@@ -302,7 +302,7 @@ fn tx(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Tx<FakeTun, FakeSocket>, Arc<Fak
     )
 }
 
-/// Returns one of our receiving sockets on loopback, and a socket that sends to it.
+/// Returns a receiving socket of the engine on loopback, and a UDP socket that sends to the receiving socket.
 fn loopback() -> (Socket, UdpSocket) {
     let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = bound.local_addr().unwrap();
@@ -336,7 +336,7 @@ fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     }
 }
 
-/// An incoming datagram, and the number of packets that it consists of.
+/// An incoming datagram.
 #[derive(Clone, Debug)]
 enum Incoming {
     Packet(Recipe),
@@ -759,8 +759,8 @@ fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_acce
     assert_eq!(tx.counters.sent.all_drops(), 0);
 }
 
-/// Since January 2025, Linux refuses a segment that exceeds the MTU of the route (`EMSGSIZE`). If the engine
-/// sends the same bytes as a single datagram, Linux fragments the datagram.
+/// Since January 2025, Linux refuses a segment that exceeds the MTU of the route (`EMSGSIZE`). Linux fragments a
+/// single datagram that exceeds the MTU.
 #[test]
 fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mtu() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
@@ -770,7 +770,7 @@ fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mt
     assert_eq!(tried, [2, 3, 4, 5, 9].map(peer_at));
 }
 
-/// However many peers' paths refuse segmented sends, the memory for these peers is bounded, and all datagrams arrive.
+/// If the paths of many peers refuse segmented sends, the memory for refusals is bounded, and all datagrams arrive.
 #[test]
 fn refused_segments_are_remembered_of_each_of_many_peers() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
@@ -784,7 +784,7 @@ fn refused_segments_are_remembered_of_each_of_many_peers() {
     assert_eq!(line.taken.lock().unwrap().0, (88 * 2 + 4) * 3);
 }
 
-/// Receives TCP segments that can be merged, and returns the number of writes.
+/// Receives 20 TCP segments that the engine can merge, and returns the number of writes to the device.
 fn receive_segments(
     rx: &Rx<FakeTun, Socket>,
     from: &UdpSocket,
@@ -850,7 +850,7 @@ fn merged_writes_go_on_when_refusals_are_rare() {
     );
 }
 
-/// Each address has one socket per queue. systemd returns the sockets in the reverse of the order in which flanneld stored the sockets.
+/// Each address has one socket per queue. After a restart, systemd returns the sockets in the reverse order.
 #[test]
 fn inherited_sockets_are_known_by_their_addresses() {
     let features = Features {
@@ -969,7 +969,7 @@ fn port_holder_hint_depends_on_the_framing() {
     );
 }
 
-/// Number of attempts during a lasting error: the engine counts each attempt, and the pauses grow up to 32 ms here.
+/// Number of attempts during a lasting error: the engine counts each attempt, and the pauses grow up to 32 ms in this test.
 const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
 

@@ -58,13 +58,13 @@ pub(super) struct Tx<D = Tun, P = Socket> {
     /// The sockets that send. A flow always uses the same socket.
     pub sockets: Vec<Arc<P>>,
     pub table: Arc<ArcSwap<Table>>,
-    /// The WireGuard device, which replaces the table. `None` with other framings.
+    /// The WireGuard device, which the thread uses instead of the forwarding table. `None` without WireGuard.
     pub wireguard: Option<Arc<WireGuard>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
 
-/// Messages to be sent.
+/// Messages that the engine has to send.
 #[derive(Default)]
 struct Gathered {
     messages: Vec<Message>,
@@ -81,7 +81,7 @@ struct Datagram {
     to: Endpoint,
     ecn: u8,
     socket: usize,
-    /// The size of all pieces in bytes.
+    /// The total size of the datagram's pieces in bytes.
     bytes: usize,
 }
 
@@ -109,7 +109,7 @@ struct Unpacked {
 }
 
 impl Unpacked {
-    /// Returns the length of the longest segment, if there are segments, and the number of packets that counters add for this packet.
+    /// Returns the payload length of a full segment, or `None` for a packet without segments. This function also returns the number of packets for the counters.
     fn segments(&self) -> (Option<usize>, usize) {
         if let Split::Segments(segments) = &self.split {
             (Some(segments.full()), segments.count())
@@ -309,7 +309,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Drops a packet, and sends an ICMP error to its sender if the reason requires one.
+    /// Drops a packet, and sends the ICMP error `reply`, if set, to the packet's sender.
     #[cold]
     fn refuse(
         &self,
@@ -355,7 +355,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         self.counters.sent.dropped_many(reason, count);
     }
 
-    /// Decides about a packet and gathers the resulting datagrams.
+    /// Looks up the peer of a packet and gathers the datagrams to the peer, or drops the packet.
     fn packet(&self, unpacked: &Unpacked, buffer: &mut [u8], table: &Table, state: &mut TxState) {
         let Unpacked {
             start,
@@ -599,7 +599,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Remembers a refusal, and logs a new refusal.
+    /// Remembers that the kernel refused a segmented send, and logs the refusal at a limited rate.
     #[cold]
     fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut TxState) {
         let (device, seconds) = (&self.config.device, REMEMBERED.as_secs());

@@ -47,7 +47,7 @@ fn answer(icmp: Icmp, offender: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Parses the reply with an independent reader and checks all checksums.
+/// Parses the ICMP error with an independent parser and checks all checksums.
 fn read(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
     let header = Header::parse(answer).unwrap();
     assert_eq!(

@@ -299,7 +299,7 @@ fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Partial checksums make no difference: the engine merges as many packets as with complete checksums, and the results have complete checksums.
+    /// The engine merges packets with partial checksums like packets with complete checksums. After the split, all packets have complete checksums.
     #[test]
     fn partial_checksums_make_no_difference(recipe in recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };

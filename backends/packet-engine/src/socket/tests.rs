@@ -31,7 +31,7 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
     panic!("nothing was received");
 }
 
-/// Returns the datagrams in receive buffers, each with its ECN field.
+/// Returns the bytes and the ECN field of each datagram in the receive buffer.
 fn datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
     let buffer = receiver.buffer().to_vec();
     metas
@@ -159,7 +159,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     assert_eq!(lengths, [10, 20]);
 }
 
-/// Returns six pieces of 100 bytes, each filled with its number.
+/// Returns a buffer and its six pieces of 100 bytes; each byte of the buffer is the index of its piece.
 fn six_pieces() -> (Vec<u8>, [Piece; 6]) {
     let read = (0..600u16).map(|n| (n / 100) as u8).collect();
     let pieces = [0, 100, 200, 300, 400, 500].map(|at| Piece {
@@ -182,7 +182,7 @@ fn message(to: Endpoint, pieces: Range<usize>) -> Message {
     }
 }
 
-/// A node that sends queries, and one that replies from any of its addresses.
+/// Two sockets: one sends queries, the other replies from any address of the host.
 struct Dialog {
     name: String,
     asker: Socket,
@@ -239,7 +239,7 @@ impl Dialog {
         froms
     }
 
-    /// Sends one query. Returns the endpoint for replies.
+    /// Sends one query. Returns the querying node's address, and the local address for replies.
     fn ask(&mut self) -> Endpoint {
         let question = self.pass(false, &[message(self.asked.into(), 0..3)])[0];
         assert_eq!(
@@ -279,7 +279,7 @@ fn answers_come_from_the_address_that_was_asked() {
     }
 }
 
-/// If the host loses source addresses, no datagram is lost or overtaken.
+/// If the host loses source addresses, the socket still sends all datagrams in their order.
 #[test]
 fn answers_from_a_lost_address_are_sent_from_another() {
     for (mut dialog, lost) in dialogs() {
@@ -309,7 +309,7 @@ fn answers_from_a_lost_address_are_sent_from_another() {
     }
 }
 
-/// A datagram that cannot be sent from any address does not show that this host has lost the source address.
+/// The sender does not report a source address as refused if the kernel rejects the destination.
 #[test]
 fn source_is_not_refused_when_the_destination_is_invalid() {
     for (mut dialog, _) in dialogs() {

@@ -5,7 +5,7 @@ use super::*;
 use crate::reason::Reason;
 use proptest::prelude::*;
 
-/// The parameters of a packet. The tests of merging also use recipes.
+/// The parameters of a generated packet, for the tests of splitting and of merging.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub ipv6: bool,
@@ -87,7 +87,7 @@ impl Recipe {
         out
     }
 
-    /// Returns the packet with a partial checksum, as the kernel passes it on.
+    /// Returns the packet with a partial checksum, like GSO packets from the kernel.
     pub(crate) fn partial(&self) -> Vec<u8> {
         let mut out = self.packet();
         let at = self.transport() + if self.tcp { 16 } else { 6 };
@@ -205,7 +205,7 @@ proptest! {
         prop_assert_eq!(all(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "a complete one is not changed");
     }
 
-    /// A GSO packet that is split and merged again is unchanged.
+    /// Merging the segments of a split GSO packet yields the original packet.
     #[test]
     fn splitting_and_merging_is_lossless(recipe in recipe(20_000), size in 400usize..1500) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
@@ -233,7 +233,7 @@ proptest! {
         }
     }
 
-    /// The split of any packet with any header yields a result, with no part longer than the packet.
+    /// Splitting any packet with any header never panics, and no resulting packet is longer than the original.
     #[test]
     fn split_never_panics(head in any::<[u8; 10]>(), kind in 0u8..6, mut packet in proptest::collection::vec(any::<u8>(), 0..300), v6 in any::<bool>(), protocol in prop_oneof![Just(6u8), Just(17), any::<u8>()]) {
         let mut head = head;

@@ -60,7 +60,7 @@ fn is_flat(table: &Table) -> [bool; 2] {
     ]
 }
 
-/// Returns addresses at and next to the ends of the subnets.
+/// Returns the first and last address of each subnet, and addresses next to them.
 fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
     let mut probes = vec![
         ip("0.0.0.0"),

@@ -55,7 +55,7 @@ fn build(checks: Checks, routed: bool) -> Table {
     )
 }
 
-/// The tables for all settings, built only once.
+/// The forwarding tables for all combinations of settings, which the tests build only once.
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
     let settings = |checks| [false, true].map(|routed| build(checks, routed));
     [Checks::Cluster, Checks::Strict, Checks::Off]
@@ -92,7 +92,7 @@ fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
     }
 }
 
-/// Returns the bytes of a packet, in which only the destination port is set. The parsed header contains all other fields.
+/// Returns a packet whose bytes are all zero, except for the destination port. The tests pass all other header fields to the engine in a parsed `Header`.
 fn to_port(header: &Header, port: u16) -> Vec<u8> {
     let mut packet = vec![0; header.total_len];
     packet[header.transport + 2..header.transport + 4].copy_from_slice(&port.to_be_bytes());
@@ -118,7 +118,7 @@ fn slow_martian(ip: &IpAddr) -> bool {
     MARTIAN_NETS.iter().any(|range| range.contains(ip))
 }
 
-/// Returns whether a packet's destination is the tunnel's port on a node.
+/// Returns whether a packet's destination is the UDP port of the tunnel at an address of a node.
 fn slow_nested(header: &Header, port: u16) -> bool {
     let is_node = header.destination == ip(HERE)
         || LEASES
@@ -127,7 +127,7 @@ fn slow_nested(header: &Header, port: u16) -> bool {
     header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
-/// Reference implementation that scans the leases for every rule.
+/// Reference implementation of the verdict on received packets, which scans the leases for every rule.
 fn slow_inbound(
     source: IpAddr,
     destination: IpAddr,
@@ -209,7 +209,7 @@ fn ports() -> impl Strategy<Value = u16> {
     prop_oneof![3 => Just(8285), 1 => Just(8284), 1 => any::<u16>()]
 }
 
-/// Generates protocols and fragment kinds.
+/// Generates a transport protocol, and whether the packet is unfragmented, the first fragment or a later fragment.
 fn kinds() -> impl Strategy<Value = (u8, Fragment)> {
     let fragments = prop_oneof![3 => Just(Fragment::No), 1 => Just(Fragment::First), 1 => Just(Fragment::Later)];
     (prop_oneof![4 => Just(17), 1 => Just(6)], fragments)

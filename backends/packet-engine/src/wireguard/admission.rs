@@ -1,5 +1,6 @@
-//! Decides for which initiations the node performs curve operations, and in which order. Peers that proved their known address come first, then other
-//! senders that proved their address, then the remaining senders.
+//! Decides for which initiations the node performs curve operations, and in which order. The node first handles
+//! initiations from proven endpoints of peers, then initiations from other proven addresses, then the remaining
+//! initiations.
 
 use super::allowance::{Allowances, exact, source};
 use super::copies::Copies;
@@ -11,12 +12,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Minimum number of waiting initiations at which the node is under load, as in the kernel. After the queue has
-/// become shorter, the node stays under load for [`LOADED`]. Senders must prove their address only while the
-/// node is under load. The queue length is the only criterion: while the processor keeps up, messages from
-/// forged addresses do not affect the peers.
+/// become shorter than this minimum, the node remains under load for [`LOADED`]. Senders must prove their address only while the
+/// node is under load. The queue length is the only criterion for load, so messages from forged addresses do not
+/// affect peers while the processor keeps up.
 const LOAD: usize = INBOX / 8;
 const LOADED: Duration = Duration::from_secs(1);
-/// Maximum number of waiting initiations, by rank. Many peers may start together, each with a proven address.
+/// Maximum number of waiting initiations of each rank. The maximum of the first rank is high, because many peers may start at the same time, each with a proven address.
 const ROOM: [usize; 3] = [INBOX, LOAD, LOAD];
 /// Maximum age of the cached list of peers' endpoints.
 const KNOWN: Duration = Duration::from_secs(1);
@@ -24,18 +25,18 @@ const KNOWN: Duration = Duration::from_secs(1);
 /// Reason why the node does not queue an initiation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Initiation that the node drops for this reason.
+    /// Initiation that the node drops for the given reason.
     Drop(Reason),
     /// Lack of proof of the sender's address.
     Prove,
 }
 
-/// The waiting initiations, and the state for decisions about further initiations.
+/// The waiting initiations, and the token buckets and endpoints that determine whether the node queues further initiations.
 pub(super) struct Admission {
     pub(super) copies: Copies,
-    /// Buckets of unknown senders, by address. A flood from many addresses does not affect the buckets of peers.
+    /// Token buckets of unknown senders, by address. A flood from many addresses does not empty the token buckets of peers.
     strangers: Allowances,
-    /// Buckets of peers at their endpoints, by address and port, so that each node behind a NAT has its own bucket.
+    /// Token buckets of peers, by endpoint address and port, so that each node behind a NAT has its own bucket.
     peers: Allowances,
     known: HashSet<SocketAddr>,
     looked: Option<Instant>,
@@ -84,8 +85,8 @@ impl Admission {
         Ok(())
     }
 
-    /// Returns the rank of a message whose sender proved its address, and takes a token from that sender's bucket. Returns `None` without a proof or
-    /// without a token.
+    /// Returns the rank of a message whose sender proved its address, and takes a token from that sender's bucket. Returns
+    /// `None` if the sender did not prove its address, or if the sender's bucket is empty.
     pub(super) fn rank(
         &mut self,
         message: &Message,
@@ -102,12 +103,12 @@ impl Admission {
         self.strangers.take(source(from.ip()), now).then_some(1)
     }
 
-    /// Takes the next initiation by rank.
+    /// Removes and returns the oldest waiting initiation of the best rank.
     pub(super) fn next(&mut self) -> Option<Message> {
         self.waiting.iter_mut().find_map(VecDeque::pop_front)
     }
 
-    /// Returns whether initiations wait.
+    /// Returns whether initiations wait in a queue.
     pub(super) fn is_waiting(&self) -> bool {
         self.waiting.iter().any(|queue| !queue.is_empty())
     }

@@ -4,15 +4,15 @@ use crate::limit::{Rate, mix};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Initiations per second and source, and the burst, as in the kernel.
+/// Maximum number of initiations per second from each source, and maximum burst, as in the kernel.
 const EACH: Rate = Rate::new(20, 5);
-/// The number of buckets, which take eight pages. Sources share buckets by hash, so that more sources need no more memory.
+/// The number of token buckets, which occupy 32 KiB. A hash maps each source to a bucket, so memory does not grow with the number of sources.
 const SLOTS: usize = 4096;
-/// The maximum time for which two sources share a bucket. A source that shares a bucket with a flood gets
-/// another bucket before the source's sessions end.
+/// The maximum time for which two sources share a bucket. A source that shares a bucket with a flood gets another
+/// bucket before the sessions of the source end.
 const SHARED: Duration = Duration::from_secs(20);
 
-/// Token buckets by source.
+/// Token buckets for the initiations of each source.
 pub(super) struct Allowances {
     began: Instant,
     seed: u64,
@@ -30,7 +30,7 @@ impl Allowances {
         }
     }
 
-    /// Takes a token of the source with this key. Returns false if the bucket of the source is empty.
+    /// Takes a token from the bucket to which the source's key hashes. Returns false if the source's bucket is empty.
     pub(super) fn take(&mut self, key: u128, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
         if now.saturating_sub(self.seeded) >= SHARED {
@@ -48,7 +48,7 @@ impl Allowances {
     }
 }
 
-/// Returns the key of a source: its IPv4 address, or the first 64 bits of its IPv6 address. One host usually has a whole /64.
+/// Returns the key of a source: its IPv4 address, or the first 64 bits of its IPv6 address. One IPv6 host usually has a whole /64 prefix.
 pub(super) fn source(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_bits().into(),
@@ -56,7 +56,7 @@ pub(super) fn source(ip: IpAddr) -> u128 {
     }
 }
 
-/// Returns the key of an address with its port.
+/// Returns the key of a source: its address and its port.
 pub(super) fn exact(from: SocketAddr) -> u128 {
     let bits = match from.ip() {
         IpAddr::V4(ip) => ip.to_bits().into(),

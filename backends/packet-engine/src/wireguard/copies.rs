@@ -2,11 +2,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The number of remembered initiations. An initiation replaces an older initiation in the same place. The next copy of the replaced initiation costs
-/// curve operations once more.
+/// The maximum number of remembered initiations. A new initiation replaces an older initiation in the same slot of
+/// the table. The next copy of the replaced initiation costs curve operations once more.
 const PLACES: usize = 4096;
-/// Byte range of the sender's ephemeral key in an initiation. The node does not accept an initiation with a
-/// changed key. No two initiations of a peer have the same key.
+/// Byte range of the sender's ephemeral key in an initiation. The node rejects an initiation whose ephemeral key an
+/// attacker changed. No two initiations of a peer have the same ephemeral key.
 const EPHEMERAL: std::ops::Range<usize> = 8..40;
 
 /// The authentic initiations. Only peers can add initiations to this set.

@@ -1,4 +1,4 @@
-//! WireGuard device: its configuration, which can change while packets flow and which the device publishes for the threads.
+//! WireGuard device. The device publishes each change of its configuration to the packet threads while packets flow.
 
 use super::identity::Identity;
 use super::keypair::{Indices, Keypair};
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use types::wireguard::{PublicKey, Secret};
 
-/// Maximum size in bytes of all packets that wait for sessions. Only the first packet of each peer may exceed this limit. The limit bounds the memory
-/// of a node whose peers are all down.
+/// Maximum size in bytes of all packets that wait for sessions. Only the first waiting packet for each peer may
+/// exceed this limit. The limit bounds the memory of a node whose peers are all down.
 const PARKED: usize = 16 << 20;
 
 /// A WireGuard device.
@@ -36,7 +36,7 @@ pub struct Device {
     parked: AtomicUsize,
 }
 
-/// The part of the configuration that is not in the snapshot.
+/// The private key, the owners of allowed IPs, and the configured endpoints.
 #[derive(Default)]
 struct Control {
     private: Option<Secret>,
@@ -123,13 +123,13 @@ impl Device {
         peers
     }
 
-    /// Returns the configuration after the last change.
+    /// Returns the last published configuration.
     #[inline]
     pub fn snapshot(&self) -> Guard<Arc<Snapshot>> {
         self.published.load()
     }
 
-    /// Schedules the handshake thread's visit of a peer for this time at the latest.
+    /// Schedules the handshake thread to run a peer's timers at the time `at` or earlier.
     #[inline]
     pub(super) fn visit_by(&self, peer: &Peer, at: Instant, now: Instant) {
         if let Some(due) = peer.traffic.enter(&self.clock, at, now) {
@@ -159,7 +159,8 @@ impl Device {
         }
     }
 
-    /// Queues a packet until a session with its peer exists. Returns the number of packets that this function dropped to make room.
+    /// Queues a packet until a session with its peer exists. Returns the number of packets that this function dropped
+    /// because the waiting packets exceeded the limit of the peer or of the device.
     pub(super) fn park(&self, peer: &Peer, plain: &[u8], now: Instant) -> usize {
         let mut link = peer.lock();
         if !link.repeats() {
@@ -192,8 +193,8 @@ impl Device {
             .dropped_many(Reason::NoSession, parked.len());
     }
 
-    /// Handles the peer's first packet in a session that this node's response created. After this call, threads seal
-    /// packets in this session and send waiting packets.
+    /// Handles the peer's first packet in a session that this node's response created. After this function returns,
+    /// threads seal packets in the new session, and the handshake thread sends the waiting packets.
     #[cold]
     pub(super) fn confirmed(&self, peer: &Peer, keypair: &Arc<Keypair>, now: Instant) {
         let mut link = peer.lock();
@@ -211,7 +212,7 @@ impl Device {
         }
     }
 
-    /// Stops using the source addresses in these endpoints, because the kernel refused the addresses.
+    /// Stops sending from source addresses that the kernel refused.
     #[cold]
     pub(crate) fn forget_sources(&self, refused: &[Endpoint]) {
         for peer in self.snapshot().peers.iter() {
@@ -229,7 +230,7 @@ impl Device {
         self.pending.ring();
     }
 
-    /// Waits for work, until this time at the latest.
+    /// Waits for work, at the latest until the time `until`.
     pub fn wait(&self, until: Option<Instant>) {
         self.pending.wait(until);
     }
@@ -253,7 +254,8 @@ pub struct Change<'d> {
 }
 
 impl Change<'_> {
-    /// Sets the private key. Sessions under the former key no longer send, but still open packets in flight. New handshakes begin at once.
+    /// Sets the private key. Threads seal no more packets in sessions under the former key, but still open packets in
+    /// flight. The device immediately begins handshakes with the new key.
     pub fn set_private_key(&mut self, private: Secret) {
         self.device
             .counters
@@ -276,7 +278,7 @@ impl Change<'_> {
         self.next.mtu = mtu;
     }
 
-    /// Adds or changes a peer. Without an endpoint, the peer keeps its current endpoint. `keepalive` is in seconds; zero disables
+    /// Adds or changes a peer. If `endpoint` is `None`, the peer's endpoint does not change. `keepalive` is in seconds; zero disables
     /// keepalives. An existing session continues: a new preshared key applies from the next handshake on. The device initiates a
     /// handshake with a new peer.
     ///
@@ -361,7 +363,7 @@ impl Change<'_> {
         true
     }
 
-    /// Removes all peers with their allowed IPs. The private key stays.
+    /// Removes all peers with their allowed IPs. The device keeps its private key.
     pub fn clear(&mut self) {
         self.removed.extend(self.next.peers.iter().cloned());
         self.next.peers = Arc::default();
@@ -407,7 +409,7 @@ impl Drop for Change<'_> {
         if self.routes || self.ends || self.dirty {
             self.device.published.store(Arc::new(self.next.clone()));
         }
-        // Peers are greeted only now, because the handshake thread has to see them in the snapshot.
+        // Schedule handshake initiations only after the publication, because the handshake thread has to find the peers in the snapshot.
         if self.rekeyed {
             for peer in self.next.peers.iter() {
                 let (over, index) = peer.lock().rekey(self.next.identity.clone());

@@ -1,5 +1,5 @@
-//! Handles handshake messages. This module drops copies, and messages that are not for this node, before any
-//! curve operation. Curve operations run without the peer's lock, except for the static-static secret, which
+//! Handles handshake messages. Before any curve operation, this module drops copies of initiations, and messages that
+//! are not for this node. Curve operations run without the peer's lock, except for the static-static secret, which
 //! the node computes once per peer.
 
 use super::admission::{Admission, Refusal};
@@ -23,8 +23,8 @@ use types::wireguard::PublicKey;
 const ANSWERS: Duration = Duration::from_millis(20);
 
 impl Device {
-    /// Decides about an initiation, before any curve operation. `cookies` is the number of cookie replies that the device can still send to unknown
-    /// senders in this round.
+    /// Decides whether the device queues an initiation, before any curve operation. `cookies` is the number of cookie
+    /// replies that the device may still send to unknown senders in this round of work.
     pub(super) fn admit(
         &self,
         mut message: Message,
@@ -185,8 +185,8 @@ impl Device {
         done.map(|()| true)
     }
 
-    /// Responds to a peer's initiation. The peer keeps its endpoint, because an initiation may be a copy. The
-    /// first packet in the new session is not a copy, so this packet moves the endpoint.
+    /// Responds to a peer's initiation. The node does not change the peer's endpoint yet, because an initiation may be a copy. The first
+    /// packet in the new session is not a copy, so the peer's endpoint becomes the source of that packet.
     fn answer(
         &self,
         message: &Message,
@@ -244,7 +244,7 @@ impl Device {
     /// Completes a handshake that this node initiated, and sends the packets that waited for the handshake.
     #[allow(
         clippy::too_many_arguments,
-        reason = "one message, one peer, and the thread's tools"
+        reason = "the function needs one message, one peer and the thread's context"
     )]
     fn complete(
         &self,
@@ -291,7 +291,7 @@ impl Device {
         Ok(())
     }
 
-    /// Stores a cookie for the next initiation, without a change of the initiation's time.
+    /// Stores a cookie for the next initiation, but does not reschedule the initiation.
     fn cookie(&self, cookie: &CookieReply, peer: &Peer, now: Instant) -> Result<(), Reason> {
         let mut link = peer.lock();
         let remote = link.draft(&peer.key).ok_or(Reason::NoSession)?.remote;

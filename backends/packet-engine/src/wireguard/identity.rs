@@ -1,4 +1,4 @@
-//! The device's own key, and its cookies.
+//! The device's own key, and the cookies with which senders prove their addresses.
 
 use super::keypair::random;
 use noise::{Baker, CookieReply};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use types::wireguard::Secret;
 
-/// The device's own key, and its cookies.
+/// The device's own key, and the generator of its cookies.
 pub(super) struct Identity {
     pub(super) keys: noise::Identity,
     /// Creates and verifies cookies. The callers decide which senders have to prove their address.
@@ -35,7 +35,7 @@ impl Identity {
         })
     }
 
-    /// Returns a cookie reply, with which the sender of a message can prove its address. Returns `None` if the message already proves the address.
+    /// Returns a cookie reply, with which the sender of a message can prove its address. Returns `None` if the message already proves the sender's address.
     pub(super) fn cookie(
         &self,
         from: SocketAddr,

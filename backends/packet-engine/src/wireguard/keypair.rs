@@ -12,16 +12,16 @@ use zeroize::Zeroizing;
 
 /// Time for which this node seals and opens packets in a session (REJECT_AFTER_TIME).
 pub(super) const LASTS: Duration = Duration::from_secs(180);
-/// The age of a session at which its initiator requests the next session when it sends packets (REKEY_AFTER_TIME).
+/// Session age from which an initiator that sends packets requests the next session (REKEY_AFTER_TIME).
 const RENEWED: Duration = Duration::from_secs(120);
-/// The age of a session at which its initiator requests the next session when it receives packets
-/// (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
+/// Session age from which an initiator that receives packets requests the next session (REJECT_AFTER_TIME -
+/// KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
 const RENEWED_BY_RECEIVER: Duration = Duration::from_secs(165);
-/// The number of packets after which either side requests the next session (REKEY_AFTER_MESSAGES). The number is smaller in the tests of this crate.
+/// The number of sealed packets after which either side requests the next session (REKEY_AFTER_MESSAGES). The tests of this crate use a lower limit.
 pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 12 } else { 1 << 60 };
 /// Maximum number of attempts to find an unused index. With a million sessions, one index in 4000 is in use.
 const TRIES: usize = 64;
-/// The number of lists of indices. With ten thousand peers, each list has about seven indices.
+/// The number of lists over which [`Indices`] spreads the indices. With ten thousand peers, each list has about seven indices.
 const BUCKETS: usize = 4096;
 
 /// Returns random bytes from the kernel, or `None` if the kernel provides none.
@@ -47,7 +47,8 @@ pub(super) struct Keypair {
     /// Whether this node knows that the peer has the session. Until this node knows that the peer has the
     /// session, threads seal no packets in the session.
     confirmed: AtomicBool,
-    /// Whether the session ended early. After the end, no thread seals or opens packets in the session, even if the thread still holds the session.
+    /// Whether the session ended before [`LASTS`]. After an early end, no thread seals or opens packets in the
+    /// session, even if the thread still has a reference to the session.
     ended: AtomicBool,
 }
 
@@ -104,10 +105,10 @@ impl Keypair {
     }
 }
 
-/// The object to which an index refers.
+/// The initiation or session to which an index refers.
 #[derive(Clone)]
 pub(super) enum Named {
-    /// An initiation to the peer in this slot, which waits for its response.
+    /// An unanswered initiation to the peer in this slot.
     Initiation(u32),
     Session(Arc<Keypair>),
 }
@@ -123,8 +124,8 @@ impl Named {
 
 type Bucket = Vec<(u32, Named)>;
 
-/// The indices that identify sessions and initiations in the messages of peers. Each session has a random
-/// index, so an index does not reveal the other indices of the same peer. Reading takes no lock.
+/// The indices by which messages of peers refer to this node's sessions and initiations. Each session has a random
+/// index, so an index does not reveal the other indices of the same peer. Lookups of an index take no lock.
 pub(super) struct Indices {
     buckets: Box<[ArcSwapOption<Bucket>]>,
 }
@@ -142,7 +143,7 @@ impl Indices {
         self.buckets.get(index as usize % BUCKETS)
     }
 
-    /// Returns the object to which an index refers.
+    /// Returns the initiation or session to which an index refers.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<Named> {
         let bucket = self.bucket(index)?.load();
@@ -160,7 +161,7 @@ impl Indices {
         })
     }
 
-    /// Sets the object to which an index refers. `None` frees the index.
+    /// Sets the initiation or session to which an index refers. `None` frees the index.
     pub(super) fn set(&self, index: u32, named: Option<&Named>) {
         let Some(bucket) = self.bucket(index) else {
             return;

@@ -1,4 +1,4 @@
-//! The handshakes and sessions of one peer, and the packets that wait for a session. Callers pass the time on which decisions are based.
+//! The handshakes and sessions of one peer, and the packets that wait for a session. Callers pass the current time, on which each decision depends.
 
 use super::identity::Identity;
 use super::keypair::{Keypair, LASTS};
@@ -15,35 +15,35 @@ const PARKED: usize = 128;
 /// milliseconds prevents two nodes from repeatedly sending initiations at the same time.
 const RETRY: Duration = Duration::from_secs(5);
 const JITTER: u64 = 333;
-/// Time after which the node stops initiations that lead to no session (REKEY_ATTEMPT_TIME).
+/// Time after which the node stops sending initiations if no session results (REKEY_ATTEMPT_TIME).
 const GIVE_UP: Duration = Duration::from_secs(90);
-/// Value for "no preshared key".
+/// Key whose bytes are all zero, which the protocol uses without a preshared key.
 const NONE: [u8; noise::KEY] = [0; noise::KEY];
 
-/// State of this node's attempts to establish a session.
+/// The node's attempts to establish a session.
 #[derive(Default)]
 struct Attempts {
     /// The initiation that waits for its response, whether or not the node repeats the initiation.
     initiated: Option<Arc<Initiated>>,
-    /// Whether the node repeats the initiation. A response to the peer's own initiation ends the repetition.
-    /// If a response did not end the repetition, two nodes with different preshared keys would trigger each
-    /// other endlessly.
+    /// Whether the node repeats the initiation. After the node responds to the peer's own initiation, the node no longer repeats its initiation.
+    /// If nodes repeated an initiation after a response, two nodes with different preshared keys would endlessly trigger each
+    /// other's initiations.
     repeats: bool,
     /// The earliest time of the next initiation, regardless of the result of the last initiation.
     again: Option<Instant>,
-    /// Time since which the node has sent initiations without a resulting session.
+    /// Time of the first initiation of the current attempts to establish a session.
     since: Option<Instant>,
 }
 
-/// The sessions with a peer: at most three sessions, as in the kernel. The previous session still opens
-/// packets in flight. Threads seal no packets in `next` until the peer has used that session.
+/// The sessions with a peer: at most three under the current private key, as in the kernel. Threads still open packets in flight in the
+/// previous session. Threads seal no packets in `next` until the peer has used that session.
 #[derive(Default)]
 struct Sessions {
     previous: Option<Arc<Keypair>>,
     current: Option<Arc<Keypair>>,
-    /// The session that this node's response created and that the peer has not confirmed yet.
+    /// The session that this node's response created, until the peer confirms the session.
     next: Option<Arc<Keypair>>,
-    /// Sessions under this node's former private key, which still open packets but seal none.
+    /// Sessions under this node's former private key, in which threads still open packets but seal none.
     retired: Vec<Arc<Keypair>>,
 }
 
@@ -64,16 +64,16 @@ impl Sessions {
     }
 }
 
-/// State of a peer's handshakes and timers, behind the peer's lock.
+/// The handshakes and timers of a peer, which the peer's lock protects.
 pub(super) struct Link {
-    /// This node's key for handshakes, which takes precedence over the key of a snapshot that a thread still holds.
+    /// This node's key for handshakes, which takes precedence over the key in an old snapshot of a thread.
     identity: Option<Arc<Identity>>,
     pub(super) preshared: Option<Secret>,
     /// Seconds between keepalives; zero disables keepalives.
     pub(super) keepalive: u16,
-    /// Number of changes of this node's key or the preshared key. The node discards a handshake that was computed with former keys.
+    /// Number of changes of this node's key or the preshared key. The node discards the result of a handshake if a key changed during its computation.
     changes: u64,
-    /// Values derived from this node's key and the peer's key, computed on first use.
+    /// Data that the node derives from its own key and the peer's key on first use.
     remote: Option<Arc<Remote>>,
     attempts: Attempts,
     sessions: Sessions,
@@ -82,22 +82,22 @@ pub(super) struct Link {
     stamped: Option<Stamp>,
     seen: Option<Stamp>,
     pub(super) jar: Jar,
-    /// Plain packets that wait for a session, oldest first.
+    /// Unencrypted packets that wait for a session, oldest first.
     pub(super) parked: VecDeque<Vec<u8>>,
     /// Time of the last response to an initiation of the peer.
     pub(super) answered: Option<Instant>,
-    /// Time of the last rejection, after curve operations, of a handshake message in the peer's name.
+    /// Time at which the node last rejected, after curve operations, a handshake message whose sender claimed to be the peer.
     pub(super) refused: Option<Instant>,
-    /// Time at which the last persistent keepalive was due. `None` means that a keepalive is due at once.
+    /// Time of the last attempt to send a persistent keepalive. `None` means that a keepalive is due at once.
     pub(super) kept: Option<Instant>,
     /// Time of the last completed handshake.
     pub(super) handshake: Option<SystemTime>,
 }
 
-/// Sessions that are over.
+/// Sessions that the device has to end.
 pub(super) type Over = Vec<Arc<Keypair>>;
 
-/// Input of a handshake, from which the thread computes the handshake without the lock.
+/// Keys from which the handshake thread computes a handshake without holding the peer's lock.
 pub(super) struct Draft {
     pub(super) identity: Arc<Identity>,
     pub(super) remote: Arc<Remote>,
@@ -107,7 +107,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Returns the preshared key, or zero bytes without a preshared key, as in the paper.
+    /// Returns the preshared key, or a key of zeros without a preshared key, as in the WireGuard paper.
     pub(super) fn preshared(&self) -> &[u8; noise::KEY] {
         self.preshared.as_ref().map_or(&NONE, Secret::bytes)
     }
@@ -138,7 +138,7 @@ impl Link {
         }
     }
 
-    /// Returns the input of a handshake with the peer, or `None` if this node has no key. The first call computes a curve operation.
+    /// Returns the keys for a handshake with the peer, or `None` if this node has no private key. The first call for a private key performs a curve operation.
     pub(super) fn draft(&mut self, key: &PublicKey) -> Option<Draft> {
         let identity = Arc::clone(self.identity.as_ref()?);
         let remote = match &self.remote {
@@ -156,13 +156,13 @@ impl Link {
         })
     }
 
-    /// Returns whether results computed from a draft are still valid.
+    /// Returns whether the keys for a handshake are still the current keys.
     pub(super) fn is_current(&self, draft: &Draft) -> bool {
         self.changes == draft.changes
     }
 
-    /// Sets the identity of a new private key. The current and the previous session open packets until the
-    /// sessions end, but seal no packets. Returns the sessions that are over, and the index of the waiting
+    /// Replaces the private key of this node, or removes the private key. Threads still open packets in the current and the previous session
+    /// until the sessions end, but seal no packets. Returns the sessions that are over, and the index of the waiting
     /// initiation, if any.
     pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) -> (Over, Option<u32>) {
         self.identity = identity;
@@ -181,7 +181,7 @@ impl Link {
         index
     }
 
-    /// Makes a session the previous session, which only opens packets. Returns the session that was the previous session before this call.
+    /// Makes a session the previous session, in which threads only open packets. Returns the replaced previous session, which the caller has to end.
     fn supersede(&mut self, former: Option<Arc<Keypair>>) -> Option<Arc<Keypair>> {
         let former = former?;
         self.sessions.previous.replace(former)
@@ -195,7 +195,7 @@ impl Link {
             .map(|initiated| initiated.index())
     }
 
-    /// Returns the initiation with this index, if it waits for its response.
+    /// Returns the initiation with this index, if the initiation still waits for a response.
     pub(super) fn initiated(&self, index: u32) -> Option<Arc<Initiated>> {
         self.attempts
             .initiated
@@ -203,8 +203,8 @@ impl Link {
             .filter(|initiated| initiated.index() == index)
     }
 
-    /// Returns the timestamp for the next initiation. The timestamp is the time of the clock, but later than any earlier timestamp, so that no peer
-    /// treats the initiation as a copy.
+    /// Returns the timestamp for the next initiation. The timestamp is later than any earlier timestamp, even if the
+    /// clock was set back, so that no peer treats the initiation as a copy.
     pub(super) fn stamp(&mut self, clock: SystemTime) -> Stamp {
         let stamp = Stamp::after(self.stamped, clock);
         self.stamped = Some(stamp);
@@ -240,7 +240,7 @@ impl Link {
         self.attempts.since.get_or_insert(now);
     }
 
-    /// Returns whether the node has sent initiations that have not led to a session so far.
+    /// Returns whether the node is trying to establish a session.
     pub(super) fn tries(&self) -> bool {
         self.attempts.since.is_some()
     }
@@ -250,7 +250,7 @@ impl Link {
         self.attempts.repeats
     }
 
-    /// Returns whether the node may send an initiation, because the last initiation was long enough ago.
+    /// Returns whether the minimum time between two initiations has passed.
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         self.attempts.again.is_none_or(|again| again <= now)
     }
@@ -260,34 +260,34 @@ impl Link {
         self.attempts.again
     }
 
-    /// Returns the time at which the node ends its attempts.
+    /// Returns the time at which the node stops sending initiations if no session results.
     pub(super) fn tired_at(&self) -> Option<Instant> {
         self.attempts.since.map(|since| since + GIVE_UP)
     }
 
-    /// Gives up the attempts. Returns the index of the last initiation.
+    /// Stops the attempts to establish a session. Returns the index of the initiation that waits for its response, if any.
     pub(super) fn given_up(&mut self) -> Option<u32> {
         self.attempts.repeats = false;
         self.attempts.since = None;
         self.forget_initiation()
     }
 
-    /// Erases the keys of an initiation whose response the node no longer accepts. Returns its index.
+    /// Erases the keys of an initiation whose response the node no longer accepts. Returns the index of the initiation.
     pub(super) fn forget_initiation(&mut self) -> Option<u32> {
         let index = self.waits_for();
         self.attempts.initiated = None;
         index
     }
 
-    /// Stores the session that this node's response to the peer's initiation created. This session replaces a
-    /// session that the peer has not confirmed, because the peer now has a newer session or has restarted.
-    /// Sessions in use stay. Returns the replaced session.
+    /// Stores the session that this node's response to the peer's initiation created. The new session replaces a
+    /// session that the peer has not confirmed, because the peer has sent a newer initiation.
+    /// The current and the previous session remain valid. Returns the replaced session.
     pub(super) fn answer_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.repeats = false;
         self.sessions.next.replace(keypair)
     }
 
-    /// Stores the session that the peer's response to this node's initiation created. Returns the session that is over.
+    /// Stores the session that the peer's response to this node's initiation created. Returns the replaced previous session, which the caller has to end.
     pub(super) fn complete_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.initiated = None;
         self.shaken();
@@ -295,8 +295,8 @@ impl Link {
         self.supersede(former)
     }
 
-    /// Confirms the session that this node's response created, because the peer has used the session. Returns
-    /// `None` if the session was already confirmed, and otherwise the session that is over, if any.
+    /// Confirms the session that this node's response created, because the peer has used the session. Returns `None`
+    /// if the session was already confirmed, and otherwise the replaced previous session, if any.
     pub(super) fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Option<Arc<Keypair>>> {
         let next = self
             .sessions
@@ -340,7 +340,7 @@ impl Link {
         over
     }
 
-    /// Returns the time at which the first session expires.
+    /// Returns the earliest time at which a session with the peer expires.
     pub(super) fn session_ends(&self) -> Option<Instant> {
         let Sessions {
             previous,
@@ -356,7 +356,7 @@ impl Link {
             .min()
     }
 
-    /// Queues a packet until a session exists. Returns the packet that this function dropped to make room.
+    /// Queues a packet until a session exists. If the queue is full, removes and returns the oldest waiting packet.
     pub(super) fn park(&mut self, plain: &[u8]) -> Option<Vec<u8>> {
         if self.parked.is_empty() && !self.attempts.repeats {
             // Attempts before this packet, perhaps long ago, must not shorten the time until it is given up.

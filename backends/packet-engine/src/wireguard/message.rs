@@ -4,12 +4,12 @@ use noise::Kind;
 
 /// Number of bytes that a data message adds: type, receiver and counter before the packet, and the tag after the packet.
 pub(super) const OVERHEAD: usize = crate::framing::WIREGUARD;
-/// Room in bytes for any message of the protocol without data. The longest message is an initiation.
+/// Buffer size in bytes for any message except data messages. The longest message is an initiation.
 pub(super) const LONGEST: usize = 148;
 /// Granularity of the padding of inner packets, in bytes.
 const PADDING: usize = 16;
 
-/// TOS octet of handshake messages: AF41, as in the kernel. With this class of service, nodes can renew sessions even when a link is full.
+/// TOS octet of handshake messages: AF41, as in the kernel. This class of service lets nodes renew sessions even when a link is congested.
 const HANDSHAKE: u8 = 0x88;
 
 /// Returns the TOS octet of a datagram.

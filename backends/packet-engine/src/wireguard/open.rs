@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Opener of the datagrams of one batch. The opener takes the lock of a peer only once per session, when the peer confirms the session.
+/// Opens the datagrams of one batch. The opener takes the lock of a peer only once per session, when the peer confirms the session.
 pub struct Opener<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -24,13 +24,13 @@ pub struct Opener<'s> {
     held: Option<Held<'s>>,
 }
 
-/// The session of the current run of datagrams.
+/// The session of the current run of consecutive datagrams.
 struct Held<'s> {
     peer: &'s Peer,
     keypair: Arc<Keypair>,
-    /// The sender of the last authentic datagram in this run.
+    /// The sender of the last authentic datagram in this run of datagrams.
     from: Option<Endpoint>,
-    /// The number of opened bytes, and whether these bytes contain a packet.
+    /// The number of bytes in the opened datagrams, and whether any of these datagrams contained a packet.
     opened: usize,
     carried: bool,
 }
@@ -51,7 +51,7 @@ impl<'s> Opener<'s> {
     /// opener queues for the handshake thread.
     ///
     /// # Errors
-    /// Returns the reason to drop the datagram or its packet.
+    /// Returns the reason to drop the datagram or the packet in the datagram.
     #[inline]
     pub fn open(&mut self, datagram: &mut [u8], from: Endpoint) -> Result<Option<Header>, Reason> {
         if let Some(index) = Session::index_in(datagram) {
@@ -137,7 +137,7 @@ impl<'s> Opener<'s> {
         Ok(Some(header))
     }
 
-    /// Selects the session of an index for the current datagram.
+    /// Selects the session to which the receiver index of the current datagram refers.
     #[inline]
     fn hold(&mut self, index: u32) -> Result<&mut Held<'s>, Reason> {
         let same = |held: &Held<'_>| held.keypair.session.index() == index;

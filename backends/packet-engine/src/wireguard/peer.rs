@@ -18,7 +18,7 @@ pub(super) struct Peer {
     /// The peer's index in the list of peers.
     pub(super) slot: u32,
     pub(super) traffic: Traffic,
-    /// The destination of datagrams to the peer, and their source address. The source address is the address of this host that the peer last used.
+    /// The destination and the source address of datagrams to the peer. The source address is the address of this host to which the peer last sent an authentic datagram.
     endpoint: ArcSwapOption<Endpoint>,
     /// The session in which threads seal packets.
     sending: ArcSwapOption<Keypair>,
@@ -41,8 +41,8 @@ impl Peer {
         }
     }
 
-    /// Locks the handshakes and timers of the peer. A thread that panicked leaves no harmful state: at worst, the node has to establish a session
-    /// again.
+    /// Locks the handshakes and timers of the peer. After a panic under the lock, the node at worst has to establish a
+    /// new session.
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,7 +59,7 @@ impl Peer {
         }
     }
 
-    /// Lets the route select the source address, until the peer uses an address of this host again.
+    /// Lets the route select the source address until the peer sends an authentic datagram to an address of this host.
     pub(super) fn forget_source(&self) {
         if let Some(endpoint) = self.endpoint().filter(|endpoint| endpoint.source.is_some()) {
             self.set_endpoint(Endpoint {

@@ -1,4 +1,4 @@
-//! Work that waits for the handshake thread: messages, peers to visit, and peers to greet.
+//! Work that waits for the handshake thread: messages, peers whose timers are due, and peers that await a handshake initiation.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,15 +10,15 @@ use super::allowance::{exact, source};
 use super::message::LONGEST;
 use crate::endpoint::Endpoint;
 
-/// Maximum number of waiting initiations, and of waiting messages of other kinds. The device drops further messages before any computation.
+/// Maximum number of waiting initiations, and of waiting responses and cookie replies. The device drops further messages before any computation.
 pub(super) const INBOX: usize = 1024;
-/// Minimum number of waiting messages at which the inbox limits each source to a share of the inbox. With this limit, a flood from a few sources
-/// leaves room for other sources. One share limits each pair of address and port, and the other share limits each address with all its ports.
-/// Nodes behind one NAT have the same address.
+/// Minimum number of waiting messages at which the inbox limits each source to a share of the inbox. The shares leave
+/// room for other sources during a flood from a few sources. `SHARE_OF_PORT` limits each pair of address and port,
+/// and `SHARE_OF_SOURCE` limits each address with all its ports. Nodes behind one NAT have the same address.
 const CROWDED: usize = INBOX / 8;
 const SHARE_OF_PORT: u16 = 64;
 const SHARE_OF_SOURCE: u16 = 512;
-/// The number of counters for shares. A hash assigns sources to counters, differently after each emptying of the inbox.
+/// The size of each table that counts waiting messages by source. A hash assigns sources to counters and changes each time the thread empties the inbox.
 const SHARES: usize = 256;
 
 /// A received handshake message.
@@ -27,8 +27,8 @@ pub(super) struct Message {
     pub(super) from: Endpoint,
     bytes: [u8; LONGEST],
     length: u8,
-    /// Whether the sender proved its address and has a token for curve operations. The value is false while
-    /// the message waits in the inbox, because the result is not known yet.
+    /// Whether the sender proved its address and has a token for curve operations. The field is false while the message waits in the inbox, because
+    /// the device has not checked the sender yet.
     pub(super) proven: bool,
 }
 
@@ -62,7 +62,7 @@ impl Message {
     }
 }
 
-/// Messages that wait, and their number by source.
+/// Waiting messages, and the number of waiting messages by source.
 struct Inbox {
     messages: Vec<Message>,
     by_port: [u16; SHARES],
@@ -85,7 +85,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Adds a message. Returns false if the inbox has no room for a message from its source.
+    /// Adds a message. Returns false if the inbox is full, or if the share of the message's source is used up.
     fn push(&mut self, message: Message) -> bool {
         let place = |key: u128| self.keys.hash_one((self.turn, key)) as usize % SHARES;
         let (port, source) = (
@@ -109,7 +109,7 @@ impl Inbox {
         true
     }
 
-    /// Swaps the waiting messages with the list `into`, if that list is empty.
+    /// Moves the waiting messages to the list `into`, if the list is empty.
     fn empty(&mut self, into: &mut Vec<Message>) {
         if into.is_empty() && !self.messages.is_empty() {
             std::mem::swap(&mut self.messages, into);
@@ -120,7 +120,7 @@ impl Inbox {
     }
 }
 
-/// The waiting work, and the signal for the handshake thread.
+/// The work that waits for the handshake thread, and the signal that wakes the thread.
 #[derive(Default)]
 pub(super) struct Pending {
     queues: Mutex<Queues>,
@@ -133,10 +133,11 @@ struct Queues {
     /// Responses and cookie replies to this node's own messages. The senders of responses and cookie replies
     /// know the index of an initiation or session of this node.
     answers: Inbox,
-    /// Slots of peers by the time of their next visit. An entry is valid only if its time equals the time that the peer stores.
+    /// Slots of peers, by the time at which the handshake thread next runs the peer's timers. An entry is valid only
+    /// if its time equals the time that the peer stores for its timers.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
     greet: VecDeque<u32>,
-    /// Whether new work waits for the thread.
+    /// Whether new work waits for the handshake thread.
     rung: bool,
     waiting: bool,
 }
@@ -146,7 +147,7 @@ impl Pending {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the thread. This function makes a system call only if the thread sleeps.
+    /// Wakes the thread. Waking makes a system call only if the thread sleeps.
     fn ring_for(&self, mut queues: MutexGuard<'_, Queues>) {
         queues.rung = true;
         let waiting = std::mem::take(&mut queues.waiting);
@@ -161,7 +162,7 @@ impl Pending {
         self.ring_for(self.lock());
     }
 
-    /// Queues a message. Returns false if too many messages already wait.
+    /// Queues a message. Returns false if too many messages already wait in the inbox.
     pub(super) fn leave(&self, message: Message) -> bool {
         let mut queues = self.lock();
         let inbox = if message.is_initiation() {
@@ -176,14 +177,14 @@ impl Pending {
         true
     }
 
-    /// Fills each list that is empty with all waiting messages of its kind.
+    /// Moves waiting responses and cookie replies to `answers`, and waiting initiations to `initiations`. A list that still contains messages remains unchanged.
     pub(super) fn take(&self, answers: &mut Vec<Message>, initiations: &mut Vec<Message>) {
         let mut queues = self.lock();
         queues.answers.empty(answers);
         queues.initiations.empty(initiations);
     }
 
-    /// Schedules a peer's next visit.
+    /// Schedules the time `due` at which the handshake thread runs a peer's timers.
     pub(super) fn schedule(&self, due: Instant, slot: u32) {
         let mut queues = self.lock();
         let sooner = queues
@@ -196,7 +197,7 @@ impl Pending {
         }
     }
 
-    /// Takes the next visit if it is due. Returns the time of the visit and the peer's slot.
+    /// Removes the earliest entry from the schedule of peers' timers, if the entry is due. Returns the entry's time and the peer's slot.
     pub(super) fn due(&self, now: Instant) -> Option<(Instant, u32)> {
         let mut queues = self.lock();
         let Reverse((first, _)) = queues.due.peek()?;
@@ -206,31 +207,31 @@ impl Pending {
         queues.due.pop().map(|Reverse(entry)| entry)
     }
 
-    /// Schedules a greeting: the thread initiates a handshake with the peer as soon as the pace allows.
+    /// Schedules a handshake initiation, which the handshake thread sends as soon as the rate limit allows.
     pub(super) fn greet(&self, slot: u32) {
         let mut queues = self.lock();
         queues.greet.push_back(slot);
         self.ring_for(queues);
     }
 
-    /// Takes the next peer to greet. This function also returns whether more peers wait.
+    /// Takes the next peer that awaits a handshake initiation, and returns whether more peers wait.
     pub(super) fn greeting(&self) -> Option<(u32, bool)> {
         let mut queues = self.lock();
         let slot = queues.greet.pop_front()?;
         Some((slot, !queues.greet.is_empty()))
     }
 
-    /// Returns whether peers wait for a greeting.
+    /// Returns whether peers wait for a handshake initiation from this node.
     pub(super) fn greets(&self) -> bool {
         !self.lock().greet.is_empty()
     }
 
-    /// Returns the time of the next visit.
+    /// Returns the earliest time for which a peer's timers are scheduled.
     pub(super) fn next(&self) -> Option<Instant> {
         self.lock().due.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Waits until new work arrives, or until this time.
+    /// Waits until new work arrives, or until the time `until`.
     pub(super) fn wait(&self, until: Option<Instant>) {
         let mut queues = self.lock();
         if !queues.rung

@@ -1,4 +1,4 @@
-//! Cryptokey routing: maps an inner address to its peer. The allowed IP with the longest prefix takes precedence, in both directions.
+//! Cryptokey routing: maps an inner address to its peer. The allowed IP with the longest prefix takes precedence, for sent and for received packets.
 
 use crate::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::IpNet;

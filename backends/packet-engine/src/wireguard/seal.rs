@@ -1,4 +1,4 @@
-//! Seals packets of pods for peers. The destination of a packet selects the peer, once per packet. The sealer
+//! Seals packets of pods for peers. The sealer selects the peer by the packet's destination, once for all segments of a packet. The sealer
 //! encrypts the packet for the selected peer, or drops the packet.
 
 use super::device::Device;
@@ -15,19 +15,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Length in bytes of the header before the packet in a datagram.
+/// Length in bytes of the WireGuard header that precedes the packet in a datagram.
 const HEAD: usize = 16;
 
-/// Handling of packets to a peer.
+/// Whether the sealer encrypts packets to a peer, or queues the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendState {
     /// Endpoint to which the engine sends the packets that the sealer encrypts.
     Ready(Endpoint),
-    /// State in which packets wait in a queue until a session exists.
+    /// Packets wait in a queue, because no session with the peer exists.
     AwaitingSession,
 }
 
-/// Sealer of the packets of one batch. The sealer takes the lock of a peer only if packets have to wait for a session.
+/// Seals the packets of one batch. The sealer takes the lock of a peer only if packets have to wait for a session.
 pub struct Sealer<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -80,7 +80,7 @@ impl<'s> Sealer<'s> {
         Ok(slot)
     }
 
-    /// Returns the length in bytes of a packet with its padding.
+    /// Returns the length in bytes of a packet after padding.
     #[inline]
     pub fn padded(&self, length: usize) -> usize {
         padded(length, self.snapshot.mtu)

@@ -61,7 +61,7 @@ impl Peers {
 /// Configured endpoints of the peers. A UDP packet to the configured endpoint of a peer is a datagram of this tunnel.
 #[derive(Default)]
 pub(super) struct Ends {
-    /// Ports of the endpoints, sorted. Checks compare ports first, because the ports are few and packets of pods seldom have them.
+    /// Ports of the endpoints, sorted. The check compares ports first, because packets of pods seldom have one of these few ports.
     ports: Vec<u16>,
     all: HashSet<SocketAddr>,
 }
@@ -81,7 +81,7 @@ impl Ends {
     }
 }
 
-/// Configuration of a device at one moment.
+/// Immutable configuration of a device between two changes.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(super) identity: Option<Arc<Identity>>,

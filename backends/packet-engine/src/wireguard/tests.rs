@@ -34,7 +34,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Returns an IPv4 or IPv6 packet of UDP with a payload.
+/// Returns an IPv4 or IPv6 packet with a UDP header and a payload.
 fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
     let builder = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -54,7 +54,7 @@ fn elsewhere() -> SocketAddr {
     SocketAddr::new(ip("192.0.2.66"), 1)
 }
 
-/// A node: a device with its address, and everything that it delivered or sent.
+/// A node: a device, its address, and the packets and datagrams that the node delivered or sent.
 struct Node {
     device: Device,
     worker: Worker,
@@ -64,7 +64,7 @@ struct Node {
     delivered: Vec<Vec<u8>>,
     /// Datagrams that the node sent.
     sent: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// Offset of the node's clock from the machine's clock or from `stopped`.
+    /// Offset of the node's clock from the machine's clock, or from `stopped` if the test stopped the node's clock.
     ahead: Duration,
     /// Time at which the test stopped the node's clock, not including `ahead`.
     stopped: Option<Instant>,
@@ -110,7 +110,7 @@ impl Node {
         self.stopped.unwrap_or_else(Instant::now) + self.ahead
     }
 
-    /// Does all work that is due.
+    /// Runs rounds of the handshake thread's work until no work is due.
     fn work(&mut self) {
         loop {
             let now = self.now();
@@ -214,7 +214,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(30));
 }
 
-/// Returns two nodes with a subnet each and a session between them.
+/// Returns two nodes, each with subnets, and a session between the nodes.
 fn pair() -> (Node, Node) {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.add(&b, &["10.5.2.0/24", "fd00:2::/64"]);
@@ -293,8 +293,8 @@ fn packets_wait_for_the_first_session() {
     );
 }
 
-/// A node that restarted has no session, and its peer does not know this. The node initiates a handshake by itself, so that packets to it are lost only
-/// for a short time.
+/// A restarted node has no session, and its peer does not know of the restart. The restarted node initiates a
+/// handshake itself, so that packets to the node are lost only for a short time.
 #[test]
 fn a_node_that_restarted_begins() {
     let (mut a, old) = pair();
@@ -409,7 +409,7 @@ fn endpoint_follows_authentic_packets() {
     );
 }
 
-/// Sends what is due. Returns each datagram with its destination endpoint.
+/// Sends all messages that are due at a node. Returns each datagram with its destination endpoint.
 fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
     let mut all = Vec::new();
     let now = node.now();
@@ -421,7 +421,7 @@ fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
     all
 }
 
-/// Returns the address of `a` from which packets to the peer leave.
+/// Returns the source address of `a` for packets to the peer.
 fn source(a: &Node) -> Option<IpAddr> {
     let snapshot = a.device.snapshot();
     let slot = Sealer::new(&a.device, &snapshot, a.now()).route(
@@ -437,7 +437,7 @@ fn source(a: &Node) -> Option<IpAddr> {
     }
 }
 
-/// Returns the address of `a` that `b` sends to.
+/// Returns the address of `a` to which `b` sends datagrams.
 fn known_source() -> Option<IpAddr> {
     Some(ip("192.168.56.201"))
 }
@@ -465,8 +465,8 @@ fn session_at_the_known_address() -> (Node, Node) {
     (a, b)
 }
 
-/// A peer gets responses and packets from the address that it knows, whatever address the route selects. A
-/// NAT in front of the peer accepts packets only from that address.
+/// The node sends responses and packets from the address that the peer knows, whatever source address the route
+/// selects. A NAT in front of the peer accepts packets only from the node address that the peer knows.
 #[test]
 fn answers_come_from_the_address_that_the_peer_uses() {
     let (a, b) = session_at_the_known_address();
@@ -503,8 +503,8 @@ fn source_is_forgotten_and_learned_again() {
     assert_eq!(source(&a), known_source());
 }
 
-/// A source address may still belong to this host although the uplink of this address has failed. Without a
-/// response, the node therefore stops using the source address.
+/// A source address may still belong to this host although the uplink of this address has failed. The node stops
+/// using a source address at which no response arrives.
 #[test]
 fn a_handshake_without_answer_is_repeated_from_the_address_of_the_route() {
     let (mut a, mut b) = session_at_the_known_address();
@@ -786,7 +786,7 @@ fn waiting_packets_are_bounded() {
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
 }
 
-/// A kernel silently drops datagrams of a session that is more than 180 seconds old.
+/// The kernel's WireGuard silently drops datagrams of a session that is more than 180 seconds old.
 #[test]
 fn a_session_is_not_sent_in_beyond_its_time() {
     let (mut a, mut b) = pair();
@@ -833,8 +833,8 @@ fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
     }
 }
 
-/// Both sides have packets for each other, but different preshared keys. Each side answers the other's
-/// initiations, and neither side can use a response.
+/// Both sides have packets for each other, but different preshared keys. Each side responds to the initiations of its
+/// peer, but neither side can use a response.
 #[test]
 fn handshakes_with_two_preshared_keys_are_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -888,8 +888,8 @@ fn handshakes_with_two_preshared_keys_are_given_up() {
     );
 }
 
-/// Our response to the peer's initiation ends the repetition of our own initiation. The packet continues to
-/// wait, although no other packet requests a session.
+/// After a node responds to its peer's initiation, the node no longer repeats its own initiation. While a packet waits, the node
+/// still sends new initiations, and drops the packet after 90 seconds without a session.
 #[test]
 fn a_single_packet_is_tried_for_until_it_is_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -945,12 +945,12 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     );
 }
 
-/// Packets for nodes that never answer use up the room for waiting packets. Packets nevertheless reach a node that answers.
+/// Packets for nodes that never respond exhaust the memory limit for waiting packets. Packets nevertheless reach a node that responds.
 #[test]
 fn dead_peers_do_not_delay_other_sessions() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.device.change().set_mtu(u16::MAX);
-    // Neither knows the other's endpoint when it is greeted, so only a packet requests a session.
+    // Neither node knows the other's endpoint at the time of the scheduled handshake initiation, so only a packet requests a session.
     for (node, peer, allowed) in [(&a, b.key, "10.5.2.0/24"), (&b, a.key, "10.5.1.0/24")] {
         let mut change = node.device.change();
         change.set_peer(peer, None, None, 0).unwrap();

@@ -1,17 +1,17 @@
-//! State that the packet path records for the timers of a peer, without a lock: byte counts, and the times of the first unanswered packets.
+//! Byte counts and times that the packet path records for the timers of a peer, without a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Time after a received packet within which this node has to send a packet (KEEPALIVE_TIMEOUT).
+/// Time after a received packet within which this node sends a packet or a keepalive (KEEPALIVE_TIMEOUT).
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Time after a sent packet within which this node has to receive a packet. If no packet arrives within this
-/// time, this node requests a new session (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
+/// Time after a sent packet within which the peer has to send a packet or a keepalive. If the peer sends nothing within
+/// [`ANSWER`], this node requests a new session (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-/// Delay after which the device schedules an overdue visit again.
+/// Time after which the device schedules a peer's overdue timers again.
 const OVERDUE: Duration = Duration::from_secs(2);
 
-/// A moment: one plus the nanoseconds since the creation of the device, or zero for no moment.
+/// A time, stored as one plus the nanoseconds since the creation of the device; zero means that no time is stored.
 #[derive(Default)]
 pub(super) struct Mark(AtomicU64);
 
@@ -24,7 +24,7 @@ impl Mark {
     }
 }
 
-/// Sets and reads marks.
+/// Converts between times and marks, relative to the creation of the device.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
     began: Instant,
@@ -35,7 +35,7 @@ impl Clock {
         Self { began }
     }
 
-    /// Returns the value of a mark. The mark overflows after 584 years.
+    /// Returns the number that a [`Mark`] stores for a time. The number of a mark reaches its maximum after 584 years.
     fn tick(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began).as_nanos();
         u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1))
@@ -52,7 +52,7 @@ impl Clock {
         mark.0.store(self.tick(at), Relaxed);
     }
 
-    /// Marks a moment unless a moment is marked already. Returns whether this call marked the moment.
+    /// Stores a time unless the mark already holds a time. Returns whether this call stored the time.
     pub(super) fn set_first(&self, mark: &Mark, at: Instant) -> bool {
         mark.0.load(Relaxed) == 0
             && mark
@@ -62,21 +62,21 @@ impl Clock {
     }
 }
 
-/// Traffic between this node and a peer.
+/// The traffic between this node and a peer, as byte counts and times.
 #[derive(Default)]
 pub(super) struct Traffic {
-    /// Number of bytes of all sent datagrams, and of all received datagrams.
+    /// Total bytes of the sent datagrams, and total bytes of the received datagrams.
     pub(super) sent: AtomicU64,
     pub(super) received: AtomicU64,
-    /// Time of the first packet that this node sent since it last received a packet.
+    /// Time of the first packet that this node sent after the last received message.
     pub(super) unanswered: Mark,
-    /// Time of the first packet that this node received since it last sent a packet.
+    /// Time of the first packet that this node received after the last sent message.
     pub(super) unacknowledged: Mark,
-    /// Time of the last datagram in either direction.
+    /// Time of the last datagram that this node sent to the peer or received from the peer.
     pub(super) passed: Mark,
-    /// Time of the peer's next visit.
+    /// Time at which the handshake thread next runs the peer's timers.
     due: Mark,
-    /// Whether the peer's timers request a new session, even if a session exists.
+    /// Whether the timers of the peer request a new session, even if a session exists.
     pub(super) wants_session: AtomicBool,
 }
 
@@ -88,8 +88,8 @@ impl Traffic {
         self.received.fetch_add(came.len() as u64, Relaxed);
     }
 
-    /// Records a sent message. `carries` means that the message was a packet, not a keepalive. Returns the time of the visit that becomes necessary,
-    /// if any.
+    /// Records a sent message. `carries` is true if the message contains an inner packet, and false for a keepalive.
+    /// Returns the time at which the handshake thread has to run the peer's timers, if any.
     #[inline]
     pub(super) fn note_sent(&self, clock: &Clock, now: Instant, carries: bool) -> Option<Instant> {
         self.unacknowledged.clear();
@@ -97,8 +97,8 @@ impl Traffic {
         (carries && clock.set_first(&self.unanswered, now)).then(|| now + ANSWER)
     }
 
-    /// Records a received authentic message. `carries` means that the message was a packet, not a keepalive. Returns the time of the visit that
-    /// becomes necessary, if any.
+    /// Records a received authentic message. `carries` is true if the message contains an inner packet, and false for
+    /// a keepalive. Returns the time at which the handshake thread has to run the peer's timers, if any.
     #[inline]
     pub(super) fn note_received(
         &self,
@@ -111,9 +111,9 @@ impl Traffic {
         (carries && clock.set_first(&self.unacknowledged, now)).then(|| now + KEEPALIVE)
     }
 
-    /// Schedules a visit unless an earlier visit is scheduled. Returns the time of the new visit. A visit
-    /// that is long overdue was lost: the peer was not published yet, or the peer's slot belonged to another
-    /// peer.
+    /// Schedules the peer's timers for the time `at`, unless the timers are scheduled for an earlier time. Returns
+    /// the new time, or `None` if the earlier time still applies. The handshake thread skips timers if the peer is
+    /// not published yet, or if the peer's slot still belongs to another peer.
     #[inline]
     pub(super) fn enter(&self, clock: &Clock, at: Instant, now: Instant) -> Option<Instant> {
         let due = clock.read(&self.due);
@@ -124,7 +124,7 @@ impl Traffic {
         clock.read(&self.due)
     }
 
-    /// Claims the visit that is due at this time. Returns false if another thread changed the time meanwhile.
+    /// Clears the time `at` for which the peer's timers are scheduled. Returns false if another thread has changed this time.
     pub(super) fn take(&self, clock: &Clock, at: Instant) -> bool {
         let due = clock.read(&self.due) == Some(at);
         if due {

@@ -1,4 +1,4 @@
-//! Visits of peers whose timers are due. A visit ends sessions, sends keepalives, initiates handshakes, and sends packets that waited for a session.
+//! Runs the due timers of peers. A run of a peer's timers ends expired sessions, sends keepalives, initiates handshakes, and sends packets that waited for a session.
 
 use super::device::Device;
 use super::keypair::random_key;
@@ -14,13 +14,13 @@ use crate::reason::Reason;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Length in bytes of the header before the packet in a datagram.
+/// Length in bytes of the WireGuard header that precedes the packet in a datagram.
 const HEAD: usize = 16;
-/// Minimum time from a visit to the next visit that it schedules.
+/// Minimum time between two runs of a peer's timers.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Device {
-    /// Does the due work for a peer and schedules the peer's next visit. `greet` requests a session if none exists.
+    /// Does all work that is due for a peer, and schedules the next run of the peer's timers. If `greet` is true, also initiates a handshake if no session exists.
     pub(super) fn visit(
         &self,
         peer: &Peer,
@@ -106,7 +106,7 @@ impl Device {
         }
     }
 
-    /// Sends an empty packet. Returns false if no session or no endpoint exists.
+    /// Sends a keepalive, which is a datagram without an inner packet. Returns false if no session or no endpoint exists.
     pub(super) fn send_keepalive(
         &self,
         peer: &Peer,
@@ -224,7 +224,7 @@ impl Device {
         }
     }
 
-    /// Schedules the next visit of a peer. Schedules no visit if no work can become due before packets flow again or the peer sends a message.
+    /// Schedules the next run of a peer's timers. Schedules no run for a peer that needs no work until this node or the peer sends another packet.
     pub(super) fn enter_next(&self, peer: &Peer, link: &Link, now: Instant) {
         let wants = peer.traffic.wants_session.load(Ordering::Relaxed);
         // Packets that still wait although an initiation is allowed wait for something else, such as a key.
@@ -248,14 +248,14 @@ impl Device {
         .into_iter()
         .flatten()
         .min();
-        // Never in the past, whatever the clock does: otherwise the peer would be visited in a loop.
+        // Never in the past, whatever the clock does: otherwise the handshake thread would run the peer's timers in a loop.
         if let Some(at) = next {
             self.visit_by(peer, at.max(now + PAUSE), now);
         }
     }
 }
 
-/// Returns the length in bytes and the destination of a queued packet, which the device has parsed already.
+/// Returns the length in bytes and the destination of a waiting packet.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
     let length = told_length(plain)?;
     Header::parse(plain.get(..length)?)

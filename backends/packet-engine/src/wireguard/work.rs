@@ -1,5 +1,5 @@
-//! Work of the handshake thread, off the packet path: handshake messages, visits of peers whose timers are due, and greetings. A greeting initiates a
-//! handshake with a new peer, or after a change of this node's key.
+//! Work of the handshake thread, off the packet path: handshake messages, due timers of peers, and scheduled handshake initiations. The
+//! device schedules a handshake initiation to each new peer, and to all peers after a change of this node's key.
 
 use super::admission::Admission;
 use super::device::Device;
@@ -10,25 +10,25 @@ use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use std::time::{Duration, Instant};
 
-/// Maximum numbers of initiations, responses, visits and greetings in one round, so that no kind of work waits for all work of another kind. Short
-/// rounds leave room for messages that arrive meanwhile.
+/// Maximum numbers of initiations, responses and peers with due timers in one round, so that no long queue delays other work. Short
+/// rounds soon empty the inboxes for newly arrived messages.
 const INITIATIONS: usize = 8;
 const ANSWERS: usize = 16;
 /// Maximum number of cookie replies to unknown senders in one round. Each reply takes a system call.
 pub(super) const COOKIES: usize = 128;
 const VISITS: usize = 64;
-/// Maximum number of greetings within [`PACE`]. Each greeting costs three curve operations on this node and three at the peer.
+/// Maximum number of scheduled handshake initiations within [`PACE`]. Each handshake costs three curve operations on this node and three on the peer.
 const GREETINGS: usize = 10;
 const PACE: Duration = Duration::from_millis(10);
 
-/// State that the handshake thread keeps between rounds.
+/// The buffer, messages and limits that the handshake thread keeps between rounds.
 pub struct Worker {
     pub(super) buffer: Vec<u8>,
-    /// Messages that the thread has taken from the inboxes.
+    /// Messages that the handshake thread has taken from the inboxes.
     answers: Vec<Message>,
     initiations: Vec<Message>,
     admission: Admission,
-    /// Earliest time of further greetings.
+    /// Earliest time of the next scheduled handshake initiation.
     greet: Instant,
 }
 
@@ -52,12 +52,12 @@ pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>
 pub(super) type Send<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> bool;
 
 impl Device {
-    /// Does one round of work. Returns the time of the next round, unless new work arrives before.
+    /// Does one round of the handshake thread's work. Returns the time of the next round if no new work arrives earlier.
     pub fn work(&self, worker: &mut Worker, send: Transmit<'_>) -> Option<Instant> {
         self.work_at(Instant::now(), worker, send)
     }
 
-    /// Does one round of work at the time `now`.
+    /// Does one round of the handshake thread's work, with `now` as the current time.
     pub(super) fn work_at(
         &self,
         now: Instant,
@@ -79,12 +79,12 @@ impl Device {
             let Some((due, slot)) = self.pending.due(now) else {
                 break;
             };
-            // A visit may be scheduled for a peer that was published after the round began, so load the latest snapshot.
+            // The timers of a peer that was published after the round began may be due, so load the latest snapshot.
             let snapshot = self.snapshot();
             let Some(peer) = snapshot.peer(slot) else {
                 continue;
             };
-            // If this fails, the time of the visit was changed meanwhile.
+            // If this fails, another thread has changed the time.
             if peer.traffic.take(&self.clock, due) {
                 self.visit(peer, &snapshot, now, false, &mut worker.buffer, send);
             }
@@ -113,7 +113,7 @@ impl Device {
             .min()
     }
 
-    /// Handles some of the messages. Returns whether more messages wait.
+    /// Handles waiting messages, up to [`ANSWERS`] responses or cookie replies and [`INITIATIONS`] initiations. Returns whether more messages wait.
     pub(super) fn messages(
         &self,
         now: Instant,

@@ -1,23 +1,23 @@
-//! The result of a comparison of packets with a condition.
+//! The result of comparing a class of packets with a rule's condition.
 
-/// Whether packets fulfil a condition.
+/// Whether packets fulfil the condition of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fits {
-    /// Condition that no packet fulfils.
+    /// No packet fulfils the condition.
     No,
-    /// Unknown result: the reader does not understand the condition, or only some of the packets fulfil it.
+    /// The reader does not understand the condition, or only some of the packets fulfil the condition.
     Perhaps,
-    /// Condition that all packets fulfil.
+    /// All packets fulfil the condition.
     Yes,
 }
 
 impl Fits {
-    /// Returns `Yes` or `No`.
+    /// Returns `Yes` if `is` is true, otherwise `No`.
     pub fn of(is: bool) -> Fits {
         if is { Fits::Yes } else { Fits::No }
     }
 
-    /// Inverts the result if the condition is negated.
+    /// Exchanges `Yes` and `No` if the rule negates the condition.
     #[must_use]
     pub(crate) fn negated_if(self, negated: bool) -> Fits {
         match self {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::Family;
 
-/// Match modules whose options contain the whole condition.
+/// Match modules of iptables whose options contain the whole condition.
 const PLAIN: [&str; 17] = [
     "tcp",
     "udp",
@@ -32,7 +32,7 @@ const PLAIN: [&str; 17] = [
     "physdev",
     "length",
 ];
-/// Targets after which a packet continues with the next rule.
+/// Targets of iptables after which the packet continues with the next rule.
 const ONWARD: [&str; 21] = [
     "LOG",
     "NFLOG",
@@ -57,7 +57,7 @@ const ONWARD: [&str; 21] = [
     "RATEEST",
 ];
 
-/// Reads the rules of one family and variant, with or without counters.
+/// Parses the listing of one family and variant, with or without packet counters.
 pub fn read(saved: &str, family: Family, variant: Variant) -> Rules {
     let mut rules = Rules::default();
     for line in saved.lines().map(str::trim_end) {
@@ -135,7 +135,7 @@ fn base(table: &str, chain: &str, policy: &str) -> Option<Base> {
     })
 }
 
-/// Splits a line into words. Quoted words may contain spaces.
+/// Splits a line of `iptables-save` into words. A word in quotation marks may contain spaces.
 fn split(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted, mut some) = (Vec::new(), String::new(), false, false);
     let mut letters = line.chars();
@@ -164,14 +164,14 @@ fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// An option of a rule with its values.
+/// An option of an iptables rule, with the option's values.
 struct Given<'a> {
     name: &'a str,
     values: Vec<&'a str>,
     negated: bool,
 }
 
-/// Returns the options in order, without comments and log prefixes.
+/// Returns the options of an iptables rule in their order, without comments and log prefixes.
 fn options(words: &[String]) -> Vec<Given<'_>> {
     let mut all: Vec<Given<'_>> = Vec::new();
     let mut negated = false;
@@ -215,7 +215,7 @@ fn steps(words: &[String], family: Family) -> Vec<Step> {
     steps
 }
 
-/// Returns the steps of a target.
+/// Converts an iptables target and its options to steps of a rule in the model.
 fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
     let name = verb.values.first().copied().unwrap_or_default();
     let unknown = Step::Verdict(Verdict::Unknown);
@@ -246,7 +246,7 @@ fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
     vec![Step::Verdict(verdict)]
 }
 
-/// Returns the change of a mark. `--set-xmark value/mask` clears the bits of the mask and inverts the bits of the value.
+/// Returns the step that changes the packet mark. `--set-xmark value/mask` clears the bits of `mask`, then inverts the bits of `value`.
 fn mark(option: &Given<'_>) -> Option<Step> {
     let (value, mask) = with_mask(option.values.first()?)?;
     match option.name {
@@ -263,7 +263,7 @@ fn with_mask(text: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// Returns the conditions of an option.
+/// Converts an option of an iptables rule to conditions of the model.
 fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
     let first = option.values.first().copied().unwrap_or_default();
     let one = |key: Key, value: Option<Value>| Condition {
@@ -348,7 +348,7 @@ fn addresses(text: &str) -> Option<Ranges> {
     Some(Ranges::addresses(first.parse().ok()?, last.parse().ok()?))
 }
 
-/// Parses ports and ranges, such as `53,8000:9000`.
+/// Parses a list of ports and port ranges, such as `53,8000:9000`.
 fn ports(text: &str) -> Option<Ranges> {
     let span = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
@@ -370,7 +370,7 @@ fn ports(text: &str) -> Option<Ranges> {
         .map(|all| Ranges::union(&all))
 }
 
-/// Parses states of a connection. The states DNAT and SNAT mean that the kernel rewrites the connection's addresses.
+/// Parses a list of connection states. The states DNAT and SNAT mean that the kernel rewrites the connection's addresses.
 fn states(text: &str, negated: bool) -> Condition {
     let (translated, plain): (Vec<&str>, Vec<&str>) = text
         .split(',')

@@ -1,11 +1,11 @@
-//! The model: tables, chains, rules, sets and verdict maps, of nftables and of both variants of iptables.
+//! One model for the rules of nftables and of both variants of iptables: tables, chains, rules, sets and verdict maps.
 
 use super::ranges::Ranges;
 use crate::variant::Variant;
 use std::collections::BTreeMap;
 use types::Family;
 
-/// The family of a table, which determines the packets that the table sees.
+/// The family of an nftables or iptables table, which determines the packets that the table sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// The family `ip`: IPv4 packets.
@@ -23,12 +23,12 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Returns the layer of an address family.
+    /// Returns `Ip` for IPv4 and `Ip6` for IPv6.
     pub fn of(family: Family) -> Self {
         family.pick(Layer::Ip, Layer::Ip6)
     }
 
-    /// Returns the layer's name in nft commands.
+    /// Returns the name of the table family in nft commands.
     pub fn name(self) -> &'static str {
         match self {
             Layer::Ip => "ip",
@@ -53,7 +53,7 @@ impl Layer {
         .find(|layer| layer.name() == name)
     }
 
-    /// Returns whether a table sees packets at a hook of a layer.
+    /// Returns whether a table of this family sees packets at a hook of the family `other`.
     pub(super) fn sees(self, other: Layer) -> bool {
         self == other || self == Layer::Inet && matches!(other, Layer::Ip | Layer::Ip6)
     }
@@ -62,17 +62,17 @@ impl Layer {
 /// The point of packet processing at which the kernel calls a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
-    /// Point after a device has received a packet.
+    /// Point directly after a device has received a packet.
     Ingress,
-    /// Before the routing decision.
+    /// Point before the routing decision.
     Prerouting,
     /// Point before the kernel delivers a packet to this host.
     Input,
     /// Point at which the kernel forwards a packet from one interface to another interface.
     Forward,
-    /// Point at which this host sends a packet.
+    /// Point after a process of this host has sent a packet.
     Output,
-    /// Point after routing, when a packet leaves.
+    /// Point after the routing decision, before a packet leaves the host.
     Postrouting,
 }
 
@@ -90,16 +90,17 @@ impl Hook {
     }
 }
 
-/// The rules of a host, as far as the listings contain them.
+/// The rules in the nft and iptables listings of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The tables, in the order of the listing.
+    /// The tables, in the order of the listings.
     pub tables: Vec<Table>,
 }
 
 impl Rules {
-    /// Adds the tables of another listing, and merges parts of the same table. For a table that iptables keeps in nftables, the listing of iptables
-    /// takes precedence, because nft does not know all conditions of iptables.
+    /// Adds the tables of another listing. If both listings contain the same table, adds the chains and sets to that table. For a
+    /// table that iptables keeps in nftables, the listing of iptables takes precedence, because nft does not know all
+    /// conditions of iptables.
     pub fn extend(&mut self, others: Rules) {
         for other in others.tables {
             let same = |table: &Table| (table.layer, &table.name) == (other.layer, &other.name);
@@ -127,7 +128,7 @@ impl Rules {
     }
 }
 
-/// The program that created a table and lists it.
+/// The program that created a table and that lists the table's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// nft.
@@ -139,52 +140,52 @@ pub enum Program {
 /// A table of nftables or iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The family, which determines the packets that the table sees.
+    /// The table's family, which determines the packets that the table sees.
     pub layer: Layer,
     /// The name of the table.
     pub name: String,
     /// The program that created the table.
     pub program: Program,
-    /// The chains by name.
+    /// The table's chains by name.
     pub chains: BTreeMap<String, Chain>,
     /// The table's named sets and verdict maps.
     pub sets: BTreeMap<String, Elements>,
 }
 
-/// A chain: its hook, if the kernel calls the chain, and its rules.
+/// A chain of a table: the chain's rules, and for a base chain the hook at which the kernel calls the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// The point at which the kernel calls the chain. The field is `None` if only rules call the chain.
+    /// The hook of a base chain, or `None` if the kernel does not call the chain and only rules jump to the chain.
     pub base: Option<Base>,
-    /// The chain's rules, in order. The field is `None` if the listing contains only the chain's name.
+    /// The chain's rules in their order, or `None` if the listing contains only the chain's name.
     pub rules: Option<Vec<Rule>>,
 }
 
-/// The point at which the kernel calls a chain.
+/// The properties of a base chain, which the kernel calls at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     /// The hook at which the kernel calls the chain.
     pub hook: Hook,
-    /// The priority. Chains with lower priorities come first.
+    /// The priority. At one hook, the kernel calls chains with lower priorities first.
     pub priority: i32,
-    /// Whether the kernel drops packets about which no rule decides.
+    /// Whether the chain's policy is drop: the kernel drops packets that no rule accepts.
     pub drops: bool,
-    /// Whether the chain rewrites addresses. A chain that rewrites addresses sees only the first packet of a connection.
+    /// Whether the chain has the type `nat`. A NAT chain sees only the first packet of a connection.
     pub nat: bool,
-    /// The device of a chain that sees only one device's packets.
+    /// The device whose packets the chain sees, or `None` if the chain is not bound to one device.
     pub device: Option<String>,
 }
 
-/// A rule of a chain, as a sequence of steps.
+/// A rule of a chain, as a sequence of conditions and actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The rule's steps, in order. The first condition that a packet does not fulfil ends the rule.
+    /// The rule's conditions and actions, in their order. For a packet, the first unfulfilled condition ends the rule.
     pub steps: Vec<Step>,
-    /// The rule's handle, in nftables.
+    /// The handle by which nftables identifies the rule, if known.
     pub handle: Option<u64>,
-    /// The rule as iptables saves it. Empty for nftables.
+    /// The rule as iptables-save prints it. Empty for nftables.
     pub text: String,
-    /// The number of packets that the rule has counted. The field is `None` if the rule has no counter.
+    /// The value of the rule's packet counter, or `None` if the rule has no counter.
     pub packets: Option<u64>,
 }
 
@@ -193,31 +194,31 @@ pub struct Rule {
 pub enum Step {
     /// Condition that a packet must fulfil for the rule to continue.
     When(Condition),
-    /// Keeps only the bits of the mark that are set in the first number, then inverts the bits that are set in the second number.
+    /// Change of the packet mark: clears the bits that are not set in the first number, then inverts the bits that are set in the second number.
     Mark(u32, u32),
-    /// Sets the mark to an unknown value.
+    /// Change of the packet mark to a value that the reader does not know.
     MarkUnknown,
-    /// Excludes the connection from tracking.
+    /// Exclusion of the packet from connection tracking.
     Untrack,
-    /// The verdict about the packet.
+    /// The verdict about the packet, such as accept or drop.
     Verdict(Verdict),
-    /// Looks up the verdict in a map.
+    /// Lookup of the verdict in a verdict map, by the values of packet fields.
     Lookup(Vec<Key>, Source),
 }
 
-/// A comparison of fields of a packet with values.
+/// A condition of a rule, which compares fields of a packet with values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// The fields that the condition compares.
+    /// The packet fields that the condition compares.
     pub keys: Vec<Key>,
-    /// The values for the comparison.
+    /// The values with which the condition compares the packet fields.
     pub source: Source,
-    /// Whether the fields must not have these values.
+    /// Whether the rule negates the condition.
     pub negated: bool,
 }
 
 impl Condition {
-    /// Returns a condition that a field has one of these numbers.
+    /// Returns the condition that a packet field has one of the given numbers.
     pub(super) fn number(key: Key, numbers: Ranges) -> Self {
         Self {
             keys: vec![key],
@@ -226,7 +227,7 @@ impl Condition {
         }
     }
 
-    /// Returns a condition that the reader does not understand.
+    /// Returns a placeholder for a condition that the reader does not understand.
     pub(super) fn unknown() -> Self {
         Self {
             keys: vec![Key::Unknown],
@@ -236,26 +237,27 @@ impl Condition {
     }
 }
 
-/// The location of the values of a comparison.
+/// The values of a condition: in the rule itself, or in a named set or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// List of the values in the rule itself.
+    /// Values that the rule itself lists.
     Here(Elements),
     /// Named set or map that holds the values.
     Named(String),
 }
 
-/// The elements of a set or a map.
+/// The elements of an nftables set or map. In a map, each element has a verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elements(pub Vec<(Vec<Value>, Option<Verdict>)>);
 
 impl Elements {
-    /// Returns elements with one value.
+    /// Returns a set with one element, which has one value.
     pub(super) fn one(value: Value) -> Self {
         Self(vec![(vec![value], None)])
     }
 
-    /// Merges the numbers of plain elements. After the merge, a field fits with certainty even if its possible values spread over several elements.
+    /// Merges all elements that are a single number range without a verdict into one element. Without the merge, a
+    /// packet class that spans several elements would not match any of them completely.
     pub(super) fn of(elements: impl IntoIterator<Item = (Vec<Value>, Option<Verdict>)>) -> Self {
         let (mut numbers, mut others) = (Vec::new(), Vec::new());
         for element in elements {
@@ -272,28 +274,28 @@ impl Elements {
     }
 }
 
-/// The value of one field.
+/// The value of one packet field in an element or a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// One of these numbers.
+    /// Any number in the given ranges.
     Numbers(Ranges),
     /// The name of an interface.
     Name(Name),
-    /// A value that the reader does not understand.
+    /// Value that the reader does not understand.
     Unknown,
 }
 
-/// The name of an interface, or a prefix of names.
+/// The name of an interface, or a common prefix of interface names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// The name or prefix.
+    /// The interface name, or the prefix of interface names.
     pub text: String,
     /// Whether `text` is a prefix.
     pub(crate) is_prefix: bool,
 }
 
 impl Name {
-    /// Parses a name, or a prefix that ends with this wildcard.
+    /// Parses the name of an interface, or a prefix of interface names, which ends with `wildcard`.
     pub(super) fn new(text: &str, wildcard: char) -> Self {
         match text.strip_suffix(wildcard) {
             Some(start) => Self {
@@ -316,7 +318,7 @@ impl Name {
     }
 }
 
-/// A field that a condition compares.
+/// A packet field that a condition compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// The address family: 2 (IPv4) or 10 (IPv6).
@@ -325,25 +327,25 @@ pub enum Key {
     Source,
     /// The destination address.
     Destination,
-    /// The protocol above IP.
+    /// The protocol number of the transport header, such as 6 for TCP.
     Protocol,
     /// The source port.
     SourcePort,
     /// The destination port.
     DestinationPort,
-    /// The ICMP type, whose names depend on the family.
+    /// The ICMP or ICMPv6 type, depending on the family.
     IcmpType(Family),
     /// The ICMP code.
     IcmpCode,
     /// The length of the IP packet in bytes.
     Length,
-    /// The state of the connection, as a bit.
+    /// The state of the packet's connection, as one bit of the kernel's state mask.
     State,
-    /// Whether the kernel rewrites the connection's addresses: 0 or 1.
+    /// Whether NAT rewrites the addresses of the packet's connection: 1 if yes, 0 if no.
     Translated,
     /// The type of the destination address: local, unicast, broadcast …
     DestinationKind,
-    /// These bits of the mark.
+    /// The bits of the packet mark that are set in the given mask.
     Mark(u32),
     /// The incoming interface.
     Incoming,
@@ -353,14 +355,14 @@ pub enum Key {
     PortIn,
     /// The bridge port on which the packet leaves.
     PortOut,
-    /// Whether a bridge forwards the packet: 0 or 1.
+    /// Whether a bridge forwards the packet: 1 if yes, 0 if no.
     Bridged,
-    /// A field that this reader does not know.
+    /// A packet field that the reader does not know.
     Unknown,
 }
 
 impl Key {
-    /// Returns whether the field identifies packets by interface or address.
+    /// Returns whether the field is an interface or an address of the packet.
     pub(super) fn is_whose(&self) -> bool {
         matches!(
             self,
@@ -372,17 +374,17 @@ impl Key {
 /// The verdict of a rule about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Accepts the packet in the base chain.
+    /// Accepts the packet and ends the current base chain.
     Accept,
-    /// The packet is dropped.
+    /// Drops the packet.
     Drop,
-    /// Continues after the rule that led to this chain.
+    /// Leaves this chain and continues after the rule that jumped to this chain.
     Return,
-    /// Continues with the next rule.
+    /// Continues with the next rule of this chain.
     Continue,
-    /// Enters another chain, and then continues after this rule.
+    /// Enters another chain, and continues after this rule if the packet returns from that chain.
     Jump(String),
-    /// Enters another chain instead of the rest of this chain.
+    /// Enters another chain, and does not return to this chain.
     Goto(String),
     /// A verdict that the reader does not understand.
     Unknown,

@@ -1,4 +1,4 @@
-//! Parses the output of `nft -j list`.
+//! Parses the JSON listings of nftables that `nft -j list` prints.
 
 use super::model::{
     Base, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table,
@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::Family;
 
-/// The parts of chains that a listing contains.
+/// The contents of chains in a listing: the rules, or only the names, hooks and policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Their rules.
+    /// The listing contains the rules of chains.
     Rules,
-    /// The names, hooks and policies of chains.
+    /// The listing contains only the names, hooks and policies of chains.
     Names,
 }
 
@@ -95,7 +95,7 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
     rules
 }
 
-/// Returns the table with this name, and adds it if it is missing.
+/// Returns the table with this family and name, and adds the table if it is missing.
 fn table<'a>(rules: &'a mut Rules, layer: Layer, name: &str) -> Option<&'a mut Table> {
     let is_it = |table: &Table| table.layer == layer && table.name == name;
     if !rules.tables.iter().any(is_it) {
@@ -124,7 +124,7 @@ fn base(chain: &Json) -> Option<Base> {
     })
 }
 
-/// Returns the steps of an expression.
+/// Converts an expression of an nft rule to conditions and actions of the model.
 fn steps(expression: &Json) -> Vec<Step> {
     let Some((kind, body)) = expression
         .as_object()
@@ -176,7 +176,7 @@ fn lookup(body: &Json) -> Vec<Step> {
         .collect()
 }
 
-/// Returns the steps of a change of the packet.
+/// Converts an nft statement that changes the packet to actions of the model.
 fn mangle(body: &Json) -> Vec<Step> {
     let key = body.get("key").unwrap_or(&Json::Null);
     if text(key.get("meta").unwrap_or(&Json::Null), "key") == "mark" {
@@ -195,7 +195,7 @@ fn mangle(body: &Json) -> Vec<Step> {
     }
 }
 
-/// Returns the change of a mark: the bits that stay, and the bits that the rule then inverts.
+/// Returns the change of a packet mark: the bits that the rule keeps, and the bits that the rule then inverts.
 fn change(value: &Json) -> Option<(u32, u32)> {
     if let Some(number) = number(&Key::Mark(u32::MAX), value) {
         return Some((0, number));
@@ -217,7 +217,7 @@ fn change(value: &Json) -> Option<(u32, u32)> {
     })
 }
 
-/// Returns the conditions of a comparison.
+/// Converts a comparison in an nft rule to conditions of the model.
 fn conditions(body: &Json) -> Vec<Condition> {
     let (Some(left), Some(right)) = (body.get("left"), body.get("right")) else {
         return vec![Condition::unknown()];
@@ -259,7 +259,7 @@ fn conditions(body: &Json) -> Vec<Condition> {
     needs
 }
 
-/// Returns a condition on the connection.
+/// Returns a condition on the state or the NAT status of the packet's connection.
 fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     let list = match right.as_array() {
         Some(list) => list.as_slice(),
@@ -290,7 +290,7 @@ fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     }
 }
 
-/// Returns the fields that an expression names, and the conditions for the existence of these fields.
+/// Returns the packet fields that an nft expression names, and the conditions under which a packet has these fields.
 fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
     if let Some(parts) = left.get("concat").and_then(Json::as_array) {
         let (keys, needs): (Vec<_>, Vec<_>) = parts.iter().map(keys).unzip();
@@ -303,7 +303,7 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
     (vec![key_without_header(left)], Vec::new())
 }
 
-/// Returns the field of an expression that names no header: packet metadata, the connection or the route.
+/// Returns the field that an nft expression reads from packet metadata, the connection or the route, not from a header.
 fn key_without_header(left: &Json) -> Key {
     if let Some([value, mask]) = left.get("&").and_then(Json::as_array).map(Vec::as_slice) {
         let is_mark = value
@@ -341,7 +341,7 @@ fn key_without_header(left: &Json) -> Key {
     Key::Unknown
 }
 
-/// Returns a field of a header, and the conditions under which a packet has that header.
+/// Returns the field for the names of a header and of its field, and the conditions under which a packet has this header.
 fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     let family = |number: u32| Condition::number(Key::Family, Ranges::one(number));
     let protocol = |name: &str| {
@@ -381,7 +381,7 @@ fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     }
 }
 
-/// Returns the fields of a named set, from its type. Returns `None` if the reader does not know a type.
+/// Returns the packet fields whose values a named set contains, from the set's type, or `None` if the reader does not know the type.
 fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     let one = |name: &str| {
         Some(match name {
@@ -405,7 +405,7 @@ fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     }
 }
 
-/// Returns the values on the right side of a comparison or of a map lookup.
+/// Returns the values on the right side of a comparison, or the map of a lookup.
 fn source(right: &Json, keys: Option<&[Key]>) -> Source {
     match right.as_str().and_then(|text| text.strip_prefix('@')) {
         Some(name) => Source::Named(name.to_owned()),
@@ -413,7 +413,7 @@ fn source(right: &Json, keys: Option<&[Key]>) -> Source {
     }
 }
 
-/// Returns the elements of a set or a map. The values are unknown if no keys are given, or if the set has another type.
+/// Parses the elements of a set or map. The values are unknown if `keys` is `None`, or if `keys` does not fit the elements.
 fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
     let list = match list {
         Json::Null => &[],
@@ -451,7 +451,7 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
     Elements::of(others.into_iter().chain(rest).map(|(_, element)| element))
 }
 
-/// Returns all values of a field.
+/// Returns a value that matches every value of the field.
 fn any(key: &Key) -> Value {
     match key {
         Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut => Value::Name(Name {
@@ -486,7 +486,7 @@ fn value(key: &Key, json: &Json) -> Value {
     }
 }
 
-/// Parses an address, a network or a range.
+/// Parses an IP address, a network or an address range.
 fn addresses(json: &Json) -> Option<Ranges> {
     let address = |json: &Json| json.as_str()?.parse::<IpAddr>().ok();
     if let Some([first, last]) = json
@@ -508,7 +508,7 @@ fn addresses(json: &Json) -> Option<Ranges> {
     ))
 }
 
-/// Parses a number, or the name of a number.
+/// Parses a number, or the name of a protocol, a connection state, an address type or an ICMP type.
 fn number(key: &Key, json: &Json) -> Option<u32> {
     if let Some(parts) = json.get("|").and_then(Json::as_array) {
         return parts
@@ -540,7 +540,7 @@ fn number(key: &Key, json: &Json) -> Option<u32> {
     }
 }
 
-/// Returns the kernel's number of the family for an Ethernet type.
+/// Returns the kernel's number of the address family for an Ethernet type.
 fn ether(key: &Key, number: u32) -> Option<u32> {
     Some(match (key, number) {
         (Key::Family, 0x0800) => 2,

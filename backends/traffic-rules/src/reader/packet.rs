@@ -1,4 +1,4 @@
-//! A packet, or a class of packets, and its path through the host.
+//! A class of packets, such as all packets between two pods, and the path of these packets through the host.
 
 use super::fits::Fits;
 use super::model::{Hook, Key, Layer, Name};
@@ -6,22 +6,22 @@ use super::ranges::Ranges;
 use super::words::{TCP, state};
 use types::Family;
 
-/// An interface on the path of a packet.
+/// The possible names of an interface on a packet's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// One of these interfaces. An empty name means no interface.
+    /// One of the interfaces in the list. An empty name means no interface.
     Among(Vec<String>),
-    /// An unknown interface. The interface's name begins with none of these prefixes.
+    /// An unknown interface. The name of this interface begins with none of the given prefixes.
     UnknownBut(&'static [&'static str]),
 }
 
 impl Device {
-    /// Returns the interface with this name.
+    /// Creates the interface with this name.
     pub fn named(name: impl Into<String>) -> Self {
         Device::Among(vec![name.into()])
     }
 
-    /// Returns no interface. Packets for this host have no outgoing interface.
+    /// Creates the interface with an empty name, which means no interface. For example, packets for this host have no outgoing interface.
     pub fn none() -> Self {
         Self::named("")
     }
@@ -46,17 +46,17 @@ impl Device {
     }
 }
 
-/// The known part of a packet mark.
+/// A packet mark of which the reader may know only some bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The bits of the mark. Unknown bits are 0.
+    /// The bits of the packet mark. Unknown bits are 0.
     pub value: u32,
     /// The known bits.
     pub known: u32,
 }
 
 impl Mark {
-    /// Returns the known bits of a mark that has one of these two values.
+    /// Returns a mark with only the bits that are known and equal in both marks.
     pub(super) fn or(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.value ^ other.value);
         Self {
@@ -65,7 +65,7 @@ impl Mark {
         }
     }
 
-    /// Returns the mark with only the bits in `kept`, and then with the bits in `inverted` inverted.
+    /// Returns the mark after a rule has cleared the bits outside `kept` and inverted the bits in `inverted`.
     pub(super) fn changed(self, kept: u32, inverted: u32) -> Self {
         let known = self.known | !kept;
         Self {
@@ -75,7 +75,7 @@ impl Mark {
     }
 }
 
-/// The path of a packet through the host.
+/// The path of a packet through the hooks of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookPath {
     /// Path of an arriving packet for this host.
@@ -88,10 +88,10 @@ pub enum HookPath {
     Bridge,
 }
 
-/// A class of packets. If a field is a set of values, the result applies to all of them.
+/// A class of packets. If a field has several values, the class contains the packets with each of these values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The path through the hooks.
+    /// The path of the packets through the hooks.
     pub path: HookPath,
     /// The address family.
     pub family: Family,
@@ -109,7 +109,7 @@ pub struct Packet {
     pub source: Ranges,
     /// The destination addresses.
     pub destination: Ranges,
-    /// The packet's protocol above IP.
+    /// The protocol number of the packet's transport header.
     pub protocol: Ranges,
     /// The source port, for protocols with ports.
     pub source_port: Ranges,
@@ -121,17 +121,17 @@ pub struct Packet {
     pub icmp_code: Ranges,
     /// The packet's length in bytes, including the IP header.
     pub length: Ranges,
-    /// The state of the packet's connection, in the kernel's bits.
+    /// The state of the packet's connection, as a bit of the kernel's state mask.
     pub state: Ranges,
-    /// Whether the kernel rewrites addresses of the packet's connection, if known.
+    /// Whether NAT rewrites the addresses of the packet's connection, if known.
     pub translated: Option<bool>,
     /// The packet's mark on arrival.
     pub mark: Mark,
 }
 
 impl Packet {
-    /// Returns the first packet of a TCP connection between any addresses of the family, from an ephemeral port to a port that no service has. The
-    /// packet has no mark.
+    /// Creates the first packet of a TCP connection between any addresses of the family, from an ephemeral port to
+    /// port 31999. The mark of the packet is 0.
     pub fn new(path: HookPath, family: Family, incoming: Device, outgoing: Device) -> Self {
         let every = Ranges::every_address(family);
         Self {
@@ -159,7 +159,7 @@ impl Packet {
         }
     }
 
-    /// Returns the packet with a known `bridge_calls_ip`. If the field matters and is unknown, the method returns the packet with each value.
+    /// Returns the packet, or two packets with both values of `bridge_calls_ip` if this field is unknown and the packet passes a bridge.
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
         match self.bridge_calls_ip.is_none()
             && (self.port_in.is_some() || self.path == HookPath::Bridge)
@@ -174,7 +174,7 @@ impl Packet {
         }
     }
 
-    /// Returns the hooks on the packet's path, with the interfaces that rules see at each hook.
+    /// Returns the hooks on the packet's path in their order, with the interfaces that rules see at each hook.
     pub(super) fn stages(&self) -> Vec<Stage> {
         let bridge = Layer::Bridge;
         let none = Device::none();
@@ -202,7 +202,7 @@ impl Packet {
         stages
     }
 
-    /// Returns the hooks before the routing decision.
+    /// Returns the hooks on the packet's path before the routing decision.
     fn stages_before_routing(&self) -> Vec<Stage> {
         let none = Device::none();
         let mut stages = Vec::new();
@@ -287,7 +287,7 @@ impl Packet {
         }
     }
 
-    /// Returns the numbers that a field may have. Returns `None` if all numbers are unknown.
+    /// Returns the numbers that a field of the packets may have, or `None` if these numbers are unknown.
     pub(super) fn numbers(&self, key: &Key) -> Option<Ranges> {
         Some(match key {
             Key::Family => Ranges::one(self.family.pick(2_u32, 10)),
@@ -316,8 +316,8 @@ impl Packet {
         })
     }
 
-    /// Returns the packets whose field is among these numbers, and the other packets. Returns `None` if
-    /// either class is empty, or if the field is not divisible.
+    /// Divides the class into the packets whose field is in `by` and the other packets. Returns `None` if either
+    /// class is empty, or if the class has no set of numbers for the field.
     pub(super) fn divided(&self, key: &Key, by: &Ranges) -> Option<[Packet; 2]> {
         let mut parts = [self.clone(), self.clone()];
         for (part, by) in parts.iter_mut().zip([by.clone(), by.inverted()]) {
@@ -345,20 +345,20 @@ impl Packet {
     }
 }
 
-/// A hook on the path of a packet.
+/// A hook on the path of a packet, with the interfaces that rules see there.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
-    /// The layer to which the hook belongs.
+    /// The family of the tables whose chains use the hook.
     pub layer: Layer,
     pub hook: Hook,
-    /// The incoming interface as rules see it at this hook.
+    /// The incoming interface that rules see at this hook.
     pub incoming: Device,
-    /// The outgoing interface as rules see it at this hook.
+    /// The outgoing interface that rules see at this hook.
     pub outgoing: Device,
-    /// The incoming bridge port as IP rules see it. The field is `None` if the port is unknown.
+    /// The incoming bridge port that IP rules see, or `None` if the port is unknown.
     pub port_in: Option<Device>,
-    /// The outgoing bridge port as IP rules see it.
+    /// The outgoing bridge port that IP rules see, or `None` if the port is unknown.
     pub port_out: Option<Device>,
-    /// Whether IP rules see that a bridge forwards the packet.
+    /// Whether IP rules at this hook see that a bridge forwards the packet.
     pub bridged: bool,
 }

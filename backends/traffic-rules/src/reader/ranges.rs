@@ -1,52 +1,52 @@
-//! Sets of numbers as ranges: addresses, ports, protocols.
+//! Sets of addresses, ports or protocol numbers, stored as ranges of numbers.
 
 use super::fits::Fits;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// A set of numbers: ranges in ascending order that neither overlap nor adjoin.
+/// A set of numbers, as ranges in ascending order with a gap between each two ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u128, u128)>);
 
 impl Ranges {
-    /// Returns the set of all numbers.
+    /// Returns the set of all 128-bit numbers.
     pub fn all() -> Self {
         Self(vec![(0, u128::MAX)])
     }
 
-    /// Returns the set of one number.
+    /// Returns the set that contains only this number.
     pub fn one(number: impl Into<u128>) -> Self {
         let number = number.into();
         Self(vec![(number, number)])
     }
 
-    /// Returns the numbers from the first to the last number.
+    /// Returns the set of all numbers from `first` to `last`.
     pub fn span(first: impl Into<u128>, last: impl Into<u128>) -> Self {
         [(first.into(), last.into())].into_iter().collect()
     }
 
-    /// Returns all addresses of a family.
+    /// Returns the set of all addresses of an IP family.
     pub fn every_address(family: Family) -> Self {
         Self::span(0_u32, family.pick(u128::from(u32::MAX), u128::MAX))
     }
 
-    /// Returns the addresses of a network.
+    /// Returns the set of all addresses in a network.
     pub fn net(net: &IpNet) -> Self {
         Self::addresses(net.network(), net.broadcast())
     }
 
-    /// Returns the addresses from the first to the last address.
+    /// Returns the set of all addresses from `first` to `last`.
     pub fn addresses(first: IpAddr, last: IpAddr) -> Self {
         Self::span(number(first), number(last))
     }
 
-    /// Returns whether the set is empty.
+    /// Returns whether the set contains no number.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the number if the set contains exactly one number.
+    /// Returns the only number in the set, or `None` if the set does not contain exactly one number.
     pub fn single(&self) -> Option<u128> {
         match self.0.as_slice() {
             [(first, last)] if first == last => Some(*first),
@@ -66,7 +66,7 @@ impl Ranges {
         pairs.collect()
     }
 
-    /// Returns the numbers that are in any of these sets.
+    /// Returns the numbers that are in at least one of the sets.
     #[must_use]
     pub fn union(all: &[Self]) -> Self {
         all.iter().flat_map(|ranges| &ranges.0).copied().collect()
@@ -87,7 +87,7 @@ impl Ranges {
         Self(rest)
     }
 
-    /// Returns whether all, some or none of these numbers are in another set.
+    /// Returns whether all, some or none of this set's numbers are in another set.
     pub fn within(&self, others: &Self) -> Fits {
         let both = self.and(others);
         match both.is_empty() {
@@ -98,7 +98,7 @@ impl Ranges {
     }
 }
 
-/// Collects ranges in any order. Ignores ranges that end before they begin.
+/// Creates a set from ranges in any order. Ignores a range whose end is smaller than its start.
 impl FromIterator<(u128, u128)> for Ranges {
     fn from_iter<I: IntoIterator<Item = (u128, u128)>>(ranges: I) -> Self {
         let mut all: Vec<(u128, u128)> = ranges
@@ -119,7 +119,7 @@ impl FromIterator<(u128, u128)> for Ranges {
     }
 }
 
-/// Returns an address as a number. Numbers are comparable only within one family.
+/// Returns an IP address as a number. The numbers of IPv4 and IPv6 addresses are not comparable.
 fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),

@@ -1,4 +1,4 @@
-//! Tests of the fates of packets under given rules.
+//! Tests whether given rules accept or drop packets.
 
 use super::nft::Extent;
 use super::packet::{Mark, Packet};
@@ -7,7 +7,7 @@ use crate::programs::Variant;
 use std::process::{Command, Stdio};
 use types::Family;
 
-/// Returns the rules that the real nft lists for a script.
+/// Returns the rules that the real nft lists after a script.
 fn by_nft(script: &str) -> Rules {
     let mut child = Command::new("unshare")
         .args(["-n", "sh", "-ec", "nft -f - && nft -j -a list ruleset"])
@@ -28,7 +28,7 @@ fn by_iptables(saved: &str) -> Rules {
     iptables::read(saved, Family::V4, Variant::Legacy)
 }
 
-/// Returns a pod's packet to another node's pod.
+/// Returns the packets from this node's pods to pods of another node.
 fn pods() -> Packet {
     let net = Ranges::net(&"10.244.0.0/16".parse().unwrap());
     Packet {
@@ -44,7 +44,7 @@ fn pods() -> Packet {
     }
 }
 
-/// Returns a packet of another node's tunnel.
+/// Returns a vxlan packet from another node to this node.
 fn tunnel() -> Packet {
     Packet {
         source: Ranges::net(&"192.0.2.2/32".parse().unwrap()),
@@ -59,7 +59,7 @@ fn tunnel() -> Packet {
     }
 }
 
-/// Returns the place at which the rules drop a packet, or `passes` or `perhaps`.
+/// Returns a description of the rule that drops a packet, or `passes`, or `perhaps` if the result is unknown.
 fn word(rules: &Rules, packet: &Packet) -> String {
     match Walk::through(rules).fate(packet) {
         Fate::Yes { .. } => "passes".to_owned(),
@@ -303,7 +303,7 @@ fn chain_that_was_not_listed_is_named_and_decides_nothing() {
     assert_eq!(names(&rules), ["more"]);
 }
 
-/// The walk ends even in a loop of jumps, which the kernel refuses.
+/// The evaluation of the rules ends even if jumps between chains form a loop, which the kernel would refuse.
 #[test]
 fn ring_of_jumps_ends() {
     let jump = |chain: &str| format!("-A {chain} -j a\n-A {chain} -j b\n");

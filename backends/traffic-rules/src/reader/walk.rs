@@ -1,7 +1,8 @@
-//! Follows a packet through the rules.
+//! Follows a packet through the rules of a host.
 //!
-//! The kernel calls the chains of all tables on a hook in order of their priority. A drop anywhere is final. An accept ends only the chain that the
-//! kernel called. If the reader does not know whether packets fulfil a condition, the walk follows both possibilities.
+//! At a hook, the kernel calls the base chains of all tables in the order of their priorities. A drop in any chain
+//! is final. An accept verdict ends only the current base chain. If the reader does not know whether packets fulfil a
+//! condition, the evaluation considers both outcomes of the condition.
 
 use super::fits::Fits;
 use super::model::{
@@ -13,15 +14,15 @@ use super::ranges::Ranges;
 use super::words::{WITH_PORTS, state};
 use std::collections::BTreeSet;
 
-/// The depth to which the kernel follows jumps.
+/// Maximum number of nested jumps between chains that the kernel follows.
 const DEPTH: usize = 16;
-/// Maximum number of rules that the walk evaluates for one result.
+/// Maximum number of rules that the reader evaluates to determine one result.
 const RULES: usize = 100_000;
-/// Maximum number of parts into which the walk divides a class of packets.
+/// Maximum number of smaller classes into which the reader divides a class of packets.
 const PARTS: usize = 48;
-/// The reason for an unknown fate if packets of a class have different fates.
+/// The reason for an unknown result if the rules drop only some packets of the class.
 const SOME: &str = "only some of the packets";
-/// The priority at which the kernel looks up connections. No packet has a connection state before this priority.
+/// The priority at which connection tracking looks up a packet's connection. Chains with a lower priority see no connection state.
 const TRACKING: i32 = -200;
 
 /// The rule or policy that drops packets.
@@ -29,57 +30,57 @@ const TRACKING: i32 = -200;
 pub struct Stop {
     /// The program that created the table.
     pub program: Program,
-    /// The family of the rule's table, as nft names it.
+    /// The family of the table, as nft names the family.
     pub layer: &'static str,
     /// The name of the table.
     pub table: String,
-    /// The chain that the kernel called.
+    /// The name of the base chain that the kernel called.
     pub base: String,
-    /// The number of the rule in `base` that drops the packets, or that leads to the dropping rule. The first
-    /// rule has number 1. The field is `None` if the chain's policy drops the packets.
+    /// The number of the rule in `base` that drops the packets, or that jumps toward the dropping rule. The first
+    /// rule has number 1. The number is `None` if the chain's policy drops the packets.
     pub number: Option<usize>,
-    /// The handle of the rule that `number` identifies.
+    /// The nftables handle of the rule in `base` that `number` identifies.
     pub handle: Option<u64>,
-    /// The chain that contains the dropping rule.
+    /// The name of the chain that contains the dropping rule.
     pub chain: String,
-    /// The number of the dropping rule in its chain.
+    /// The number of the dropping rule in the chain `chain`, starting with 1.
     pub place: Option<usize>,
-    /// The rule as iptables saves it. The field is empty for tables of other programs, and for a policy.
+    /// The rule as iptables-save prints it. The text is empty for tables of nft, and for a policy.
     pub rule: String,
-    /// The number of packets that the rule has counted. The field is `None` for a policy, or for a rule without a counter.
+    /// The value of the dropping rule's packet counter, or `None` for a policy and for a rule without a counter.
     pub packets: Option<u64>,
-    /// Whether the rule, or a rule that leads to it, selects the packets by interfaces or addresses.
+    /// Whether the dropping rule, or a rule that jumps toward it, matches the packets by interface or address.
     pub named: bool,
 }
 
 impl Stop {
-    /// Returns whether a policy, not a rule, drops the packets.
+    /// Returns whether the policy of the base chain drops the packets, not a rule.
     pub fn is_policy(&self) -> bool {
         self.number.is_none()
     }
 }
 
-/// The fate of a class of packets.
+/// The result of the rules for a class of packets: all packets pass, the host drops all packets, or the result is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// All packets pass.
     Yes {
-        /// Whether a rule that accepts the packets selects them by interfaces or addresses.
+        /// Whether a rule that accepts the packets matches them by interface or address.
         named: bool,
     },
-    /// Drop of all packets of the class.
+    /// A rule or policy drops all packets of the class.
     No(Stop),
-    /// Fate that is unknown, or that differs between packets.
+    /// The result is unknown, or the rules drop only some packets of the class.
     Perhaps {
-        /// The reason why the fate is unknown.
+        /// The reason why the reader cannot determine one result for all packets.
         why: String,
-        /// The rule that drops all packets, unless the packets fulfil a condition that the reader does not understand.
+        /// The rule or policy that drops all packets, if no condition that the reader does not understand applies.
         unless: Option<Stop>,
     },
 }
 
 impl Fate {
-    /// Returns the rule or policy that drops the packets, certainly or possibly.
+    /// Returns the rule or policy that drops or may drop the packets.
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             Fate::Yes { .. } => None,
@@ -88,7 +89,7 @@ impl Fate {
         }
     }
 
-    /// Combines the fates of two classes of packets.
+    /// Returns the combined result for two classes of packets.
     fn and(self, other: Fate) -> Fate {
         match (self, other) {
             (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes {
@@ -113,16 +114,16 @@ impl Fate {
     }
 }
 
-/// A part of a table that the walk needs but that the listing lacks.
+/// A chain, set or map that the evaluation of a table needs and that the listing lacks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Missing {
-    /// The table's family, as nft names it.
+    /// The table's family, as nft names the family.
     pub layer: &'static str,
     /// The name of the table.
     pub table: String,
-    /// The name of the part.
+    /// The name of the missing chain, set or map.
     pub name: String,
-    /// The kind of part.
+    /// The type of the missing object: chain, set or map.
     pub part: Part,
 }
 
@@ -138,7 +139,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns the part's name in nft commands.
+    /// Returns the keyword for the object's type in nft commands.
     pub fn name(self) -> &'static str {
         match self {
             Part::Chain => "chain",
@@ -148,18 +149,18 @@ impl Part {
     }
 }
 
-/// A walk of packets through rules.
+/// The evaluation of a host's rules for packets.
 #[derive(Clone, Copy)]
 pub struct Walk<'a> {
     rules: &'a Rules,
-    /// Selects the chains that the kernel calls. By default, the function selects all chains.
+    /// Returns true for the base chains that the reader evaluates: by default, all base chains.
     only: &'a dyn Fn(&Table, &str, &Base) -> bool,
-    /// The rules and policies whose drops the walk ignores.
+    /// The rules and policies whose drop verdicts the evaluation ignores.
     over: &'a [Stop],
 }
 
 impl<'a> Walk<'a> {
-    /// Creates a walk through all rules.
+    /// Creates an evaluation of all base chains of the rules.
     pub fn through(rules: &'a Rules) -> Self {
         Self {
             rules,
@@ -168,20 +169,20 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Restricts the walk to the base chains for which `only` returns true.
+    /// Restricts the evaluation to the base chains for which `only` returns true.
     #[must_use]
     pub fn only(self, only: &'a dyn Fn(&Table, &str, &Base) -> bool) -> Self {
         Self { only, ..self }
     }
 
-    /// Returns the fate of a class of packets.
+    /// Returns whether the rules accept or drop a class of packets.
     pub fn fate(&self, packet: &Packet) -> Fate {
         self.both(packet).0
     }
 
-    /// Returns the rules and policies that drop the packets, in order. Each item applies when the items
-    /// before it no longer drop the packets. The flag is true if a condition that the reader does not
-    /// understand may let the packets pass.
+    /// Returns the rules and policies that drop the packets, in the order of evaluation. For each rule, the evaluation
+    /// ignores the earlier rules and policies in the list. The flag is true if the packets may pass because the
+    /// reader does not understand a condition.
     pub fn stops(&self, packet: &Packet) -> Vec<(Stop, bool)> {
         let mut found: Vec<(Stop, bool)> = Vec::new();
         let mut fate = self.fate(packet);
@@ -200,7 +201,7 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// Returns the parts of tables on a packet's path that the listing lacks.
+    /// Returns the chains, sets and maps on a packet's path that the listing lacks.
     pub fn missing(&self, packet: &Packet) -> BTreeSet<Missing> {
         self.both(packet).1
     }
@@ -217,7 +218,7 @@ impl<'a> Walk<'a> {
         (fate, missing)
     }
 
-    /// Determines the fate of all packets at once, or of both parts if a condition divides the packets.
+    /// Determines whether the packets pass. If the result depends on a condition that only some packets fulfil, divides the class and combines both results.
     fn divide(
         &self,
         packet: &Packet,
@@ -251,19 +252,19 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The possible fates of packets in a chain.
+/// The possible outcomes for packets in a chain.
 #[derive(Clone, Debug, Default)]
 struct May {
     accept: bool,
     drop: bool,
-    /// Whether packets may leave the chain without a verdict.
+    /// Whether packets may leave the chain without an accept or drop verdict.
     fall: bool,
-    /// Whether a rule that accepts the packets selects them by interfaces or addresses.
+    /// Whether a rule that accepts the packets matches them by interface or address.
     named: bool,
 }
 
 impl May {
-    /// Returns the possible fates of packets in an unknown chain.
+    /// Returns the possible outcomes in a chain whose rules are unknown: all of them.
     fn anything() -> Self {
         Self {
             accept: true,
@@ -274,7 +275,7 @@ impl May {
     }
 }
 
-/// The exit of packets from a chain, if they fulfil none of the conditions that the reader does not understand.
+/// The outcome for packets in a chain, under the assumption that they fulfil no condition that the reader does not understand.
 #[derive(Clone, Debug)]
 enum End {
     Accept,
@@ -282,7 +283,7 @@ enum End {
     Fall,
 }
 
-/// The changes that previous rules made to the packets.
+/// The packet mark and the connection state after the changes by previous rules.
 #[derive(Clone, Debug)]
 struct Changed {
     mark: Mark,
@@ -305,7 +306,7 @@ fn join(known: &mut Option<Changed>, other: Changed) {
     });
 }
 
-/// The position of the walk: the table, the base chain, and the rule in it.
+/// The current position in the rules: the table, the base chain, and the rule in the base chain.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     table: &'a Table,
@@ -314,7 +315,7 @@ struct Place<'a> {
     stage: &'a Stage,
     number: Option<usize>,
     handle: Option<u64>,
-    /// Whether a rule that led to this position selects the packets by interfaces or addresses.
+    /// Whether a rule that jumped toward this position matches the packets by interface or address.
     named: bool,
     depth: usize,
 }
@@ -337,7 +338,7 @@ impl Place<'_> {
     }
 }
 
-/// A rule, its chain, and its number in that chain.
+/// A rule, the name of its chain, and its number in that chain.
 #[derive(Clone, Copy)]
 struct RuleAt<'a> {
     chain: &'a str,
@@ -345,19 +346,19 @@ struct RuleAt<'a> {
     rule: &'a Rule,
 }
 
-/// One walk of one class of packets.
+/// The state of the evaluation for one class of packets.
 struct Steps<'a, 'b> {
     walk: &'a Walk<'a>,
     packet: &'a Packet,
-    /// The number of rules that the walk may still evaluate.
+    /// The number of rules that the reader may still evaluate.
     rest: usize,
     mark: Mark,
     state: Ranges,
-    /// The changes for the packets that the current base chain has accepted.
+    /// The mark and the connection state of the packets that the current base chain has accepted.
     accepted: Option<Changed>,
-    /// The first condition that only some of the packets fulfil.
+    /// The field and the numbers of the first condition that only some of the packets fulfil.
     partial: Option<(Key, Ranges)>,
-    /// The reason why a fate is unknown.
+    /// The first reason why the result may be unknown.
     doubt: Option<String>,
     missing: &'b mut BTreeSet<Missing>,
 }
@@ -440,7 +441,7 @@ impl<'a> Steps<'a, '_> {
         self.doubt.clone().unwrap_or_else(|| SOME.to_owned())
     }
 
-    /// Follows the rules of a base chain, and then applies its policy.
+    /// Follows the packets through a base chain, then applies the policy of the chain.
     fn base(&mut self, place: Place<'_>, chain: &Chain) -> (May, End) {
         self.accepted = None;
         let (mut may, mut end) = self.chain(place, place.name, chain);
@@ -477,13 +478,13 @@ impl<'a> Steps<'a, '_> {
         (self.mark, self.state) = (changed.mark, changed.state);
     }
 
-    /// Records the changes by previous rules for packets that leave with an accept verdict at this point.
+    /// Records the mark and the connection state of the packets that the current rule or policy accepts.
     fn accepts(&mut self) {
         let changed = self.changed();
         join(&mut self.accepted, changed);
     }
 
-    /// Follows the rules of a chain.
+    /// Follows the packets through the rules of a chain.
     fn chain(&mut self, place: Place<'_>, name: &str, chain: &Chain) -> (May, End) {
         let mut walked = Walked {
             may: May::default(),
@@ -534,7 +535,7 @@ impl<'a> Steps<'a, '_> {
         (walked.may, walked.end.unwrap_or(End::Fall))
     }
 
-    /// Evaluates a rule. Returns whether the rule decides about all packets that reach the rule.
+    /// Evaluates a rule. Returns whether none of the packets continues with the next rule.
     fn rule(&mut self, place: Place<'_>, at: RuleAt<'_>, walked: &mut Walked) -> bool {
         let (mut fits, mut named) = (Fits::Yes, place.named);
         for step in &at.rule.steps {
@@ -582,7 +583,7 @@ impl<'a> Steps<'a, '_> {
         false
     }
 
-    /// Evaluates a verdict map. Returns whether the rule decides about all packets that reach the rule.
+    /// Evaluates a verdict map. Returns whether none of the packets continues with the next rule.
     fn lookup(
         &mut self,
         place: Place<'_>,
@@ -620,7 +621,8 @@ impl<'a> Steps<'a, '_> {
         false
     }
 
-    /// Records the effect of a verdict on the packets to which it applies. Returns whether none of the packets continues after the rule.
+    /// Records the effect of a verdict. `fits` is `Yes` if the verdict applies to all packets that reach the rule.
+    /// Returns whether none of the packets continues with the next rule.
     fn verdict(
         &mut self,
         place: Place<'_>,
@@ -669,7 +671,7 @@ impl<'a> Steps<'a, '_> {
         }
     }
 
-    /// Follows the packets into another chain, from which they return unless `is_goto`.
+    /// Follows the packets into another chain. The packets return to this chain unless `is_goto` is true.
     fn jump(
         &mut self,
         place: Place<'_>,
@@ -716,7 +718,7 @@ impl<'a> Steps<'a, '_> {
         is_goto || !may.fall
     }
 
-    /// Returns whether the packets fulfil a condition.
+    /// Returns whether all, some or none of the packets fulfil a condition.
     fn judge(&mut self, place: Place<'_>, condition: &Condition) -> Fits {
         let Some(elements) = self.elements(place, &condition.source, Part::Set) else {
             return Fits::Perhaps;
@@ -749,7 +751,7 @@ impl<'a> Steps<'a, '_> {
         }
     }
 
-    /// Returns whether the packets' fields have the values of one element.
+    /// Returns whether the packets match one element of a set or map.
     fn element(&mut self, place: Place<'_>, keys: &[Key], values: &[Value]) -> Fits {
         if keys.len() != values.len() {
             return Fits::Perhaps;
@@ -839,7 +841,7 @@ impl<'a> Steps<'a, '_> {
         self.packet.protocol.within(&Ranges::union(&all)) == Fits::Yes
     }
 
-    /// Records a missing part. In tables of iptables, a name that the listing lacks is not a chain but the target of an extension.
+    /// Records a chain, set or map that the listing lacks. Ignores tables of iptables, where an unknown name is not a chain but the target of an extension.
     fn misses(&mut self, place: Place<'_>, name: &str, part: Part) {
         if place.table.program == Program::Nft {
             let missing = Missing {
@@ -872,16 +874,16 @@ impl<'a> Steps<'a, '_> {
     }
 }
 
-/// The result of the walk through a chain so far.
+/// The intermediate result of the evaluation of a chain.
 struct Walked {
     may: May,
     end: Option<End>,
-    /// The changes for the packets that have left the chain.
+    /// The mark and the connection state of the packets that have returned from the chain before its end.
     left: Option<Changed>,
 }
 
 impl Walked {
-    /// Records an end if it applies to all packets that reach it. Returns whether the method recorded the end.
+    /// Records the outcome of the chain if the verdict applies to all packets that reach the rule. Returns `all`.
     fn ends(&mut self, all: bool, end: End) -> bool {
         if all {
             self.end.get_or_insert(end);

@@ -1,4 +1,4 @@
-//! Three network namespaces: the sender, the host with the rules, and the receiver.
+//! Three network namespaces for the test: the sender, the host with the rules, and the receiver.
 
 use crate::sets::RuleSet;
 use nix::sched::{CloneFlags, setns};
@@ -20,33 +20,33 @@ use traffic_rules::reader::nft::Extent;
 use traffic_rules::reader::{Device, Fate, HookPath, Packet, Ranges, Rules, iptables, nft, state};
 use types::Family;
 
-/// Time limit for the arrival of packets.
+/// Time limit for the arrival of the packets that the test expects.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// Ports that rules and packets share.
+/// Ports that the random rules match and the test's packets use.
 pub(crate) const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
 /// The number of packets that the test sends through each set of rules.
 pub(crate) const PACKETS: u16 = 14;
-/// The mark of sockets whose packets take the other path: to the bridge's second port, or from the receiver through the host.
+/// The mark of sockets whose packets leave by the second path: to the bridge's second port, or from the receiver through the host.
 const OTHER_WAY: u32 = 7;
 
 /// A packet that the test sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub path: HookPath,
-    /// Whether the packet's connection has seen packets in both directions before.
+    /// Whether the test has already sent packets of this connection in both directions.
     pub established: bool,
     pub family: Family,
     protocol: u8,
     source: IpAddr,
     destination: IpAddr,
-    /// The source port. With ICMP, the value contains the type and the code.
+    /// The source port. For ICMP, the high byte is the type and the low byte is the code.
     source_port: u16,
-    /// The destination port. With ICMP, the identifier.
+    /// The destination port. For ICMP, this field is the identifier.
     destination_port: u16,
 }
 
-/// The position of a packet in its connection.
+/// The position of a packet in its connection: first packet, reply, or third packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nth {
     First,
@@ -146,7 +146,7 @@ impl Sent {
         matches!(self.protocol, 1 | 58)
     }
 
-    /// Returns the index of the place that records the packet: 0 for the host, 1 for the receiver.
+    /// Returns the index of the namespace whose rules record the packet: 0 for the host, 1 for the receiver.
     fn receiver(&self) -> usize {
         usize::from(self.path != HookPath::Input)
     }
@@ -245,7 +245,7 @@ impl Sent {
     }
 }
 
-/// Sends one packet of each connection from a namespace.
+/// Sends one packet of each given connection from a network namespace.
 fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     let path = format!("/var/run/netns/{namespace}");
     let send = || {
@@ -294,7 +294,7 @@ fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     std::thread::scope(|scope| scope.spawn(send).join().unwrap());
 }
 
-/// The three namespaces of a test. The drop of this value deletes the namespaces.
+/// The three network namespaces of a test. Dropping the `Bed` deletes these namespaces.
 pub(crate) struct Bed {
     names: [String; 3],
 }
@@ -330,7 +330,7 @@ fn shell(script: &str, input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the rules that record replies and all packets that passed all other chains. These rules also keep connection tracking active.
+/// Returns nft rules that record replies, and packets that passed all other chains. The rules also keep connection tracking active.
 fn probe(hook: &str, priority: i32) -> String {
     let note =
         "ct direction reply ct state established update @replied { meta l4proto . th dport }";
@@ -397,7 +397,7 @@ impl Bed {
         bed
     }
 
-    /// Applies rules, and reads the listings of the programs.
+    /// Applies a set of rules on the host, and returns the rules as the reader parses them from the programs' listings.
     pub(crate) fn apply(&self, set: &RuleSet) -> Rules {
         let (host, name) = (&self.names[1], set.family.pick("iptables", "ip6tables"));
         let empty = |table: &str, chains: &[&str]| {
@@ -456,8 +456,8 @@ ALL",
         rules
     }
 
-    /// Sends packets in both directions of connections, so that later packets belong to established
-    /// connections. The host must have no rules during this call.
+    /// Sends a first packet and a reply in each connection, so that later packets belong to established connections.
+    /// Removes all rules of the host before it sends the packets.
     pub(crate) fn establish(&self, all: &[&Sent]) {
         let [a, r, b] = &self.names;
         self.apply(&RuleSet::none());
@@ -494,7 +494,7 @@ ALL",
         );
     }
 
-    /// Sends packets, and returns whether each packet passed.
+    /// Sends packets from the sender, and returns for each packet whether the packet arrived.
     pub(crate) fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
         let [a, _, b] = &self.names;
         shell(
@@ -524,7 +524,7 @@ ALL",
         all.iter().map(|sent| arrived(sent, &seen)).collect()
     }
 
-    /// Returns the records of the host and of the receiver, once they are complete or the deadline has passed.
+    /// Waits until the recorded packets are complete or the deadline has passed. Returns the records of the host and of the receiver.
     fn wait(&self, set: &str, is_complete: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
         let [_, r, b] = &self.names;
         let begun = Instant::now();
@@ -550,7 +550,7 @@ ALL",
 /// Protocols and ports.
 type Seen = BTreeSet<(u8, u16)>;
 
-/// Returns the protocols and ports that the rules recorded.
+/// Returns the protocol and port of each recorded packet, from a listing of nft.
 fn elements(listing: &str) -> Seen {
     let listing: serde_json::Value = serde_json::from_str(listing).unwrap();
     let sets = listing["nftables"]

@@ -1,4 +1,4 @@
-//! Random sets of rules, in the syntax of the programs.
+//! Random sets of rules, in the syntax of iptables-restore and nft.
 
 use crate::bed::{PORTS, address};
 use rand::Rng;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use types::Family;
 
-/// Constructs that each occur in at least a tenth of the sets.
+/// Constructs of rules. Each construct must occur in at least a tenth of the rule sets.
 pub(crate) const CONSTRUCTS: [&str; 29] = [
     "jump",
     "goto",
@@ -44,7 +44,7 @@ pub(crate) const CONSTRUCTS: [&str; 29] = [
 /// A set of rules.
 pub(crate) struct RuleSet {
     pub family: Family,
-    /// Whether the bridge passes frames to the IP hooks.
+    /// Whether the bridge passes frames to the IP hooks (`bridge-nf-call-iptables`).
     pub bridge_calls_ip: bool,
     /// Input for iptables-legacy-restore.
     pub legacy: String,
@@ -100,7 +100,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns a set without rules.
+    /// Creates a set without rules.
     pub(crate) fn none() -> Self {
         let [legacy, nft_variant, nft] = [const { String::new() }; 3];
         Self {
@@ -133,7 +133,7 @@ impl Dice<'_> {
         self.used.insert(construct);
     }
 
-    /// Returns a network or an address that may match packets: a sender's if `source` is true, otherwise a receiver's.
+    /// Returns a random network or address that may match a sender if `source` is true, otherwise a receiver.
     fn net(&mut self, source: bool) -> String {
         let (net, part) = (if source { 1 } else { 2 }, self.random.random_range(0..4));
         let one = address(self.family, net, part);

@@ -1,4 +1,4 @@
-//! systemd's file descriptor store, for daemons (sd_notify(3), `FDSTORE=1`).
+//! A replacement of systemd's file descriptor store for daemons in the lab (sd_notify(3), `FDSTORE=1`).
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 type Files = Vec<(String, Arc<OwnedFd>)>;
 
-/// Store of the files that daemons send to its socket, until a daemon removes the files or they become unusable.
+/// A store for open files that daemons send to its socket. The store drops a file when a daemon removes the file or when the file becomes unusable.
 #[derive(Debug)]
 pub struct FileStore {
     socket: PathBuf,
@@ -27,10 +27,10 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Listens on a socket. Daemons receive the socket's path as `NOTIFY_SOCKET`.
+    /// Listens on a socket. Daemons receive the socket's path in the environment variable `NOTIFY_SOCKET`.
     ///
     /// # Errors
-    /// Returns an error if the socket cannot be created.
+    /// Returns an error if the creation of the socket fails.
     pub fn start(socket: &Path) -> Result<FileStore> {
         let listener =
             UnixDatagram::bind(socket).with_context(|| format!("binding {}", socket.display()))?;
@@ -56,12 +56,12 @@ impl FileStore {
         })
     }
 
-    /// Returns the path of the socket, for `NOTIFY_SOCKET`.
+    /// Returns the path of the store's socket, for a daemon's `NOTIFY_SOCKET`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Returns the files for the next daemon. Devices and ports exist as long as their files are open.
+    /// Returns the name and the descriptor of each stored file, for the next daemon. A device or a port exists as long as its file is open.
     pub fn files(&self) -> Vec<(String, Arc<OwnedFd>)> {
         self.handle.files()
     }
@@ -71,7 +71,7 @@ impl FileStore {
     }
 }
 
-/// The files of a store, without the thread that fills it.
+/// The files of a store, without the thread that fills the store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileStoreHandle(Arc<Mutex<Files>>);
 
@@ -92,7 +92,7 @@ impl Drop for FileStore {
     }
 }
 
-/// Reports whether a file has no hang-up and no error. systemd drops files with a hang-up or an error.
+/// Reports whether systemd would keep a file: the file has neither a hang-up nor an error.
 fn is_usable(file: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(file.as_fd(), PollFlags::empty())];
     poll(&mut polled, PollTimeout::ZERO) == Ok(0)

@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::net::netns::Netns;
 
 impl Host {
-    /// Runs `flannelctl` in this host's namespace. Returns the output, with any exit code.
+    /// Runs `flannelctl` in this host's namespace. Returns the output of `flannelctl`, regardless of the exit code.
     ///
     /// # Errors
     /// Returns an error if `flannelctl` does not start.
@@ -20,7 +20,7 @@ impl Host {
 }
 
 impl Flanneld {
-    /// Runs `flannelctl` in this daemon's namespace with its `--subnet-file`. Returns the output, with any exit code.
+    /// Runs `flannelctl` in this daemon's namespace with the daemon's `--subnet-file`. Returns the output, regardless of the exit code.
     ///
     /// # Errors
     /// Returns an error if `flannelctl` does not start.

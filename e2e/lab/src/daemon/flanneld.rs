@@ -29,12 +29,12 @@ pub struct FlanneldOptions {
 }
 
 impl FlanneldOptions {
-    /// Creates options for flannel-rs' flanneld on this store, with its health endpoint on port 8471.
+    /// Creates options for flannel-rs' flanneld with this lease store and a health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
         FlanneldOptions::with(store.args())
     }
 
-    /// Creates options for flannel-rs' flanneld without any arguments. The caller adds the arguments of a store.
+    /// Creates options for flannel-rs' flanneld without any arguments. The caller adds the arguments for a lease store.
     pub fn bare() -> FlanneldOptions {
         FlanneldOptions::with(Vec::new())
     }
@@ -51,7 +51,7 @@ impl FlanneldOptions {
         }
     }
 
-    /// Creates options for flannel-rs' flanneld with the Node API as store. `node` is the name of the daemon's Node, and
+    /// Creates options for flannel-rs' flanneld with Kubernetes' Node objects as lease store. `node` is the name of the daemon's Node, and
     /// `net_conf` is the path of net-conf.json.
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
         let args = vec![
@@ -61,20 +61,20 @@ impl FlanneldOptions {
         FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
-    /// Makes this daemon a second daemon on the same host, which writes `<name>.env` instead of `subnet.env` and has its own log.
+    /// Makes this daemon the second daemon on its host, with `<name>.env` instead of `subnet.env` and with its own log.
     #[must_use]
     pub fn second(mut self, name: &str) -> FlanneldOptions {
         self.second = Some(name.to_owned());
         self
     }
 
-    /// Adds `--iface` with a name or an address. The daemon tries several `--iface` flags in order.
+    /// Adds `--iface` with the name or an address of an interface. The daemon tries several `--iface` flags in order.
     #[must_use]
     pub fn iface(self, iface: &str) -> FlanneldOptions {
         self.arg(&format!("--iface={iface}"))
     }
 
-    /// Adds an argument to the command line.
+    /// Adds an argument to the daemon's command line.
     #[must_use]
     pub fn arg(mut self, arg: &str) -> FlanneldOptions {
         self.args.push(arg.to_owned());
@@ -88,7 +88,7 @@ impl FlanneldOptions {
         self
     }
 
-    /// Runs another daemon with flannel's command line, such as Go flannel. The other daemon is ready when it has written `subnet.env`.
+    /// Runs another program that accepts flannel's command line, such as Go flannel. The other program is ready when it has written `subnet.env`.
     #[must_use]
     pub fn binary(mut self, path: &Path) -> FlanneldOptions {
         self.binary = Some(path.to_owned());
@@ -102,7 +102,7 @@ impl FlanneldOptions {
         self
     }
 
-    /// Makes the daemon leave its files in a store, and passes it the files that the previous daemon left in that store.
+    /// Makes the daemon send its open files to this file store, and passes the files of the previous daemon to the new daemon.
     #[must_use]
     pub fn file_store(mut self, store: &FileStore) -> FlanneldOptions {
         self.file_store = Some(store.handle());
@@ -132,7 +132,7 @@ impl Host {
     /// Starts the daemon and waits until it is ready.
     ///
     /// # Errors
-    /// Returns an error with the end of the log if the daemon ends or is not ready in time.
+    /// Returns an error with the log's last lines if the daemon ends or is not ready in time.
     pub fn flanneld(&self, options: &FlanneldOptions) -> Result<Flanneld> {
         let mut daemon = self.start_flanneld(options)?;
         daemon.wait_ready(options.deadline)?;
@@ -194,7 +194,7 @@ impl Flanneld {
     /// Waits until the daemon is ready and has written `subnet.env`. Returns the time since the daemon's start.
     ///
     /// # Errors
-    /// Returns an error with the end of the log if the daemon ends or is not ready in time.
+    /// Returns an error with the log's last lines if the daemon ends or is not ready in time.
     pub fn wait_ready(&mut self, deadline: Duration) -> Result<Duration> {
         let start = Instant::now();
         while !self.is_ready() {
@@ -237,7 +237,7 @@ impl Flanneld {
     /// Returns the content of the daemon's `subnet.env`.
     ///
     /// # Errors
-    /// Returns an error if the daemon has not written the file yet.
+    /// Returns an error if the daemon has not written `subnet.env` yet.
     pub fn subnet_env(&self) -> Result<SubnetEnv> {
         SubnetEnv::read(&self.subnet_file)
     }
@@ -247,7 +247,7 @@ impl Flanneld {
         &self.subnet_file
     }
 
-    /// Gets a path of the health endpoint, such as `/readyz` or `/metrics`. Returns the status code and the body.
+    /// Sends a GET request for a path of the health endpoint, such as `/readyz` or `/metrics`. Returns the status code and the body.
     ///
     /// # Errors
     /// Returns an error if the daemon has no health endpoint or does not respond.
@@ -259,7 +259,7 @@ impl Flanneld {
         )
     }
 
-    /// Gets a document of the status API on its default port, such as `/api/v1/node`. Returns the status code and the body.
+    /// Reads a document of the status API on the default port, such as `/api/v1/node`. Returns the status code and the body.
     ///
     /// # Errors
     /// Returns an error if the daemon does not respond on the default port.
@@ -271,7 +271,7 @@ impl Flanneld {
         )
     }
 
-    /// Returns the value of the metric with exactly this name and these labels.
+    /// Returns the value of a metric, given by its exact name and labels.
     ///
     /// # Errors
     /// Returns an error if the metric does not exist.
@@ -287,7 +287,7 @@ impl Flanneld {
             .with_context(|| format!("metric {name}"))
     }
 
-    /// Returns the number of findings of a check in the metrics, of any severity. Returns `None` if the result of the check is unknown.
+    /// Returns the number of a check's findings, of any severity, from the daemon's metrics. Returns `None` if the result of the check is unknown.
     ///
     /// # Errors
     /// Returns an error if the daemon does not respond.

@@ -1,4 +1,4 @@
-//! The programs that a daemon finds: folders of links that replace `PATH` and imitate another machine.
+//! Folders of links to programs, which serve as a daemon's `PATH` and imitate the programs of another machine.
 
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -38,7 +38,7 @@ impl Programs {
     /// Creates an empty folder, in which the daemon finds no program.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be created.
+    /// Returns an error if the creation of the folder fails.
     pub fn none(lab: &Lab, name: &str) -> Result<Programs> {
         Ok(Programs {
             folder: lab.folder(&format!("programs-{name}"))?,
@@ -50,7 +50,7 @@ impl Programs {
         self.folder.to_string_lossy().into_owned()
     }
 
-    /// Adds this machine's `nft`.
+    /// Adds a link to this machine's `nft`.
     ///
     /// # Errors
     /// Returns an error if nft is not installed, or if the folder already contains nft.
@@ -59,10 +59,10 @@ impl Programs {
         Ok(self)
     }
 
-    /// Adds `iptables`, `ip6tables` and their companions in this variant, as Debian's alternatives do.
+    /// Adds `iptables`, `ip6tables` and the related programs of this variant, as Debian's alternatives do.
     ///
     /// # Errors
-    /// Returns an error if the variant is not installed, or if the folder already contains these programs.
+    /// Returns an error if the variant is not installed, or if the folder already contains the variant's programs.
     pub fn with_iptables(self, which: Xtables) -> Result<Programs> {
         let program = installed(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
@@ -73,10 +73,10 @@ impl Programs {
         Ok(self)
     }
 
-    /// Adds the programs of a variant under their own names, such as `iptables-legacy-save`.
+    /// Adds the programs of an iptables variant under their full names, such as `iptables-legacy-save`.
     ///
     /// # Errors
-    /// Returns an error if the variant is not installed, or if the folder already contains these programs.
+    /// Returns an error if the variant is not installed, or if the folder already contains the variant's programs.
     pub fn with_variant(self, which: Xtables) -> Result<Programs> {
         let program = installed(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
@@ -87,7 +87,7 @@ impl Programs {
         Ok(self)
     }
 
-    /// Creates a folder with all programs that Debian installs, with the alternatives set to this variant.
+    /// Creates a folder with `nft` and all iptables programs of Debian, with the alternatives set to this variant.
     ///
     /// # Errors
     /// Returns an error if a program is not installed.
@@ -99,7 +99,7 @@ impl Programs {
             .with_variant(Xtables::Legacy)
     }
 
-    /// Adds a shell script, which replaces the program of the same name.
+    /// Adds a shell script, which replaces a program with the script's name.
     ///
     /// # Errors
     /// Returns an error if the write of the script fails.

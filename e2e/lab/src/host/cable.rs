@@ -4,17 +4,17 @@ use anyhow::Result;
 
 use crate::host::Host;
 
-/// Kinds of cables. On both kinds of cable, the sending kernel leaves checksums to the network card, which a virtual cable does not have.
+/// Kinds of cables. On both kinds of cable, the sending kernel leaves checksums to the network card, but a virtual cable has no network card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cable {
     /// A cable that carries separate frames of at most 1500 bytes, as on a physical NIC.
     Wire,
-    /// An unchanged veth pair, which GSO packets cross unsegmented, as between containers, between nodes of kind, or between hosts of one machine.
+    /// An unchanged veth pair, which GSO packets cross unsegmented, as between containers, between nodes of a kind cluster, or between virtual hosts of one machine.
     Veth,
 }
 
 impl Cable {
-    /// Returns the name of the kind in tables and options.
+    /// Returns the cable kind's name for tables and options.
     pub fn name(self) -> &'static str {
         match self {
             Cable::Wire => "wire",

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::host::Host;
 use crate::net::netns::Netns;
 
-/// Executes a plugin on a host.
+/// Executes a CNI plugin on a host.
 #[derive(Debug, Clone)]
 pub struct Cni {
     host: Host,
@@ -19,7 +19,7 @@ pub struct Cni {
     path: PathBuf,
 }
 
-/// The result of a call.
+/// The result of a plugin's run.
 #[derive(Debug, Clone)]
 pub struct CniAnswer {
     /// Standard output as JSON, or null if the output is not JSON.
@@ -44,7 +44,7 @@ impl CniAnswer {
         }
     }
 
-    /// Returns the output of a successful call.
+    /// Returns the plugin's JSON output if the plugin succeeded.
     ///
     /// # Errors
     /// Returns an error with all output if the plugin failed.
@@ -69,17 +69,17 @@ impl Host {
         }
     }
 
-    /// Creates a pod's namespace without a network, as a runtime does before ADD.
+    /// Creates a pod's network namespace without interfaces, as a container runtime does before ADD.
     ///
     /// # Errors
-    /// Returns an error if a namespace of the same name exists.
+    /// Returns an error if a namespace with this name already exists.
     pub fn empty_pod(&self, name: &str) -> Result<Netns> {
         self.site().netns(&format!("{}-{name}", self.name()))
     }
 }
 
 impl Cni {
-    /// Executes the plugin for an interface of a pod. The name of the pod's namespace is its container ID.
+    /// Executes the plugin for one interface of a pod. The container ID is the name of the pod's namespace.
     ///
     /// # Errors
     /// Returns an error if the plugin does not start.

@@ -1,4 +1,4 @@
-//! Changes that the kernel of a host reports, from `ip monitor` and `nft monitor`.
+//! Kernel changes on a host, as `ip monitor` and `nft monitor` report them.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::host::process::{Launch, Process};
 use crate::wait::eventually_ok;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Time after which the monitor repeats its first test change, because the program may start to listen after the change.
+/// Time after which the monitor repeats its first test change, because `ip` or `nft` may start to listen after the first change.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Kinds of harmless test changes, the marks. The monitor makes a mark before it reads reports. When `ip` or `nft`
-/// reports the mark, it has reported all earlier changes.
+/// Types of test changes: harmless changes that the monitor makes before it reads reports. When `ip` or `nft` reports a
+/// test change, the program has already reported all earlier changes.
 #[derive(Debug, Clone, Copy)]
 enum Marks {
     Routes,
     Tables,
 }
 
-/// A running monitor that has started to listen.
+/// A running `ip monitor` or `nft monitor`, which already listens for changes.
 #[derive(Debug)]
 pub struct Monitor {
     process: Process,
@@ -31,7 +31,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts `ip monitor` for `route` and these kinds of objects.
+    /// Starts `ip monitor` for `route` and the object types in `objects`.
     ///
     /// # Errors
     /// Returns an error if the monitor does not start or reports nothing.
@@ -65,7 +65,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Returns the reports since the last call, or since the start.
+    /// Returns the reports since the last call of this function, or since the monitor's start.
     ///
     /// # Errors
     /// Returns an error if the monitor has ended.
@@ -81,7 +81,7 @@ impl Monitor {
         Ok(reports)
     }
 
-    /// Makes a mark and waits until the monitor reports it.
+    /// Makes a test change and waits until the monitor reports the change.
     fn mark(&mut self, deadline: Duration) -> Result<()> {
         self.made += 1;
         let mark = format!("{}{}", self.common(), self.made);
@@ -108,7 +108,7 @@ impl Monitor {
         })
     }
 
-    /// Returns the common prefix of all marks.
+    /// Returns the common prefix of the monitor's test routes or test tables.
     fn common(&self) -> &'static str {
         match self.marks {
             Marks::Routes => "198.18.255.",

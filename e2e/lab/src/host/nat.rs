@@ -10,7 +10,7 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::Site;
 
-/// Rules of a NAT box that masquerades outgoing connections and drops connections that begin outside.
+/// nftables rules of a NAT box that masquerades outgoing connections and drops connections that begin outside.
 const RULES: &str = r#"
 table ip nat_box {
     chain postrouting {

@@ -12,7 +12,7 @@ use crate::net::switch::wait_connected;
 
 const BRIDGE: &str = "cni0";
 
-/// A pod. Clones refer to the same pod.
+/// A pod. A clone refers to the same pod as its original.
 #[derive(Debug, Clone)]
 pub struct Pod {
     name: String,
@@ -150,10 +150,10 @@ impl Pod {
             .with_context(|| format!("pod {} has no address", self.name))
     }
 
-    /// Removes the pod's namespace with its cable.
+    /// Removes the pod's network namespace and its cable to the bridge.
     ///
     /// # Errors
-    /// Returns an error if the namespace does not exist any more.
+    /// Returns an error if the pod's namespace no longer exists.
     pub fn remove(self) -> Result<()> {
         self.netns.delete()
     }

@@ -22,7 +22,7 @@ use nix::unistd::{Pid, sethostname};
 use crate::net::netns::Netns;
 use crate::site::Site;
 
-/// Folders in which this machine may have node files that a daemon or the doctor reads. Each host gets separate folders.
+/// Folders in which this machine may have a node's files, which a daemon or the doctor would read. The lab gives each host its own folders at the paths in `PLACES`.
 const PLACES: [&str; 6] = [
     "/etc/cni",
     "/etc/default",
@@ -31,10 +31,10 @@ const PLACES: [&str; 6] = [
     "/var/lib/cni",
     "/var/log/pods",
 ];
-/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts must not see kubelet's folder.
+/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts in the lab must not see this machine's kubelet folder.
 const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
-/// Maximum number of inherited files.
+/// Maximum number of open files that a program inherits.
 const FILES: usize = 32;
 
 /// A program, its arguments, environment and inherited files.
@@ -64,7 +64,7 @@ impl Launch {
         self
     }
 
-    /// Adds arguments to the command line, in order.
+    /// Adds arguments to the program's command line, in order.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Launch {
         self.args
@@ -80,7 +80,7 @@ impl Launch {
         self
     }
 
-    /// Runs the program in a namespace of another process. `namespace` is nsenter's argument for the namespace.
+    /// Runs the program in a namespace of another process. `namespace` is the option of `nsenter` that selects the namespace.
     #[must_use]
     pub(crate) fn inside(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
@@ -91,7 +91,7 @@ impl Launch {
         self
     }
 
-    /// Passes open files to the program under names, as systemd does (sd_listen_fds(3)).
+    /// Passes named open files to the program, as systemd does (sd_listen_fds(3)).
     #[must_use]
     pub fn files(mut self, files: Vec<(String, Arc<OwnedFd>)>) -> Launch {
         self.files = files;
@@ -141,13 +141,13 @@ impl Launch {
     }
 }
 
-/// The parts of a machine that the processes of a host do not share with other hosts.
+/// The namespace, hostname and folders that the processes of a host do not share with other hosts.
 pub(crate) struct Machine {
     pub(crate) netns: Netns,
     pub(crate) hostname: String,
     /// The host's `/run`, so that locks and sockets of two hosts do not clash.
     pub(crate) run: PathBuf,
-    /// The folder with the host's own [`PLACES`].
+    /// The folder that contains the host's own folders for [`PLACES`].
     pub(crate) places: PathBuf,
 }
 
@@ -277,7 +277,7 @@ impl Process {
         self.wait(deadline)
     }
 
-    /// Waits until the process ends. Returns its exit status.
+    /// Waits until the process ends. Returns the exit status of the process.
     ///
     /// # Errors
     /// Returns an error if the process still runs at the deadline.
@@ -298,7 +298,7 @@ impl Process {
         }
     }
 
-    /// Returns the path of the log, which also contains the output of earlier processes of the same name.
+    /// Returns the path of the process's log, which also contains the output of earlier processes with this log name.
     pub fn log_path(&self) -> &Path {
         &self.log
     }

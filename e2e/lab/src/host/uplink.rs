@@ -30,7 +30,7 @@ impl Uplink {
         }
     }
 
-    /// Creates `enp0s8` of the host with this number. The host with number 1 has 192.168.56.101/24 and fd00:56::101/64.
+    /// Creates the interface `enp0s8` of the host with this number. The host with number 1 has 192.168.56.101/24 and fd00:56::101/64.
     ///
     /// # Errors
     /// Returns an error for numbers above 154, because the IPv4 address would be invalid.

@@ -22,7 +22,7 @@ use crate::store::etcd::{Etcd, EtcdOptions};
 use crate::wait::eventually_ok;
 
 const PORT: u16 = 6443;
-/// Timeout of a start, which takes more than two minutes in an emulated machine while another test runs.
+/// Timeout of the API server's start, which takes more than two minutes in an emulated machine while another test runs.
 const START: Duration = Duration::from_secs(600);
 const STOP: Duration = Duration::from_secs(20);
 
@@ -61,7 +61,7 @@ pub struct ApiServer {
     names: Vec<IpAddr>,
     folder: PathBuf,
     tls: Arc<ClientConfig>,
-    /// The earlier version that the server emulates.
+    /// The earlier Kubernetes version that the server emulates, if any.
     emulated: Option<&'static str>,
 }
 
@@ -154,10 +154,10 @@ impl ApiServer {
         }
     }
 
-    /// Returns a client with a service account token that is bound to a pod. Creates the pod object, which runs on no node.
+    /// Returns a client with a service account token that is bound to a pod. Creates the pod's object, but no node runs the pod.
     ///
     /// # Errors
-    /// Returns an error if the API server refuses the pod or the token.
+    /// Returns an error if the API server refuses the pod or the TokenRequest.
     pub fn client_of_pod(
         &self,
         namespace: &str,
@@ -182,7 +182,7 @@ impl ApiServer {
     /// Returns a client with a token of a service account. `token` is the specification of the TokenRequest.
     ///
     /// # Errors
-    /// Returns an error if the API server refuses the token.
+    /// Returns an error if the API server refuses the TokenRequest.
     pub fn client_of(
         &self,
         namespace: &str,
@@ -203,10 +203,10 @@ impl ApiServer {
         })
     }
 
-    /// Writes a kubeconfig of a user for this server, or for the URL of a proxy in front of it. Returns its path.
+    /// Writes a kubeconfig with a user's token and this server's URL, or the URL of a proxy in front of the server. Returns the path of the kubeconfig.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written.
+    /// Returns an error if the write of the file fails.
     pub fn kubeconfig(&self, user: User, server: Option<&str>) -> Result<PathBuf> {
         let url = self.url();
         let file = self.folder.join(format!(
@@ -227,24 +227,24 @@ impl ApiServer {
     /// Writes a kubeconfig with a token file. Returns the path of the kubeconfig.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written.
+    /// Returns an error if the write of the file fails.
     pub fn kubeconfig_with_token_file(&self, server: &str, token_file: &Path) -> Result<PathBuf> {
         let file = self.folder.join("token-file.kubeconfig");
         users::write_kubeconfig(&file, server, &self.certificates.ca(), "", Some(token_file))?;
         Ok(file)
     }
 
-    /// Writes a kubeconfig with a user's own token and the authority's certificate in another file. Returns its path.
+    /// Writes a kubeconfig with a user's token and with the certificate authority in the file `authority`. Returns the path of the kubeconfig.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written.
+    /// Returns an error if the write of the file fails.
     pub fn kubeconfig_with_authority(&self, user: User, authority: &Path) -> Result<PathBuf> {
         let file = self.folder.join("authority.kubeconfig");
         users::write_kubeconfig(&file, &self.url(), authority, &user.token(), None)?;
         Ok(file)
     }
 
-    /// Creates another certificate authority and its certificates, which the server uses after a restart.
+    /// Creates a new certificate authority with new certificates, which the server uses after its next restart.
     ///
     /// # Errors
     /// Returns an error if the write of the files fails.
@@ -267,7 +267,7 @@ impl ApiServer {
         )
     }
 
-    /// Opens another port that leads to the server, for the nodes.
+    /// Opens another port, which redirects the nodes' connections to the server.
     ///
     /// # Errors
     /// Returns an error if nft fails.
@@ -275,7 +275,7 @@ impl ApiServer {
         Door::open(self.host.netns(), self.advertised, port, PORT)
     }
 
-    /// Runs kubectl as the administrator. Returns its standard output.
+    /// Runs kubectl as the administrator. Returns kubectl's standard output.
     ///
     /// # Errors
     /// Returns an error with kubectl's standard error output if kubectl fails.
@@ -299,7 +299,7 @@ impl ApiServer {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Stops the server with SIGTERM, or with SIGKILL if the server does not end in time. etcd keeps running.
+    /// Stops the server with SIGTERM, or with SIGKILL if the server does not end in time. The server's etcd keeps running.
     ///
     /// # Errors
     /// Returns an error if the server does not run.
@@ -328,7 +328,7 @@ impl ApiServer {
         self.launch()
     }
 
-    /// Writes a snapshot of all objects.
+    /// Writes a snapshot of all Kubernetes objects to a file.
     ///
     /// # Errors
     /// Returns an error if etcd refuses the snapshot.
@@ -336,7 +336,7 @@ impl ApiServer {
         self.etcd.client()?.snapshot(file)
     }
 
-    /// Stops the server, restores all objects from a snapshot, and starts it again, as operators do after a disaster.
+    /// Stops the server, restores all objects from a snapshot, and starts the server again, as operators do after a disaster.
     ///
     /// # Errors
     /// Returns an error if the restore fails, or if the server does not respond in time.

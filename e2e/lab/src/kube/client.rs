@@ -1,4 +1,4 @@
-//! A client of the API server for tests, with the rights of one of its users.
+//! A client of the API server for tests, with the rights of one user.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use crate::net::netns::Netns;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client of the API server in a namespace. Clones belong to the same user.
+/// A client of the API server in a network namespace. A clone acts as the same user as its original.
 #[derive(Debug, Clone)]
 pub struct ApiClient {
     pub(crate) netns: Netns,
@@ -25,7 +25,7 @@ pub struct ApiClient {
     pub(crate) token: String,
 }
 
-/// Creates a TLS configuration that trusts only one authority.
+/// Creates a TLS configuration that trusts only one certificate authority.
 pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(
@@ -120,7 +120,7 @@ impl ApiClient {
         }
     }
 
-    /// Reads the object or the list at a path.
+    /// Reads the object or the list at an API path.
     ///
     /// # Errors
     /// Returns an error if the server refuses the request or does not have the object.
@@ -128,7 +128,7 @@ impl ApiClient {
         self.done("GET", path, None)
     }
 
-    /// Creates an object in a collection. Returns the stored object.
+    /// Creates an object in an API collection. Returns the stored object.
     ///
     /// # Errors
     /// Returns an error if the server refuses the request.
@@ -144,7 +144,7 @@ impl ApiClient {
         self.done("PATCH", path, Some(("application/merge-patch+json", patch)))
     }
 
-    /// Deletes the object at a path.
+    /// Deletes the object at an API path.
     ///
     /// # Errors
     /// Returns an error if the server refuses the request or does not have the object.

@@ -1,6 +1,6 @@
 //! A whole cluster: a control plane on one host, and nodes with containerd, kubelet and kube-proxy on other hosts.
 //!
-//! The cluster is in the state in which kubeadm leaves a cluster, without a pod network. The next step is `kubectl apply` of a manifest.
+//! Like a cluster that kubeadm has just created, the cluster has no pod network. A test then applies a network's manifest with `kubectl apply`.
 
 use std::time::Duration;
 
@@ -25,16 +25,16 @@ mod pods;
 use options::Nat;
 pub use options::{ClusterOptions, ProxyMode};
 
-/// Number of the control plane's host, for the address 192.168.56.199 on the nodes' network.
+/// Number of the control plane's host, which determines the host's address 192.168.56.199 on the nodes' network.
 const CONTROL_PLANE: u8 = 99;
-/// Timeout for a node with cold caches on a busy machine.
+/// Maximum time until a node with cold caches is ready on a busy machine.
 const SLOW: Duration = Duration::from_secs(600);
 
-/// Number of inotify instances per user that clusters need. If the limit is 128, as usual, a containerd that
-/// starts during other tests runs without its CRI plugin.
+/// Number of inotify instances per user that clusters need. If the kernel allows only the usual 128 instances, a containerd
+/// that starts during other tests runs without its CRI plugin.
 const WATCHES: u32 = 1024;
 
-/// A running cluster. Fields are dropped in this order.
+/// A running cluster. Rust drops the fields in the order of their declaration.
 #[derive(Debug)]
 pub struct Cluster {
     /// All nodes, including nodes that have not started yet.
@@ -51,7 +51,7 @@ impl Cluster {
     /// Starts a cluster with all of its nodes at once, and waits until the nodes have registered.
     ///
     /// # Errors
-    /// Returns an error if a program is not installed, or if a part of the cluster is not ready in time.
+    /// Returns an error if a program is not installed, or if the control plane or a node is not ready in time.
     pub fn start(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         let mut cluster = Cluster::prepare(lab, options)?;
         cluster.nodes.iter_mut().try_for_each(Member::power_on)?;
@@ -59,7 +59,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the control plane. The nodes are hosts without any processes yet.
+    /// Starts the cluster's control plane. The nodes are hosts without any processes yet.
     ///
     /// # Errors
     /// Returns an error if a program is not installed, or if the control plane is not ready in time.
@@ -122,7 +122,7 @@ impl Cluster {
         })
     }
 
-    /// Kills the API server and the controllers. etcd and the nodes keep running.
+    /// Kills the API server and the controllers. The nodes and etcd keep running.
     ///
     /// # Errors
     /// Returns an error if the API server does not run.
@@ -146,7 +146,7 @@ impl Cluster {
     /// Starts nodes in parallel and waits until the nodes have registered.
     ///
     /// # Errors
-    /// Returns an error if a node is not up in time.
+    /// Returns an error if a node does not start or does not register in time.
     pub fn start_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
         let nodes = self.nodes.get_mut(which).context("no such nodes")?;
         let outcome: Vec<Result<()>> = std::thread::scope(|scope| {
@@ -187,7 +187,7 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.is_started())
     }
 
-    /// Returns a node by its number, from 0.
+    /// Returns the node with this number; numbers start at 0.
     ///
     /// # Errors
     /// Returns an error if the cluster has no node with this number.
@@ -197,7 +197,7 @@ impl Cluster {
             .with_context(|| format!("no node {number}"))
     }
 
-    /// Runs kubectl as the administrator. Returns its standard output.
+    /// Runs kubectl as the administrator. Returns kubectl's standard output.
     ///
     /// # Errors
     /// Returns an error if kubectl fails.
@@ -205,7 +205,7 @@ impl Cluster {
         self.api.kubectl(args)
     }
 
-    /// Runs `kubectl apply` with a manifest. Returns its standard output.
+    /// Runs `kubectl apply` with a manifest. Returns kubectl's standard output.
     ///
     /// # Errors
     /// Returns an error if the API server refuses an object of the manifest.
@@ -223,10 +223,10 @@ impl Cluster {
         )
     }
 
-    /// Waits until all started nodes are Ready. Returns the elapsed time.
+    /// Waits until all started nodes are Ready. Returns the duration of the wait.
     ///
     /// # Errors
-    /// Returns an error with the node's condition if it is not Ready in time.
+    /// Returns an error with the condition of the node that is not Ready in time.
     pub fn wait_ready(&self) -> Result<Duration> {
         let start = std::time::Instant::now();
         let admin = self.api.admin();
@@ -266,7 +266,7 @@ impl Cluster {
         })
     }
 
-    /// Returns the kubectl command line for a user of this machine.
+    /// Returns a kubectl command line with which a user of this machine can manage the cluster.
     ///
     /// # Errors
     /// Returns an error if Kubernetes is not installed.

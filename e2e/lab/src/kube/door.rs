@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::net::netns::Netns;
 
-/// A port that redirects to the API server, as a load balancer does: clients see the server's own certificate and responses.
+/// A port that redirects connections to the API server, as a load balancer does: clients see the server's own certificate and responses.
 #[derive(Debug)]
 pub struct Door {
     netns: Netns,
@@ -33,7 +33,7 @@ impl Door {
         Ok(door)
     }
 
-    /// Returns the URL for other hosts: `--kube-api-url`.
+    /// Returns the URL of the port, for `--kube-api-url` on other hosts.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }

@@ -1,8 +1,8 @@
-//! The part of HTTP/1.1 that a proxy needs: parsed heads, and bodies that the proxy forwards unchanged.
+//! The part of HTTP/1.1 that a proxy needs: parsed header fields, and bodies that the proxy forwards unchanged.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
-/// Maximum length of a head in bytes. Clients in tests send shorter heads.
+/// Maximum length of a message's first line and header fields, in bytes. Clients in tests send shorter header fields.
 const LONGEST: u64 = 64 * 1024;
 
 /// The first line of a message and its header fields.
@@ -12,7 +12,7 @@ pub(crate) struct Head {
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// Framing of a body, which determines its end.
+/// Framing of a message body, which determines where the body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Body {
     Length(u64),
@@ -21,7 +21,7 @@ pub(crate) enum Body {
 }
 
 impl Head {
-    /// Reads a head. Returns `None` if the other side has closed the connection.
+    /// Reads a head. Returns `None` if the peer has closed the connection.
     pub(crate) fn read(from: &mut dyn BufRead) -> Result<Option<Head>> {
         let mut from = from.take(LONGEST);
         let Some(first) = line(&mut from)? else {
@@ -57,7 +57,7 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Sets a field and removes other fields of the same name.
+    /// Sets a header field and removes other header fields of the same name.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.fields
             .retain(|(known, _)| !known.eq_ignore_ascii_case(name));
@@ -73,7 +73,7 @@ impl Head {
             .unwrap_or_default()
     }
 
-    /// Returns the framing of the body that follows. `answer_to` is the method of the request if this is a response, and `None` for a request.
+    /// Returns the framing of the body that follows these header fields. For a response, `answer_to` is the method of its request; for a request, `answer_to` is `None`.
     pub(crate) fn body(&self, answer_to: Option<&str>) -> Body {
         if let Some(method) = answer_to
             && (method == "HEAD" || matches!(self.status(), 100..=199 | 204 | 304))
@@ -98,7 +98,7 @@ impl Head {
     }
 }
 
-/// Forwards a body piece by piece. Calls `gate` before each piece, and returns the error of `gate`.
+/// Forwards a body piece by piece. Calls `gate` before each piece, and stops with the error of `gate`, if any.
 pub(crate) fn relay(
     body: Body,
     from: &mut dyn BufRead,

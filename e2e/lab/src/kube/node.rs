@@ -48,14 +48,14 @@ impl NodeObject {
         self
     }
 
-    /// Adds an annotation by its full name.
+    /// Adds an annotation, given by the annotation's full name.
     #[must_use]
     pub fn annotation(mut self, name: &str, value: &str) -> NodeObject {
         self.annotations.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Adds an annotation of flannel by its name without the prefix.
+    /// Adds an annotation of flannel, given by the annotation's name without the prefix.
     #[must_use]
     pub fn flannel(self, name: &str, value: &str) -> NodeObject {
         self.annotation(&format!("{ANNOTATIONS}{name}"), value)
@@ -78,7 +78,7 @@ impl NodeObject {
         self
     }
 
-    /// Adds the condition Ready with this status, which is Unknown if kubelet no longer reports.
+    /// Adds the condition Ready with this status; Unknown means that kubelet no longer reports.
     #[must_use]
     pub fn ready(mut self, status: &str) -> NodeObject {
         self.conditions.push(
@@ -165,10 +165,10 @@ impl ApiClient {
         self.merge(&format!("{}/status", node_path(name)), patch)
     }
 
-    /// Sets an annotation of a Node by its full name. `None` removes it.
+    /// Sets an annotation of a Node, given by the annotation's full name. `None` removes the annotation.
     ///
     /// # Errors
-    /// Returns an error if the server refuses the change.
+    /// Returns an error if the server refuses the change of the Node.
     pub fn annotate(&self, node: &str, name: &str, value: Option<&str>) -> Result<()> {
         let mut annotations = Map::new();
         annotations.insert(name.to_owned(), value.map_or(Value::Null, Into::into));
@@ -176,7 +176,7 @@ impl ApiClient {
             .map(drop)
     }
 
-    /// Returns an annotation of flannel, given by its name without the prefix. Returns `None` if the Node does not have the annotation.
+    /// Returns an annotation of flannel, given by the annotation's name without the prefix. Returns `None` if the Node does not have the annotation.
     ///
     /// # Errors
     /// Returns an error if the Node does not exist.

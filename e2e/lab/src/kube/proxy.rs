@@ -1,6 +1,6 @@
-//! A proxy in front of the API server. The proxy records requests, and a test decides how they fail.
+//! A proxy in front of the API server. The proxy records requests, and a test decides which requests fail and how.
 //!
-//! Clients use plain HTTP, but the proxy uses TLS to the server. The proxy forwards a request that has no token as the user of flannel-rs' manifest.
+//! Clients use plain HTTP, but the proxy uses TLS to the server. If a request has no token, the proxy adds a token with the rights of flannel-rs' manifest.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,13 +85,13 @@ impl Proxy {
         self.shared.lock().judge = Arc::new(judge);
     }
 
-    /// Forwards all requests again and ends a stall.
+    /// Forwards all requests again, and ends a stall of the proxy.
     pub fn pass(&self) {
         self.on(|_| Answer::Pass);
         self.stall(false);
     }
 
-    /// Holds back all responses and new requests while connections stay open. `false` ends the stall.
+    /// Holds back all responses and new requests while connections stay open. With `stalled` false, ends the stall.
     pub fn stall(&self, stalled: bool) {
         self.shared.lock().stalled = stalled;
         self.shared.changed.notify_all();
@@ -110,12 +110,12 @@ impl Proxy {
         self.disconnect();
     }
 
-    /// Returns the requests, in order of arrival.
+    /// Returns the recorded requests, in order of arrival.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.lock().calls.clone()
     }
 
-    /// Returns the requests of one host, in order of arrival.
+    /// Returns the recorded requests of one host, in order of arrival.
     pub fn calls_of(&self, host: impl Into<IpAddr>) -> Vec<Call> {
         let host = host.into();
         self.calls()
@@ -124,7 +124,7 @@ impl Proxy {
             .collect()
     }
 
-    /// Clears the list of requests.
+    /// Clears the list of recorded requests.
     pub fn forget(&self) {
         self.shared.lock().calls.clear();
     }

@@ -14,7 +14,7 @@ pub enum User {
     Admin,
     /// User with the rights that flannel's manifest grants.
     Flannel,
-    /// User with the rights of manifests as old as flannel 0.11, which lack `get` of Nodes and Events.
+    /// User with the rights in the manifest of flannel 0.11, without `get` of Nodes and without rights for Events.
     OldFlannel,
     /// User with the rights of `Flannel`, and with the rights for Events and EndpointSlices that flannel-rs' manifest grants.
     FlannelWithEvents,

@@ -16,7 +16,7 @@ use nix::sys::time::{TimeSpec, TimeVal};
 
 use crate::net::netns::Netns;
 
-/// Interval in milliseconds at which the thread checks whether to end.
+/// Interval in milliseconds at which the capturing thread checks whether to end.
 const POLL_INTERVAL_MS: i64 = 20;
 /// Time for frames that are still in flight when the capture ends.
 const GRACE: Duration = Duration::from_millis(200);
@@ -96,7 +96,7 @@ impl Capture {
             .collect())
     }
 
-    /// Waits for frames in flight and ends the capture. Returns all frames with their times.
+    /// Waits for frames in flight and ends the capture. Returns all frames with their arrival times.
     ///
     /// # Errors
     /// Returns an error if the capturing thread panicked.

@@ -17,7 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time after which the sender repeats a packet without a reply. The first packet may wait for neighbour resolution.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const ATTEMPTS: u32 = 4;
-/// Hop limit of packets to a group.
+/// Hop limit of packets to a multicast group.
 const HOPS: u8 = 8;
 
 /// A receiver that replies until the caller drops the receiver.
@@ -32,7 +32,7 @@ impl Echo {
     /// Starts a receiver on a free port of an address.
     ///
     /// # Errors
-    /// Returns an error if the bind of the address fails.
+    /// Returns an error if the receiver cannot bind to the address.
     pub fn start(netns: &Netns, address: IpAddr) -> Result<Echo> {
         let socket = netns
             .run(|| UdpSocket::bind((address, 0)))?
@@ -105,11 +105,11 @@ impl Drop for Echo {
     }
 }
 
-/// Sends packets to an [`Echo`] from each of these ports of an address. For an unspecified address, the kernel chooses the address.
-/// Returns for each port the source that the receiver saw. Ends with `None` at the first port without a reply.
+/// Sends packets to an [`Echo`] from each of the given ports of an address. For an unspecified address, the kernel chooses the source address.
+/// Returns for each port the source address and port that the receiver saw. Ends with `None` at the first port without a reply.
 ///
 /// # Errors
-/// Returns an error if the bind of a port fails.
+/// Returns an error if a socket cannot bind to one of the ports.
 pub fn seen_as(
     netns: &Netns,
     from: IpAddr,

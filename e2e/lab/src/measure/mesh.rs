@@ -18,7 +18,7 @@ impl Mesh {
     /// Starts a probe from each pod to every other pod.
     ///
     /// # Errors
-    /// Returns an error if the bind of a socket fails.
+    /// Returns an error if a probe cannot bind its sockets.
     pub fn start(pods: &[Pod], options: &ProbeOptions) -> Result<Mesh> {
         let mut probes = Vec::new();
         for from in pods {
@@ -32,10 +32,10 @@ impl Mesh {
         Ok(Mesh { probes })
     }
 
-    /// Waits until packets sent from now on arrive on each path. Returns the time on the slowest path.
+    /// Waits until packets sent from now on arrive on each path. Returns the duration of the wait for the slowest path.
     ///
     /// # Errors
-    /// Returns an error that names the path if no packet arrives on it before the deadline.
+    /// Returns an error that names a path on which no packet arrives before the deadline.
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         for (path, probe) in &self.probes {
@@ -58,7 +58,7 @@ impl Mesh {
     /// Ends all probes and checks that no packet was lost and no unexpected packet arrived.
     ///
     /// # Errors
-    /// Returns an error that names the path if a probe was not clean.
+    /// Returns an error that names the path of a probe with lost or unexpected packets.
     pub fn require_clean(self) -> Result<()> {
         for (path, report) in self.finish()? {
             report.require_clean().with_context(|| path)?;

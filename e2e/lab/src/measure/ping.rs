@@ -68,12 +68,12 @@ pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Du
 #[derive(Debug, Clone)]
 pub struct PingMatrix {
     names: Vec<String>,
-    /// Round-trip times, one row per sender. A value is `None` for a lost ping, and for the pair of a pod with itself.
+    /// Round-trip times, one row per sender. A time is `None` for a lost ping, and for the pair of a pod with itself.
     rows: Vec<Vec<Option<Duration>>>,
 }
 
 impl PingMatrix {
-    /// Pings all pairs by their IPv4 addresses, or by IPv6 for a pod without IPv4.
+    /// Pings all pairs of pods, by the IPv4 address or by the IPv6 address of a pod without IPv4.
     ///
     /// # Errors
     /// Returns an error if `ping` does not start, or if a pod has no address.
@@ -82,7 +82,7 @@ impl PingMatrix {
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
-    /// Pings all pairs by their IPv6 addresses.
+    /// Pings all pairs of pods by their IPv6 addresses.
     ///
     /// # Errors
     /// Returns an error if `ping` does not start, or if a pod has no IPv6 address.
@@ -94,7 +94,7 @@ impl PingMatrix {
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
-    /// Pings each of the addresses from each pod. `targets` contains one address of each pod, in the order of the pods.
+    /// Pings each address in `targets` from each pod. `targets` contains one address of each pod, in the order of the pods.
     ///
     /// # Errors
     /// Returns an error if `ping` does not start.
@@ -132,7 +132,7 @@ impl PingMatrix {
         })
     }
 
-    /// Returns the pods' names, in the order of rows and columns.
+    /// Returns the pods' names, in the order of the matrix's rows and columns.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -142,7 +142,7 @@ impl PingMatrix {
         self.rows.get(from)?.get(to).copied().flatten()
     }
 
-    /// Returns the pairs without a reply.
+    /// Returns the names of the sender and the receiver of each ping without a reply.
     pub fn silent(&self) -> Vec<(&str, &str)> {
         let named: Vec<(usize, &String)> = self.names.iter().enumerate().collect();
         let pairs = named

@@ -18,7 +18,7 @@ use crate::wait::{eventually, eventually_ok};
 const HEADER: usize = 16;
 /// Time for packets that are still in flight when the sender ends.
 const GRACE: Duration = Duration::from_millis(300);
-/// Timeout until a port is free again.
+/// Maximum time until a port is free again.
 const FREED: Duration = Duration::from_secs(10);
 /// Interval at which the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ impl ProbeOptions {
         self
     }
 
-    /// Sets the receiver's port. Default: a free port. Probes that share a port treat each other's stray packets as wrong.
+    /// Sets the receiver's port. Default: a free port. A probe counts packets of another probe on the same port as unexpected.
     #[must_use]
     pub fn port(mut self, port: u16) -> ProbeOptions {
         self.port = port;
@@ -85,7 +85,7 @@ impl ProbeOptions {
         self
     }
 
-    /// Sets the source address that the receiver expects instead of the sender's address. The report treats packets with any other source as wrong.
+    /// Sets the source address that the receiver expects instead of the sender's address. The report counts packets with any other source address as unexpected.
     #[must_use]
     pub fn seen_as(mut self, address: IpAddr) -> ProbeOptions {
         self.seen_as = Some(address);
@@ -125,7 +125,7 @@ impl Probe {
     /// Starts a stream from one pod to another pod.
     ///
     /// # Errors
-    /// Returns an error if a pod has no address, or if the bind of a socket fails.
+    /// Returns an error if a pod has no address, or if a socket cannot bind to its address.
     pub fn start(from: &Pod, to: &Pod, options: &ProbeOptions) -> Result<Probe> {
         let of = |pod: &Pod| {
             if options.v6 {
@@ -140,7 +140,7 @@ impl Probe {
     /// Starts a stream from an address in one namespace to an address in another namespace.
     ///
     /// # Errors
-    /// Returns an error if a socket cannot be bound.
+    /// Returns an error if a socket cannot bind to its address.
     pub fn between(
         from: (&Netns, IpAddr),
         to: (&Netns, IpAddr),
@@ -192,17 +192,17 @@ impl Probe {
         })
     }
 
-    /// Returns the time since the start, on the clock of the report.
+    /// Returns the time since the probe's start, which is also the start of all times in the report.
     pub fn elapsed(&self) -> Duration {
         self.progress.start.elapsed()
     }
 
-    /// Returns the number of packets that have arrived so far.
+    /// Returns the number of the probe's packets that have arrived so far.
     pub fn received(&self) -> u64 {
         self.progress.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until packets that are sent from now on arrive. Returns the elapsed time.
+    /// Waits until a packet sent from now on arrives. Returns the duration of the wait.
     ///
     /// # Errors
     /// Returns an error if no packet sent from now on arrives before the deadline.

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 pub struct Passage {
     /// Number of the packet in its stream, from 0.
     pub number: u64,
-    /// Time of sending, from the start of the probe.
+    /// Sending time, relative to the start of the probe.
     pub sent: Duration,
     /// Time of the first arrival, or `None` if the packet was lost.
     pub received: Option<Duration>,
@@ -29,11 +29,11 @@ pub struct ProbeReport {
     pub duplicates: u64,
     /// Number of unexpected packets: packets of another probe, packets from an unexpected source address, and damaged packets.
     pub wrong: u64,
-    /// Number of packets that the sender's kernel refused, for example because it had no route. These packets are also part of the lost packets.
+    /// Number of packets that the sender's kernel refused, for example because it had no route. The number of lost packets includes the refused packets.
     pub refused: u64,
     /// The longest time without an arrival, between the sending of the first packet and the sending of the last packet.
     pub longest_gap: Duration,
-    /// The longest uninterrupted run of lost packets, in sending time. A busy machine does not prolong this time.
+    /// Duration of the longest uninterrupted run of lost packets, from the packets' sending times. Delays on a busy machine do not prolong the measured outage.
     pub longest_outage: Duration,
     /// The record of each packet, in the order of sending.
     pub passages: Vec<Passage>,
@@ -86,7 +86,7 @@ impl ProbeReport {
     /// Checks that packets arrived, that no packet was lost, and that no unexpected packet arrived.
     ///
     /// # Errors
-    /// Returns an error with the report if the stream was not clean.
+    /// Returns an error with the report if packets got lost, or if unexpected packets or no packets arrived.
     pub fn require_clean(&self) -> Result<()> {
         if self.lost > 0 || self.wrong > 0 || self.received == 0 {
             bail!("{self}");

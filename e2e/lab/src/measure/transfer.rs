@@ -59,7 +59,7 @@ impl Transfer {
     /// Sends `bytes` bytes from one pod to another pod.
     ///
     /// # Errors
-    /// Returns an error if the data does not arrive in time or is not identical.
+    /// Returns an error if the data does not arrive in time or differs from the sent data.
     pub fn run(from: &Pod, to: &Pod, bytes: u64, options: &TransferOptions) -> Result<Transfer> {
         let target = if options.v6 {
             IpAddr::V6(to.v6()?)

@@ -1,4 +1,5 @@
-//! Multicast: socket options of senders and receivers, and the kernel's multicast routes, which exist until the socket that set them is closed.
+//! Multicast: socket options of senders and receivers, and the kernel's multicast routes. The kernel removes a
+//! multicast route when the program closes the socket that added the route.
 
 #![allow(
     unsafe_code,
@@ -21,12 +22,12 @@ const ADD_INTERFACE: i32 = 202;
 const ADD_ROUTE: i32 = 204;
 /// Flag `VIFF_USE_IFINDEX`, which means that the request contains the index of the interface.
 const BY_INDEX: u8 = 8;
-/// Number of remaining hops up to which the kernel does not forward packets.
+/// TTL threshold: the kernel forwards only multicast packets with a larger TTL or hop limit.
 const THRESHOLD: u8 = 1;
-/// Maximum number of interfaces in the kernel (`MAXVIFS`, `MAXMIFS`).
+/// Maximum number of multicast interfaces in the kernel (`MAXVIFS`, `MAXMIFS`).
 const INTERFACES: usize = 32;
 
-/// Multicast routes of one address family in a namespace. A drop removes them.
+/// Multicast routes of one address family in a namespace. A drop removes the routes.
 #[derive(Debug)]
 pub struct MulticastRoutes {
     socket: OwnedFd,
@@ -77,7 +78,7 @@ impl MulticastRoutes {
             .with_context(|| format!("multicast routes in {}", netns.name()))
     }
 
-    /// Forwards packets from a source to a group: from interface `from`, on which the packets arrive, to interface `to`.
+    /// Makes the kernel forward a source's packets to a multicast group from the incoming interface `from` to the outgoing interface `to`.
     ///
     /// # Errors
     /// Returns an error if [`MulticastRoutes::between`] did not receive one of the interfaces, or if the kernel refuses the route.
@@ -170,7 +171,7 @@ fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     .concat()
 }
 
-/// Joins a group on the interface with this index. std identifies IPv4 interfaces only by their addresses.
+/// Joins a multicast group on the interface with this index, because std identifies IPv4 interfaces only by their addresses.
 pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
     // struct ip_mreqn: group, address, index.
     set(

@@ -16,14 +16,14 @@ use crate::output::succeeded;
 /// Folder in which `ip netns` keeps the handles of named namespaces.
 pub(crate) const NETNS: &str = "/run/netns";
 
-/// A named network namespace. Clones refer to the same namespace. The lab removes it.
+/// A named network namespace. A clone refers to the same namespace as its original. The lab removes the namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Netns {
     name: String,
 }
 
 impl Netns {
-    /// Refers to an existing namespace by its name.
+    /// Creates a handle of an existing namespace from its name.
     pub fn named(name: impl Into<String>) -> Netns {
         Netns { name: name.into() }
     }
@@ -41,7 +41,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Names the namespace of a process, unless it already has this name.
+    /// Names the namespace of a process, unless the namespace already has this name.
     pub(crate) fn attach(name: impl Into<String>, pid: u32) -> Result<Netns> {
         let netns = Netns::named(name);
         if !netns.exists() {
@@ -86,16 +86,16 @@ impl Netns {
         .with_context(|| format!("entering namespace {}", self.name))
     }
 
-    /// Runs a program inside. Returns its standard output.
+    /// Runs a program inside the namespace. Returns the program's standard output.
     ///
     /// # Errors
-    /// Returns an error if the program does not start, or if its exit code is not 0. The error about the exit code contains all output.
+    /// Returns an error if the program does not start, or if its exit code is not 0. The error about the exit code contains the program's whole output.
     pub fn exec<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<String> {
         let output = self.output(program, args)?;
         succeeded(&describe(program, args), &output).with_context(|| format!("in {}", self.name))
     }
 
-    /// Runs a program inside. Returns the program's output, for any exit code.
+    /// Runs a program inside the namespace. Returns the program's output, regardless of the exit code.
     ///
     /// # Errors
     /// Returns an error if the program does not start.
@@ -109,15 +109,15 @@ impl Netns {
         .with_context(|| format!("starting {program}"))
     }
 
-    /// Runs a shell script inside the namespace. Returns its standard output.
+    /// Runs a shell script inside the namespace. Returns the script's standard output.
     ///
     /// # Errors
-    /// Returns an error if the exit code is not 0.
+    /// Returns an error if the script's exit code is not 0.
     pub fn sh(&self, script: &str) -> Result<String> {
         self.exec("sh", &["-ec", script])
     }
 
-    /// Runs `ip` commands inside the namespace, one per line, in one process.
+    /// Runs `ip` commands, one per line of `batch`, in one process inside the namespace.
     ///
     /// # Errors
     /// Returns an error if a command fails. `ip` does not run the commands after the failed command.
@@ -125,7 +125,7 @@ impl Netns {
         self.feed("ip", &["-batch", "-"], batch)
     }
 
-    /// Runs a program inside the namespace with a text on the program's standard input. Returns its standard output.
+    /// Runs a program inside the namespace with a text on the program's standard input. Returns the program's standard output.
     ///
     /// # Errors
     /// Returns an error if the program does not start, or if its exit code is not 0.
@@ -149,7 +149,7 @@ impl Netns {
         .with_context(|| format!("in {}", self.name))
     }
 
-    /// Sets a value below `/proc/sys`. Every key below `net` is per namespace.
+    /// Sets a kernel parameter below `/proc/sys`. Each network namespace has its own parameters below `net`.
     ///
     /// # Errors
     /// Returns an error if the key does not exist, or if the kernel refuses the value.
@@ -205,7 +205,7 @@ pub(crate) fn is_zombie(pid: i32) -> bool {
         .is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
-/// Runs a program in the namespace of this process. Returns its standard output.
+/// Runs a program in the namespace of this process. Returns the program's standard output.
 pub(crate) fn command<S: AsRef<OsStr>>(
     program: &str,
     args: impl IntoIterator<Item = S>,

@@ -20,7 +20,7 @@ pub struct Link {
     /// Hardware address, or empty if the interface has no hardware address.
     #[serde(default)]
     pub address: String,
-    /// `UP`, `DOWN` or `UNKNOWN`.
+    /// Operational state: `UP`, `DOWN` or `UNKNOWN`.
     #[serde(default)]
     pub operstate: String,
     /// `UP`, `LOWER_UP`, `BROADCAST`, …

@@ -11,7 +11,7 @@ use crate::wait::eventually;
 
 const BRIDGE: &str = "br0";
 
-/// A switch. Clones refer to the same switch.
+/// A switch. A clone refers to the same switch as its original.
 #[derive(Debug, Clone)]
 pub struct Switch {
     netns: Netns,
@@ -39,7 +39,7 @@ impl Switch {
         &self.netns
     }
 
-    /// Connects a namespace by a cable whose end in that namespace is the named interface.
+    /// Connects a namespace to the switch by a cable. `interface` is the name of the cable's end in the namespace.
     pub(crate) fn plug(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
         let port = format!("p{}", self.ports.fetch_add(1, Ordering::Relaxed));
         let to = netns.name();
@@ -67,7 +67,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Drops packets in the port, or forwards them again. The far end does not detect the change.
+    /// Sets whether the switch forwards or drops the packets of this port. The far end of the cable does not detect the change.
     pub(crate) fn set_forwarding(&self, forwarding: bool) -> Result<()> {
         let master = if forwarding {
             format!("master {BRIDGE}")
@@ -80,7 +80,7 @@ impl Port {
             .map(drop)
     }
 
-    /// Unplugs or replugs the cable. The far end sees the carrier change.
+    /// Unplugs or replugs the cable. The interface at the far end loses or regains its carrier.
     pub(crate) fn set_carrier(&self, carrier: bool) -> Result<()> {
         let state = if carrier { "up" } else { "down" };
         self.switch
@@ -98,7 +98,8 @@ impl Port {
     }
 }
 
-/// Waits until a bridge forwards on a port and the far end is up. The kernel notices the carrier of a new cable up to a second late.
+/// Waits until a bridge forwards packets on a port and the interface at the far end of the cable is up. The kernel
+/// notices the carrier of a new cable up to a second late.
 pub(crate) fn wait_connected(
     bridge: &Netns,
     port: &str,

@@ -1,4 +1,4 @@
-//! Cgroups of pods, which remain after the end of their processes.
+//! Cgroups of pods, which still exist after all their processes have ended.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Folder in which containerd keeps its state of running containers.
 const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
-/// Returns the IDs of the containers of the node with this folder.
+/// Returns the IDs of a node's containers, from the node's folder.
 pub(crate) fn containers(node: &Path) -> Vec<String> {
     entries(&node.join(TASKS))
         .into_iter()
@@ -28,7 +28,7 @@ pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Removes the cgroups of containers whose processes were killed. Waits up to [`EXIT_TIMEOUT`] for the last process to leave.
+/// Removes the cgroups of containers after the lab killed their processes. Waits up to [`EXIT_TIMEOUT`] for the last process to leave.
 pub(crate) fn remove(containers: &[String]) {
     if containers.is_empty() {
         return;

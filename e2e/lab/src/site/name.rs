@@ -14,7 +14,7 @@ pub(crate) const OWNER: &str = "owner";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// The common part of all names of one lab.
+/// The prefix that all names of one lab share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LabName {
     pub(crate) pid: u32,
@@ -22,7 +22,7 @@ pub(crate) struct LabName {
 }
 
 impl LabName {
-    /// Returns the next name of this process.
+    /// Returns a name for the next lab of this process.
     pub(crate) fn next() -> LabName {
         // The random part avoids the name of a kept lab of an earlier process with this PID.
         let id = format!(
@@ -36,7 +36,7 @@ impl LabName {
         }
     }
 
-    /// Parses the lab's part of a namespace's or folder's name.
+    /// Parses the lab's name at the start of a namespace's or folder's name.
     pub(crate) fn parse(text: &str) -> Option<LabName> {
         let mut parts = text.splitn(4, '-');
         if parts.next() != Some("fl") {
@@ -74,7 +74,7 @@ pub(crate) fn existing() -> Vec<LabName> {
     labs
 }
 
-/// Returns the names in a folder. The list is empty if the folder does not exist.
+/// Returns the names of all entries of a folder. The list is empty if the folder does not exist.
 pub(crate) fn entries(folder: &Path) -> Vec<String> {
     let Ok(read) = std::fs::read_dir(folder) else {
         return Vec::new();

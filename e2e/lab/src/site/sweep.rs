@@ -1,7 +1,7 @@
 //! Removal of labs: labs of this process, labs of dead processes, and kept labs.
 //!
-//! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. A process in one of the namespaces belongs to the lab.
-//! A process with a part of the folder mounted as `/run` also belongs to the lab, because the process's namespace may have no name. Cables end only
+//! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. A process in one of the lab's namespaces belongs to the lab.
+//! A process that has a subfolder of the lab's folder mounted as `/run` also belongs to the lab, because its namespace may have no name. Cables end only
 //! in the lab's namespaces and disappear with them. Mounts disappear with the processes that made them.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use crate::site::name::{KEPT, LabName, OWNER, entries, existing};
 
 /// Timeout for killed processes to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Number of attempts to remove a lab, because a program of the owner may add a namespace during the removal.
+/// Maximum number of attempts to remove a lab, because a program of the lab's owner may add a namespace during the removal.
 const ROUNDS: usize = 3;
 
 /// Removes a lab's processes, namespaces and folder.
@@ -61,7 +61,7 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
     outcome
 }
 
-/// Removes all labs of this process, except kept labs. A handler of SIGINT calls this function before it exits.
+/// Removes all labs of this process, except kept labs. A handler of SIGINT calls this function before the handler ends the process.
 ///
 /// # Errors
 /// Returns an error if the removal of a process, a namespace or a folder fails.
@@ -85,7 +85,7 @@ pub fn remove_ended() -> Result<usize> {
     remove_where(|lab| !is_alive(lab))
 }
 
-/// Kills every process that has a part of a folder in the lab mounted. The killed processes are all processes of one host, in any namespace.
+/// Kills every process that has a subfolder of `folder` mounted. If `folder` belongs to a host, this function kills all processes of the host, in any namespace.
 pub(crate) fn kill_below(folder: &Path) -> Result<()> {
     let below = format!("{}/", folder.display());
     // mountinfo has paths relative to their file system, which may be mounted at /tmp or above.
@@ -103,8 +103,7 @@ fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     outcome.map(|()| count)
 }
 
-/// Returns the identity of this process for the file [`OWNER`]. A PID is not enough, because the kernel
-/// reuses PIDs, in this boot and in the next boot.
+/// Returns the identity of this process for the file [`OWNER`]. A PID does not identify a process, because the kernel reuses PIDs, in this boot and in the next boot.
 pub(crate) fn owner() -> String {
     identity(std::process::id()).unwrap_or_default()
 }
@@ -131,7 +130,7 @@ fn is_kept(lab: &LabName) -> bool {
     lab.folder().join(KEPT).exists()
 }
 
-/// Returns the processes that have a part of a folder mounted. Every process of a host has a part of the lab's folder mounted.
+/// Returns the PIDs of processes with a mounted folder whose path contains `mark`. Every process of a host has a subfolder of the lab's folder mounted.
 fn processes(mark: &str) -> Vec<i32> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let pids = entries(Path::new("/proc"))
@@ -148,7 +147,7 @@ fn processes(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Reports whether a folder whose path contains `mark` is mounted. The fourth field of proc_pid_mountinfo(5) is the folder.
+/// Reports whether a folder whose path contains `mark` is mounted. The fourth field of a line in `mountinfo` is the mounted folder (proc_pid_mountinfo(5)).
 fn is_mounted(mountinfo: &str, mark: &str) -> bool {
     mountinfo
         .lines()

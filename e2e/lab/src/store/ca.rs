@@ -10,7 +10,7 @@ use rcgen::{
     KeyUsagePurpose, SanType, date_time_ymd,
 };
 
-/// Certificates and keys as PEM files in a folder. Clones refer to the same files.
+/// Certificates and keys as PEM files in a folder. A clone refers to the same files as its original.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     folder: PathBuf,
@@ -19,10 +19,10 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Creates an authority, a server certificate for these addresses, and a client certificate.
+    /// Creates a certificate authority, a server certificate for the addresses in `servers`, and a client certificate.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be written.
+    /// Returns an error if a write to the folder fails.
     pub fn create(folder: &Path, servers: &[IpAddr]) -> Result<Certificates> {
         std::fs::create_dir_all(folder)?;
         let key = KeyPair::generate()?;
@@ -46,17 +46,17 @@ impl Certificates {
     /// Replaces the client's certificate and key with a new pair.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be written.
+    /// Returns an error if a write to the folder fails.
     pub fn renew_client(&self) -> Result<()> {
         self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], None)
     }
 
-    /// Replaces the server's certificate and key with a new pair. etcd reads the new pair at the next handshake. The
-    /// certificate is valid from the beginning of the first year to the beginning of the second year. If
-    /// `years` is `None`, the certificate is valid for a very long time.
+    /// Replaces the server's certificate and key with a new pair, which etcd reads at the next handshake. The
+    /// certificate is valid from the beginning of the first year in `years` to the beginning of the second year. If
+    /// `years` is `None`, the certificate has rcgen's default validity of many centuries.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be written.
+    /// Returns an error if a write to the folder fails.
     pub fn renew_server(&self, years: Option<(i32, i32)>) -> Result<()> {
         self.sign(
             "server",

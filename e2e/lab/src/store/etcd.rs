@@ -62,7 +62,7 @@ impl EtcdOptions {
         self
     }
 
-    /// Enables authentication. The user gets access to the default prefix. The user `root` has the same password.
+    /// Enables authentication. The user may read and write keys below the default prefix. `password` is also the password of the user `root`.
     #[must_use]
     pub fn auth(mut self, name: &str, password: &str) -> EtcdOptions {
         self.user = Some((name.to_owned(), password.to_owned()));
@@ -95,7 +95,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one member on each of these hosts and waits until all members respond.
+    /// Starts one etcd member on each of the hosts and waits until all members respond.
     ///
     /// # Errors
     /// Returns an error if etcd is not installed, or if a member does not respond in time.
@@ -142,7 +142,7 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// Returns the client for daemons and [`Store`]: etcdctl on the first member's host, as the user of the options.
+    /// Returns the client for daemons and [`Store`]: etcdctl on the first member's host, as the user that the options name.
     ///
     /// # Errors
     /// Returns an error if etcdctl is not installed.
@@ -150,7 +150,7 @@ impl Etcd {
         self.client_on(0)
     }
 
-    /// Returns the client on the host of another member: etcdctl, as the user of the options.
+    /// Returns a client on the host of the given member: etcdctl, as the user that the options name.
     ///
     /// # Errors
     /// Returns an error if the member does not exist, or if etcdctl is not installed.

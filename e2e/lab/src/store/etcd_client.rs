@@ -16,7 +16,7 @@ use crate::store::ca::Certificates;
 pub struct EtcdClient {
     pub(crate) netns: Netns,
     pub(crate) etcdctl: PathBuf,
-    /// Endpoint that is reachable in the namespace of this client.
+    /// Endpoint that this client reaches from its namespace.
     pub(crate) local: String,
     /// Endpoints that are reachable from all hosts: the daemons' `--etcd-endpoints`.
     pub(crate) endpoints: Vec<String>,
@@ -52,14 +52,14 @@ impl EtcdClient {
         self.certificates.as_ref()
     }
 
-    /// Returns the same client with the credentials of another user.
+    /// Returns this client with the credentials of another user.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> EtcdClient {
         self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// Runs etcdctl. Returns its standard output.
+    /// Runs etcdctl. Returns the standard output of etcdctl.
     ///
     /// # Errors
     /// Returns an error with etcdctl's standard error output if etcdctl fails.
@@ -102,7 +102,7 @@ impl EtcdClient {
         self.etcdctl(&["put", "--", key, value]).map(drop)
     }
 
-    /// Writes a key with a lease. etcd deletes the key when the lease ends.
+    /// Writes a key that belongs to a lease, so that etcd deletes the key when the lease ends.
     ///
     /// # Errors
     /// Returns an error if etcdctl fails.
@@ -122,7 +122,7 @@ impl EtcdClient {
             .next())
     }
 
-    /// Reads all keys with a prefix, in order.
+    /// Reads all keys with a prefix, sorted by key.
     ///
     /// # Errors
     /// Returns an error if etcdctl fails.
@@ -138,7 +138,7 @@ impl EtcdClient {
         Ok(self.etcdctl(&["del", "--", key])?.trim() != "0")
     }
 
-    /// Returns the current revision of the store, from the header of a response.
+    /// Returns etcd's current revision, from the header of a response.
     ///
     /// # Errors
     /// Returns an error if etcdctl fails.
@@ -149,7 +149,7 @@ impl EtcdClient {
             .revision)
     }
 
-    /// Compacts the history up to the current revision, so that older watches must list again. Returns that revision.
+    /// Compacts the history up to the current revision, so that clients with older watches must list the keys again. Returns the current revision.
     ///
     /// # Errors
     /// Returns an error if etcdctl fails.

@@ -4,19 +4,19 @@ use serde_json::{Value, json};
 
 /// A backend of the userspace datapath.
 pub(crate) struct Engine {
-    /// Part of the names of the backend's labs.
+    /// Name of the backend, which is part of the names of its test environments.
     pub(crate) name: &'static str,
     /// Value of `Backend` in the network configuration.
     conf: &'static str,
-    /// Device of both families, or of IPv4 where each family has its own.
+    /// Device for both families, or the IPv4 device if each family has its own device.
     pub(crate) device: &'static str,
     /// Device of IPv6.
     pub(crate) v6_device: &'static str,
-    /// UDP port of the tunnel, or of the IPv4 tunnel where each family has its own.
+    /// UDP port of the tunnel, or of the IPv4 tunnel if each family has its own tunnel.
     pub(crate) port: u16,
     /// UDP port of the IPv6 tunnel.
     pub(crate) v6_port: u16,
-    /// Difference between the underlay's MTU and the longest packet of a pod, for IPv4 and IPv6, in bytes.
+    /// Difference in bytes between the underlay's MTU and a pod's longest packet, for IPv4 and for IPv6.
     pub(crate) overheads: (u32, u32),
 }
 
@@ -26,7 +26,7 @@ impl Engine {
         json!({ "Network": "10.5.0.0/16", "Backend": self.backend() }).to_string()
     }
 
-    /// Returns the configuration of a network with both families.
+    /// Returns the configuration of a network with both address families.
     pub(crate) fn dual(&self) -> String {
         json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": self.backend() }).to_string()
     }
@@ -64,7 +64,7 @@ pub(crate) static VXLAN: Engine = Engine {
     overheads: (50, 70),
 };
 
-/// One device for each family. The overhead is 40 bytes of IPv6, 8 of UDP and 32 of WireGuard, as for the kernel's device.
+/// Userspace WireGuard with one device for each address family. The overhead is 40 bytes of IPv6, 8 of UDP and 32 of WireGuard, as for kernel WireGuard.
 pub(crate) static WIREGUARD: Engine = Engine {
     name: "wireguard",
     conf: r#"{"Type":"wireguard","Implementation":"userspace"}"#,
@@ -75,7 +75,7 @@ pub(crate) static WIREGUARD: Engine = Engine {
     overheads: (80, 80),
 };
 
-/// One device with sockets of both families.
+/// Userspace WireGuard with one device, which has sockets of both address families.
 pub(crate) static WIREGUARD_AUTO: Engine = Engine {
     name: "wireguard auto",
     conf: r#"{"Type":"wireguard","Implementation":"userspace","Mode":"auto"}"#,
@@ -86,7 +86,7 @@ pub(crate) static WIREGUARD_AUTO: Engine = Engine {
     overheads: (80, 80),
 };
 
-/// One device with IPv6 sockets.
+/// Userspace WireGuard with one device, which has IPv6 sockets.
 pub(crate) static WIREGUARD_IPV6: Engine = Engine {
     name: "wireguard ipv6",
     conf: r#"{"Type":"wireguard","Implementation":"userspace","Mode":"ipv6"}"#,

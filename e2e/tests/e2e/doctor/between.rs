@@ -1,4 +1,4 @@
-//! Faults between nodes that only probes can find: faults of hosts' firewalls, faults of the switch, and wrong clocks.
+//! Faults between nodes that only probes detect: packets that a firewall or a switch drops or changes, and wrong clocks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::NETWORK;
 use super::fault::in_parallel;
 use super::node::{Node, all_well, well_nodes};
 
-/// Runs a test with this many nodes on one switch. At the end of the test, no node has a finding.
+/// Runs a test with `count` nodes on one switch. Checks that no node has a finding at the end of the test.
 fn nodes_on_a_switch(
     title: &str,
     count: u8,
@@ -18,7 +18,7 @@ fn nodes_on_a_switch(
     nodes_of(NETWORK, title, count, work)
 }
 
-/// Runs a test as [`nodes_on_a_switch`] does, with another network.
+/// Runs a test as [`nodes_on_a_switch`] does, with the network configuration `network`.
 fn nodes_of(
     network: &str,
     title: &str,
@@ -54,8 +54,8 @@ fn all_ready(nodes: &mut [Node]) -> Result<()> {
     Ok(())
 }
 
-/// The pod network contains the nodes, and one peer is behind a gateway. flannel's own route for the whole
-/// network therefore leads to the peer behind the gateway.
+/// The pod network contains the nodes' addresses, and one peer is behind a gateway. Packets to the peer's
+/// underlay address therefore use flannel's route for the whole pod network.
 #[test]
 fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
     let network = r#"{"Network":"192.168.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
@@ -93,7 +93,7 @@ fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
     })
 }
 
-/// A firewall drops the packets of `ipip`, which uses no UDP port. This test needs a kernel with IPIP.
+/// A firewall drops the packets of `ipip`, which uses no UDP port. The test needs a kernel that supports IPIP.
 pub(crate) fn protocol_4_is_dropped() -> Result<()> {
     nodes_of(
         &NETWORK.replace("vxlan", "ipip"),
@@ -126,7 +126,7 @@ pub(crate) fn protocol_4_is_dropped() -> Result<()> {
     )
 }
 
-/// Faults that a firewall or a cable causes.
+/// Packets that a firewall, the switch or a disconnected cable drops.
 fn dropped() -> Result<()> {
     nodes_on_a_switch("doctor: the mesh", 3, |_, lan, nodes| {
         // A firewall of this host drops incoming packets.
@@ -178,7 +178,7 @@ fn dropped() -> Result<()> {
     })
 }
 
-/// The network has a smaller MTU than its interfaces.
+/// The switch drops packets of more than 1400 bytes, although the nodes' interfaces have a larger MTU.
 fn small_mtu() -> Result<()> {
     nodes_on_a_switch("doctor: mtu", 2, |_, lan, nodes| {
         on_the_switch(lan, "ip length > 1400 drop")?;
@@ -219,11 +219,12 @@ fn small_mtu() -> Result<()> {
     })
 }
 
-/// Maximum time until a finding that needs five losses. The node sends one probe every five seconds, and the network loses one probe in three.
-/// Five losses take 75 seconds on average, and more than two minutes in about one of twenty runs.
+/// Maximum time until the doctor reports a finding that needs five lost probes. The node sends one probe every five
+/// seconds, and the network loses one probe in three. Five probe losses take 75 seconds on average, and more than two
+/// minutes in about one of twenty runs.
 const BY_CHANCE: Duration = Duration::from_secs(400);
 
-/// The network loses one packet in three.
+/// The switch drops a random third of the first node's tunnel packets.
 fn lossy() -> Result<()> {
     nodes_on_a_switch("doctor: lossy", 2, |_, lan, nodes| {
         // The loss is random. Otherwise, every third packet could always be one that no probe depends on.
@@ -239,8 +240,8 @@ fn lossy() -> Result<()> {
     })
 }
 
-/// A network card computes wrong checksums of inner packets. In this test, the switch spoils the UDP
-/// checksum, which follows 34 bytes of inner headers and 16 bytes of outer headers.
+/// Simulates a network card that computes wrong checksums of inner packets. The switch overwrites
+/// the inner UDP checksum, 56 bytes after the start of the outer UDP header.
 fn checksums() -> Result<()> {
     nodes_on_a_switch("doctor: checksum", 2, |_, lan, nodes| {
         // The kernel has to compute the checksums, because veth computes none that the sender left to its hardware.
@@ -260,7 +261,7 @@ fn checksums() -> Result<()> {
     })
 }
 
-/// A clock is a minute fast.
+/// One node's clock is 60 seconds ahead.
 fn clock() -> Result<()> {
     nodes_on_a_switch("doctor: clock", 3, |_, _, nodes| {
         let library = binaries::faketime()?;

@@ -1,4 +1,4 @@
-//! The commands in docs/doctor-commands.md: an unprivileged user cannot run commands that change a host, and the tests that the document names exist.
+//! Tests of docs/doctor-commands.md: an unprivileged user cannot run the commands that change a host, and all tests that the document names exist.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ const CHANGING: &[&str] = &[
     "timedatectl set-ntp",
 ];
 
-/// Script that prints the state of a host that commands may change: devices, addresses, routes, rules, sysctls, files.
+/// Script that prints the host state that commands may change: devices, addresses, routes, rules, sysctls, files.
 const STATE: &str = "ip -d link; ip address; ip route show table all; ip -6 route show table all; ip rule; nft -s list ruleset
 sysctl -a 2>/dev/null | grep -e forward -e rp_filter -e gc_thresh -e accept_ra -e nf_conntrack_max -e bridge-nf
 find /etc/default /etc/cni /etc/sysctl.d /etc/modules-load.d /etc/systemd /etc/machine-id /etc/nftables.conf /etc/NetworkManager -type f -exec md5sum {} + 2>/dev/null || true";
@@ -101,7 +101,7 @@ fn unprivileged_user_cannot_run_documented_commands() -> Result<()> {
     })
 }
 
-/// The document's claims about tests are true: a table contains the check, or the test's file names the check.
+/// Checks that each test that docs/doctor-commands.md names exists. A table of faults or the test's source file must contain the name of the check.
 #[test]
 fn tests_named_in_the_document_exist() -> Result<()> {
     let page = read(PAGE)?;

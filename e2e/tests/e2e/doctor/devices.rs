@@ -1,4 +1,4 @@
-//! Foreign devices with flannel's names, leftover devices, and forwarding of IPv6.
+//! Faults of devices: other programs' devices with flannel's names, leftover devices, and disabled IPv6 forwarding.
 
 use anyhow::{Result, ensure};
 
@@ -30,7 +30,7 @@ const FAULTS: &[Fault] = &[
     .unready(),
 ];
 
-/// Returns the checks of this module's faults that the doctor's commands fix.
+/// Returns the names of the checks that find device faults, if the doctor's commands fix the faults.
 pub(super) fn mended() -> impl Iterator<Item = &'static str> {
     super::fault::mended(FAULTS)
 }

@@ -1,4 +1,4 @@
-//! A fault of a host. The doctor reports only the cause of the fault. The doctor's commands fix the fault, and afterwards the doctor finds nothing.
+//! A fault of a host. The doctor reports only the cause of the fault. The doctor's commands fix the fault, and the doctor then reports no finding.
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::eventually_ok;
@@ -6,16 +6,16 @@ use lab::eventually_ok;
 use super::DEADLINE;
 use super::node::Node;
 
-/// A fault of a node, with the scripts that make and remove it.
+/// A fault of a node, with the scripts that cause and remove the fault.
 #[derive(Clone, Copy)]
 pub(super) struct Fault {
     /// Name of the check that finds the fault.
     pub check: &'static str,
-    /// Script that makes the fault.
+    /// Script that causes the fault.
     make: &'static str,
-    /// Script that removes the objects that the remedy leaves.
+    /// Script that removes the objects that remain after the doctor's commands.
     clear: &'static str,
-    /// Whether no command can fix the fault, so that the script `clear` fixes it.
+    /// Whether the doctor has no command for the fault, so that the script `clear` fixes the fault.
     by_hand: bool,
     /// Effect of the fault on the daemon's readiness.
     readiness: Readiness,
@@ -23,9 +23,9 @@ pub(super) struct Fault {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Readiness {
-    /// Readiness that remains despite the fault, because the node loses packets elsewhere or later.
+    /// The daemon stays ready despite the fault.
     Kept,
-    /// Lack of readiness until the fault is fixed.
+    /// The daemon is not ready until the end of the fault.
     Withdrawn,
     /// No daemon responds.
     Silent,
@@ -65,7 +65,7 @@ impl Fault {
         }
     }
 
-    /// Marks a fault that ends or stops the daemon.
+    /// Marks a fault that ends or suspends the daemon.
     pub(super) const fn silent(self) -> Fault {
         Fault {
             readiness: Readiness::Silent,
@@ -74,7 +74,7 @@ impl Fault {
     }
 }
 
-/// Makes, finds and fixes faults on a healthy node, one after the other.
+/// Causes, detects and fixes faults on a healthy node, one at a time.
 pub(super) fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
     faults
         .iter()
@@ -112,7 +112,7 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
     })
 }
 
-/// Runs labs in parallel, because they spend most of their time waiting.
+/// Runs tests in parallel, because each test spends most of its time waiting.
 pub(super) fn in_parallel(labs: &[fn() -> Result<()>]) -> Result<()> {
     let done: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = labs.iter().map(|lab| scope.spawn(lab)).collect();

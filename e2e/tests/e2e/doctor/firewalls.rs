@@ -1,4 +1,4 @@
-//! Checks that the doctor's commands for the distribution's ufw and firewalld admit only peers, and that their effect survives a reload.
+//! Checks that the doctor's commands for ufw and firewalld admit only peers' packets, even after a reload of the firewall.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::{DEADLINE, NETWORK};
 /// An address outside the underlay.
 const STRANGER: &str = "203.0.113.9";
 
-/// Counts packets that reach port 8472 behind all firewalls, by source: a peer's address, and an address outside the underlay.
+/// Script that counts packets to port 8472 that pass all firewalls, by source: a peer's address, and an address outside the underlay.
 const COUNTERS: &str = "ip route add 203.0.113.9 dev enp0s8
 nft 'table ip counted {
     counter peer { }
@@ -68,7 +68,7 @@ fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     Ok(counted(&mut nodes[0], name)? > before)
 }
 
-/// Checks that the firewall admits only the peer.
+/// Checks that the firewall admits only packets from the peer.
 fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
     let peer = nodes[1].host.v4()?.to_string();
     ensure!(
@@ -82,7 +82,7 @@ fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes a script that runs a program from an unpacked package that is not installed.
+/// Writes a script that runs a program from a package that is unpacked but not installed.
 fn wrapper(
     node: &Node,
     name: &str,
@@ -98,7 +98,7 @@ fn wrapper(
     write_script(&node.files.join("bin").join(name), &text)
 }
 
-/// Configures ufw with its own files.
+/// Configures ufw with files in the node's folder.
 fn ufw(node: &mut Node) -> Result<()> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let (from, root) = (
@@ -141,7 +141,7 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
     })
 }
 
-/// Starts firewalld with its own files and its own D-Bus. This firewalld runs until the host ends.
+/// Starts firewalld with files in the node's folder and with a separate D-Bus. firewalld runs until the lab removes the host.
 fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");

@@ -1,4 +1,4 @@
-//! Checks that healthy networks raise no finding.
+//! Checks that the doctor reports no finding for healthy networks.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lab::{FlanneldOptions, Lab, Store};
 
 use super::node::Node;
 
-/// Returns networks without findings: each backend with both kinds of rules, and with one and two address families.
+/// Returns configurations of healthy networks: three backends, each with iptables and with nftables rules, and with one and two address families.
 fn healthy() -> Vec<String> {
     let mut all = Vec::new();
     for backend in ["vxlan", "udp", "host-gw"] {

@@ -7,7 +7,7 @@ use super::fault::{Fault, fault, walk};
 use super::node::{Node, all_well, well_nodes};
 use super::{DEADLINE, NETWORK};
 
-/// Reserves every address of the node's subnet, one of them for a running container.
+/// Reserves every address of the node's subnet, including one address for a running container.
 const FULL: &str = "folder=/var/lib/cni/networks/cbr0; mkdir -p $folder /run/containerd/io.containerd.runtime.v2.task/k8s.io/alive
 for number in $(seq 2 254); do printf 'gone%s\\r\\neth0' $number > $folder/$OWN.$number; done
 printf 'alive\\r\\neth0' > $folder/$OWN.7; echo $OWN.254 > $folder/last_reserved_ip.0; touch $folder/lock; touch -d '1 hour ago' $folder/*
@@ -59,7 +59,7 @@ const FAULTS: &[Fault] = &[
     fault("not-running", "kill -9 $(cat /run/flanneld.pid)", "true").silent(),
 ];
 
-/// Returns the checks whose commands fix the fault.
+/// Returns the names of the checks that find host faults, if the doctor's commands fix the faults.
 pub(super) fn mended() -> impl Iterator<Item = &'static str> {
     super::fault::mended(FAULTS)
 }
@@ -97,7 +97,7 @@ fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
     })
 }
 
-/// Checks that the finding names this process as the owner of the port.
+/// Checks that the finding names the test process as the owner of the port.
 fn names_us(node: &mut Node) -> Result<()> {
     let us = format!("(pid {})", std::process::id());
     let seen = node.first()?["evidence"][0]["text"].clone();
@@ -109,7 +109,7 @@ fn names_us(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// The doctor reports another program that uses a port that flanneld needs. The test uses hosts of its own.
+/// The doctor reports another program that uses a port that flanneld needs. The test creates its own hosts.
 #[test]
 fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
     Lab::run("doctor: ports", |lab| {
@@ -148,8 +148,8 @@ fn status_port_moves(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the doctor reports a taken tunnel port, which no flag changes because all nodes use the same
-/// port. The daemon retries for a while, then exits.
+/// Checks that the doctor reports another program that uses the tunnel's port. No flag changes the tunnel's
+/// port, because all nodes use the same port. The daemon retries for a while, then exits.
 fn tunnel_port_is_waited_for(node: &mut Node) -> Result<()> {
     node.stop()?;
     eventually_ok(

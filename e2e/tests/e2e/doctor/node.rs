@@ -1,4 +1,4 @@
-//! A host with its own files at the paths that the doctor reads, and a stand-in for the program that restarts daemons.
+//! A host with its own files at the paths that the doctor reads, and with stand-ins for systemd's programs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const FOLDERS: [(&str, &str); 7] = [
 ];
 
 /// Stand-in for systemd-run with the features that the doctor's commands need. The stand-in runs a program
-/// with the variables of a file, and no shell evaluates this file.
+/// with environment variables from a file, which no shell evaluates.
 const SYSTEMD_RUN: &str = r#"#!/bin/sh -e
 while :; do
     case "$1" in
@@ -43,7 +43,7 @@ done < "$file"
 exec "$@"
 "#;
 
-/// A node as its operator sees it.
+/// A node with the files and programs that its operator uses.
 pub(crate) struct Node {
     pub host: Host,
     /// Folder with the node's /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
@@ -116,7 +116,7 @@ impl Node {
         )
     }
 
-    /// Starts the daemon as its unit does, with the options in the node's /etc/default/flanneld.
+    /// Starts the daemon as the systemd unit does, with the options in the node's /etc/default/flanneld.
     pub(crate) fn start(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
@@ -130,7 +130,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends the daemon as systemd does: after SIGTERM, SIGCONT resumes a suspended daemon, so that the daemon can exit.
+    /// Ends the daemon as systemd does: sends SIGTERM, and then SIGCONT, so that a suspended daemon can exit.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
@@ -217,7 +217,7 @@ impl Node {
         Ok(report["findings"][0].clone())
     }
 
-    /// Runs the doctor. Returns the check, if any, that explains this check's finding.
+    /// Runs the doctor. Returns the name of the check, if any, whose finding explains the finding of `check`.
     pub(crate) fn folded(&mut self, check: &str) -> Result<Option<String>> {
         let (_, report) = self.doctor()?;
         let mut findings = report["findings"].as_array().context("no findings")?.iter();
@@ -227,7 +227,7 @@ impl Node {
             .map(str::to_owned))
     }
 
-    /// Waits until the doctor's JSON, its text, and the metrics of a running daemon report exactly these causes in this order.
+    /// Waits until the doctor's JSON report contains exactly the causes `wanted`, in the same order, and the daemon's metrics contain the same causes.
     pub(crate) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
         self.expect_within(DEADLINE, wanted)
     }
@@ -239,7 +239,7 @@ impl Node {
         })
     }
 
-    /// Runs the doctor once, and checks that it finds exactly these causes.
+    /// Runs the doctor once, and checks that the doctor finds exactly the causes `wanted`.
     pub(crate) fn finds(&mut self, wanted: &[&str]) -> Result<()> {
         let (code, report) = self.doctor()?;
         let findings = report["findings"].as_array().context("no findings")?;
@@ -275,7 +275,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the checks that `flannel_findings` counts.
+    /// Returns the checks for which the metric `flannel_findings` is not 0.
     fn counted(&mut self) -> Result<BTreeSet<String>> {
         let (_, text) = self.daemon()?.get("/metrics")?;
         let lines = text.lines().filter_map(|line| {
@@ -296,12 +296,12 @@ impl Node {
             .collect())
     }
 
-    /// Returns the status and the body of /readyz.
+    /// Returns the HTTP status and the body of /readyz.
     pub(crate) fn readyz(&mut self) -> Result<(u16, String)> {
         self.daemon()?.get("/readyz")
     }
 
-    /// Runs commands as the doctor prints them, and restarts the daemon where a command asks systemd for a restart.
+    /// Runs commands as the doctor prints them, and restarts the daemon if a command would restart the daemon through systemd.
     pub(crate) fn type_in(&mut self, commands: &[String]) -> Result<()> {
         let file = self.files.join("restart");
         for command in commands {
@@ -316,7 +316,7 @@ impl Node {
         Ok(())
     }
 
-    /// Runs the commands that the systemd units of remedies run at boot.
+    /// Runs the commands of the systemd units that the doctor's commands created, as a boot does.
     pub(crate) fn run_units(&mut self) -> Result<()> {
         self.run("cat /etc/systemd/system/flannel-*.service | sed -n 's/^ExecStart=//p' | sh -e")
     }
@@ -341,7 +341,7 @@ impl Node {
     }
 }
 
-/// Returns commands that mount the host's own files where programs expect them. Only the process that runs these commands sees the mounts.
+/// Returns commands that mount the host's own files where programs expect them. Only the process that runs the commands sees the mounts.
 fn mounts(files: &Path) -> String {
     FOLDERS
         .map(|(name, place)| {
@@ -353,7 +353,7 @@ fn mounts(files: &Path) -> String {
         .concat()
 }
 
-/// Starts nodes on these hosts, and waits until all of them are ready.
+/// Starts nodes on `hosts`, and waits until all of them are ready.
 pub(crate) fn ready_nodes(
     lab: &Lab,
     hosts: &[Host],
@@ -395,8 +395,8 @@ pub(crate) fn ready_nodes(
     Ok(nodes)
 }
 
-/// Runs a test with this many nodes of a network on one switch. The lab's folder `leases` contains the nodes'
-/// leases. At the start, no node has a finding.
+/// Runs a test with `count` nodes on one switch, with the network configuration `network`. The lab's folder `leases` contains the nodes'
+/// leases. Checks before the test that no node has a finding.
 pub(crate) fn well_nodes(
     network: &str,
     title: &str,
@@ -406,7 +406,7 @@ pub(crate) fn well_nodes(
     well_nodes_with(network, title, count, FlanneldOptions::bare(), work)
 }
 
-/// Runs a test as [`well_nodes`] does, with these options.
+/// Runs a test as [`well_nodes`] does, with the flanneld options `options`.
 pub(crate) fn well_nodes_with(
     network: &str,
     title: &str,

@@ -1,4 +1,4 @@
-//! Faults of the store, of the network's configuration in it, and of leases and identities.
+//! Faults of the store, of the network configuration in the store, and of leases and identities.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::fault::in_parallel;
 use super::node::{Node, all_well, ready_nodes, well_nodes};
 use super::{DEADLINE, NETWORK, SOON};
 
-/// Checks that the only finding is an unreachable store, and that this finding contains these words.
+/// Checks that the only finding is an unreachable store, and that the finding contains all of `words`.
 fn expect_store_finding(node: &mut Node, words: &[&str]) -> Result<()> {
     node.expect(&["store-unreachable"])?;
     let text = node.first()?.to_string();
@@ -174,7 +174,7 @@ fn configuration() -> Result<()> {
     })
 }
 
-/// Loss of all data in etcd, and later another configuration, while daemons run.
+/// Loss of all data in etcd while daemons run, and later a different network configuration.
 fn wiped() -> Result<()> {
     Lab::run("doctor: wiped", |lab| {
         let lan = lab.switch("lan")?;
@@ -290,7 +290,7 @@ fn clone() -> Result<()> {
     })
 }
 
-/// A lease whose holder never returns.
+/// The lease of a node that never returns.
 fn gone() -> Result<()> {
     well_nodes(NETWORK, "doctor: gone", 2, |lab, _, nodes| {
         nodes[1].host.power_off()?;

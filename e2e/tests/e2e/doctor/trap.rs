@@ -1,4 +1,4 @@
-//! The NAT trap, in which each machine's default route leads through a NAT interface.
+//! Tests of the doctor on hosts whose default route leads through a NAT interface, as on Vagrant machines.
 
 use anyhow::{Context, Result, ensure};
 use lab::{
@@ -9,11 +9,11 @@ use super::node::Node;
 use super::{DEADLINE, NETWORK, SOON};
 use crate::operator::remedies_of_the_trap;
 
-/// Hosts that are each behind a NAT box, and have a second interface that joins them.
+/// Hosts behind separate NAT boxes, each with a second interface on a network that all hosts share.
 struct Trap {
     title: &'static str,
     hosts: fn(&Lab) -> Result<Vagrant>,
-    /// Whether the store is etcd. Otherwise, the store is a directory.
+    /// Whether the store is etcd. `false` selects a directory as the store.
     in_etcd: bool,
     /// Checks with findings on the first node.
     first: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! Hostile keys and values in a store, and how a node counts them.
+//! Hostile keys and values in a store, and the metric in which a node counts each entry.
 
 use std::net::Ipv4Addr;
 
@@ -9,32 +9,32 @@ pub(super) enum Fate {
     Unreadable,
     /// In `flannel_leases_refused`.
     Refused,
-    /// Neither metric, because the entry looks like a peer.
+    /// No metric counts the entry, because the node accepts the entry as a peer.
     Peer,
 }
 use Fate::{Peer, Refused, Unreadable};
 
-/// An entry: its key below `subnets/`, its value and its fate.
+/// An entry: its key below `subnets/`, its value, and the metric that counts the entry.
 pub(super) type Entry = (String, String, Fate);
 
 /// A hostile value below a valid key.
 enum Value {
     Text(&'static str),
-    /// The value of a vxlan node, cut off after this many bytes.
+    /// The lease value of a vxlan node, cut off after the given number of bytes.
     Cut(usize),
-    /// The value of a vxlan node, with one text replaced by another.
+    /// The lease value of a vxlan node, with the first text replaced by the second.
     Replaced(&'static str, &'static str),
-    /// The value of a vxlan node between two texts.
+    /// The lease value of a vxlan node, with the first text before it and the second text after it.
     Between(&'static str, &'static str),
-    /// An object with a field of this many bytes.
+    /// A JSON object with a field of the given number of bytes.
     Big(usize),
-    /// This many nested arrays.
+    /// JSON arrays, nested to the given depth.
     Deep(usize),
-    /// The lease value of a vxlan node with this MAC.
+    /// The lease value of a vxlan node with the given MAC.
     Mac(&'static str),
-    /// The lease value of a vxlan node with this `BackendData`.
+    /// The lease value of a vxlan node with the given `BackendData`.
     Data(&'static str),
-    /// The lease value of a vxlan node with this address.
+    /// The lease value of a vxlan node with the given `PublicIP`.
     At(&'static str),
 }
 use Value::{At, Between, Big, Cut, Data, Deep, Mac, Replaced, Text};
@@ -156,7 +156,7 @@ const KEYS: [(&str, Fate); 41] = [
     ("0.0.0.0-0&fd00:5:0:1::-64", Refused),
 ];
 
-/// Returns the value that a vxlan node writes.
+/// Returns the lease value that a vxlan node writes.
 pub(super) fn value(public: &str, mac: &str) -> String {
     format!(
         r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#
@@ -164,7 +164,7 @@ pub(super) fn value(public: &str, mac: &str) -> String {
 }
 
 impl Value {
-    /// Returns the value as text. `number` makes the MAC in the value unique.
+    /// Returns the hostile value as text. `number` makes the MAC in the value unique.
     fn text(&self, number: usize) -> String {
         let plain = value("192.168.56.240", "02:00:00:00:bb:01");
         match self {

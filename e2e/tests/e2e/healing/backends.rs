@@ -1,10 +1,10 @@
-//! Backends whose data plane flanneld repairs: their networks, their devices, and the damage that `ip` and `bridge` can do to these devices.
+//! Backends for the tests of repairs: network configurations, devices, and damages that `ip` and `bridge` can cause to the devices.
 
 use Foreign::{GoesWithDevice, Stays};
 
-/// A backend in a network of one or both families.
+/// A backend in a network with one or both address families.
 pub(crate) struct Backend {
-    /// Part of the names of the backend's labs.
+    /// Name of the backend, which is part of the names of its test environments.
     pub(crate) name: &'static str,
     /// Value of `Backend` in the network configuration.
     pub(crate) conf: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct Damage {
     pub(crate) foreign: Foreign,
 }
 
-/// Effect of a damage on the objects of other programs, which no daemon could prevent.
+/// Effect of a damage on other programs' objects. flanneld cannot prevent the effect.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Foreign {
     Stays,
@@ -131,7 +131,7 @@ const DOWN_AND_UP: Damage = damage(
     "ip link set DEV down; ip link set DEV up",
     GoesWithDevice,
 );
-/// Change of the MTU to a value of at least 1280 bytes, because the kernel removes IPv6 from devices with a lower MTU.
+/// Change of the MTU to 1300 bytes, because the kernel removes IPv6 from a device whose MTU is below 1280 bytes.
 const MTU: Damage = damage("the MTU changes", "ip link set DEV mtu 1300", Stays);
 const ADDRESS_REMOVED: Damage = damage(
     "the address is removed",

@@ -1,9 +1,9 @@
-//! State of a host as comparable text: the objects of flannel, and the objects of other programs.
+//! Kernel objects of a host as comparable text: the objects of flannel, and the objects of other programs.
 
 use anyhow::Result;
 use lab::Host;
 
-/// Returns all of our objects on a host, sorted.
+/// Returns all kernel objects of flannel on a host, as sorted lines.
 pub(super) fn ours(host: &Host) -> Result<String> {
     let netns = host.netns();
     let mut lines = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn ours(host: &Host) -> Result<String> {
     Ok(sorted(&lines.join("\n")))
 }
 
-/// Returns the objects of other programs: a link with its address and routes, and their objects on our device.
+/// Returns the objects of other programs: a link with its address and routes, and objects on flannel's device.
 pub(super) fn others(host: &Host, on_device: bool) -> Result<String> {
     let netns = host.netns();
     let is_theirs = |dev: &str| dev == "other0" || on_device && dev.starts_with("flannel");

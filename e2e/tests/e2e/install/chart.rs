@@ -13,7 +13,7 @@ use cases::Case;
 
 mod cases;
 
-/// The daemon uses the default prefix if the prefix is empty. The policy then does not allow every annotation.
+/// If the annotation prefix is empty, the admission policy uses the default prefix, as the daemon does. An empty prefix must not allow every annotation.
 #[test]
 fn policy_prefix_is_normalised_like_the_flag() -> Result<()> {
     for (value, want) in [
@@ -113,7 +113,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
     })
 }
 
-/// Checks that the backend and the pod match the case.
+/// Checks that net-conf.json and the DaemonSet's pod have the values that the test case expects.
 fn require_case(objects: &[Value], case: &Case) -> Result<()> {
     let (name, values) = (case.name, case.values);
     let conf = net_conf(objects, Some(name)).with_context(|| format!("{name}: {values:?}"))?;
@@ -135,7 +135,7 @@ fn require_case(objects: &[Value], case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Adds the kinds of the Prometheus Operator that the chart uses. The API server does not check the content of these kinds.
+/// Adds the Prometheus Operator's custom resource definitions that the chart uses. The definitions accept any content.
 fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
     for (kind, plural) in [
         ("PodMonitor", "podmonitors"),
@@ -329,7 +329,7 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
     })
 }
 
-/// Returns the parts of an object that the chart and the manifest share, in a form that can be compared.
+/// Returns the fields in which an object of the chart must equal the manifest's object, with sorted arguments.
 fn comparable(object: &Value) -> Result<Value> {
     let mut object = object.clone();
     let mut parts = json!({ "spec": object["spec"].take(), "rules": object["rules"].take(), "subjects": object["subjects"].take(), "data": object["data"].take() });
@@ -394,7 +394,7 @@ fn chart_reads_booleans_from_text_and_refuses_go_flannels_image() -> Result<()> 
     Ok(())
 }
 
-/// The userspace datapath needs /dev/net/tun, which only privileged containers have. No other container is privileged.
+/// The userspace datapath needs /dev/net/tun, which only privileged containers have. Containers that need no TUN device are not privileged.
 #[test]
 fn container_is_privileged_when_its_backend_needs_tun() -> Result<()> {
     for (backend, extra, privileged) in [

@@ -1,4 +1,4 @@
-//! Commands in the documents for hosts. A node with etcd runs the commands that can run in a lab. The test
+//! Tests of the commands in the documents for hosts. A node with etcd runs the commands that can run in a lab. The test
 //! lists a reason for each command that it does not run.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,8 @@ const PAGES: &[&str] = &[
     "docs/cni.md",
 ];
 
-/// The commands that run on each node, in this order. The first command writes the network configuration to etcd. The daemon starts after [`BEFORE`].
+/// Commands that the test runs on a node, in the order of the list. The first command writes the network
+/// configuration to etcd. The test starts the daemon after the commands in [`BEFORE`].
 const BEFORE: &[&str] = &[
     r#"etcdctl put /coreos.com/network/config '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'"#,
     "sed -i 's|^FLANNELD_ETCD_ENDPOINTS=.*|FLANNELD_ETCD_ENDPOINTS=http://10.0.0.1:2379|' /etc/default/flanneld",
@@ -284,7 +285,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Document whose commands are a file and a script in pieces. `flanneld/tests/docker_opts.rs` runs the program that these commands call.
+/// Document whose code blocks contain a file and, in several parts, a script. `flanneld/tests/docker_opts.rs` runs the program that the document's commands call.
 const DOCKER: &str = "docs/docker.md";
 
 #[test]

@@ -100,7 +100,7 @@ fn inside(root: &Path, script: &str) -> Result<String> {
     )
 }
 
-/// A process that is killed when it is dropped.
+/// Process that ends when the test drops the handle.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -238,7 +238,7 @@ fn require_programs_run(root: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// Checks that the image has each variant of iptables, and that each can write a rule with the extensions that flanneld uses.
+/// Checks that the image contains each variant of iptables, and that each variant can write a rule with the extensions that flanneld uses.
 fn require_iptables(root: &Path) -> Result<()> {
     for (family, net) in [
         ("iptables", "10.244.0.0/16"),

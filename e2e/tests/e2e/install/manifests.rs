@@ -1,4 +1,4 @@
-//! Checks that a real API server accepts the manifests, and that our manifest and Go flannel's manifest can replace each other.
+//! Checks that a real API server accepts the manifests, and that flannel-rs' manifest and Go flannel's manifest can replace each other.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Lab};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{api_server, chart, dry_run, net_conf, object, read, repository, shapes};
 
-/// Returns the DaemonSet on the server.
+/// Returns flannel's DaemonSet from the API server.
 fn daemon_set(api: &ApiServer) -> Result<Value> {
     api.admin()
         .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
@@ -66,7 +66,7 @@ fn manifests_are_accepted_by_an_api_server() -> Result<()> {
     })
 }
 
-/// The kustomize overlay in docs/kubernetes.md takes the images from a registry, and changes nothing else.
+/// The kustomize overlay in docs/kubernetes.md uses images from a registry, and changes nothing else.
 #[test]
 fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Result<()> {
     Lab::run("kustomization", |lab| {
@@ -226,8 +226,8 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
     })
 }
 
-/// Applies our manifest over Go flannel's manifest, then Go flannel's manifest over ours, then our manifest again. Checks after each
-/// replacement that no object of the other manifest is left.
+/// Applies flannel-rs' manifest over Go flannel's manifest, then Go flannel's manifest, then flannel-rs' manifest again. Checks
+/// after each replacement that no object of the replaced manifest remains.
 fn manifests_replace_each_other(
     lab: &Lab,
     api: &ApiServer,

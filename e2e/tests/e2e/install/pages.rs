@@ -1,4 +1,4 @@
-//! Commands in the Kubernetes documentation. A real cluster runs the commands that can run in a test. The
+//! Tests of the commands in the Kubernetes documentation. A real cluster runs the commands that can run in a test. The
 //! test lists a reason for each command that it does not run.
 
 use std::collections::BTreeSet;
@@ -84,13 +84,13 @@ const NOT_HERE: &[(&str, &str)] = &[
     (SELINUX[1], "the same"),
 ];
 
-/// Commands that give the pods another SELinux type.
+/// Commands that change the SELinux type of the pods.
 const SELINUX: [&str; 2] = [
     "helm upgrade --install flannel conf/chart --namespace kube-flannel --set podCidr=10.244.0.0/16 --set flannel.podSecurityContext.seLinuxOptions.type=spc_t",
     r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --patch '{"spec": {"template": {"spec": {"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}}}}'"#,
 ];
 
-/// Commands that add to kubelet's arguments.
+/// Commands that add kubelet arguments.
 const KUBELET: [&str; 2] = [
     "grep -qs '^KUBELET_EXTRA_ARGS=' /etc/default/kubelet || echo KUBELET_EXTRA_ARGS= >> /etc/default/kubelet",
     r#"sed -i -E "/^KUBELET_EXTRA_ARGS=/{s/--node-ip=[^ \"']* *//;s/=[\"']?/&--node-ip=192.168.56.11 /}" /etc/default/kubelet"#,
@@ -139,7 +139,7 @@ fn kubelet_arguments_are_kept_by_documented_commands() -> Result<()> {
     Ok(())
 }
 
-/// Commands that run in this order before the removal of the network.
+/// Commands that the test runs before the removal of the network, in the order of the list.
 const WHILE_THERE: &[&str] = &[
     "kubectl apply -f conf/kube-flannel.yml",
     "kubectl -n kube-flannel rollout status daemonset/kube-flannel-ds",
@@ -164,7 +164,7 @@ const WHILE_THERE: &[&str] = &[
     "kubectl delete --ignore-not-found -f conf/kube-flannel-policy.yml",
 ];
 
-/// Commands that change from one selector to another. `kube::upstream` runs these commands while packets flow.
+/// Commands that replace a DaemonSet by a DaemonSet with another label selector. `kube::upstream` runs these commands while packets flow.
 const CROSSED: &[&str] = &[
     "helm upgrade flannel conf/chart --namespace kube-flannel --reset-then-reuse-values",
     "helm history flannel --namespace kube-flannel",
@@ -182,7 +182,7 @@ const CROSSED: &[&str] = &[
 /// Command that runs on a node while the network is installed.
 const ON_A_NODE: &str = "curl -s http://127.0.0.1:8081/readyz";
 
-/// Commands that remove flannel. After these commands, `CHART` installs the chart.
+/// Commands that remove flannel. After the removal, the commands in `CHART` install the chart.
 const REMOVAL: &[&str] = &[
     "kubectl delete -f conf/kube-flannel.yml",
     "kubectl apply -f conf/kube-flannel-cleanup.yml",
@@ -216,7 +216,7 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a node has flannel's device, and whether it has the CNI configuration.
+/// Returns whether a node has flannel's device, and whether the node has flannel's CNI configuration.
 fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
     let node = cluster.nodes.get(number).context("a node")?;
     let device = node

@@ -1,4 +1,4 @@
-//! Checks that the admission policy lets a flannel pod change only its own Node, and only flannel's part of this Node.
+//! Checks that the admission policy lets a flannel pod change only its own Node, and only flannel's fields of the Node.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ struct Patch {
     /// Content-Type of the request.
     kind: &'static str,
     body: Value,
-    /// End of the refusal's text, or `None` if the patch is accepted.
+    /// End of the API server's error message, or `None` if the API server accepts the patch.
     refusal: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! Go flannel's objects as clusters have them: from the released manifest, from the raw manifest in Go flannel's repository, or from the chart.
+//! Go flannel's objects in clusters: from the released manifest, from the raw manifest in Go flannel's repository, or from the chart.
 
 use std::process::Command;
 
@@ -7,12 +7,12 @@ use lab::{binaries, succeeded};
 
 use super::{read, repository};
 
-/// Returns the raw manifest in Go flannel's repository. The DaemonSet selects pods only by `app`.
+/// Returns the raw manifest in Go flannel's repository. The DaemonSet selects pods only by the label `app`.
 pub(crate) fn raw() -> Result<String> {
     read("e2e/tests/manifests/go/raw.yml")
 }
 
-/// Returns the released manifest, which Go flannel makes from the raw manifest. The DaemonSet selects pods by `app` and `k8s-app`.
+/// Returns the released manifest, which Go flannel makes from the raw manifest. The DaemonSet selects pods by the labels `app` and `k8s-app`.
 pub(crate) fn released() -> Result<String> {
     let folder = repository("e2e/tests/manifests/go");
     output(
@@ -22,7 +22,7 @@ pub(crate) fn released() -> Result<String> {
     )
 }
 
-/// Returns the manifest of versions up to v0.18, in the namespace `kube-system`.
+/// Returns the manifest of Go flannel's versions up to v0.18, which use the namespace `kube-system`.
 pub(crate) fn in_kube_system() -> Result<String> {
     let text = raw()?;
     let objects = text

@@ -1,4 +1,4 @@
-//! The Vagrantfile, which Ruby evaluates with a stand-in for Vagrant, and the scripts of its machines, which bash parses.
+//! Tests of the Vagrantfile. Ruby evaluates the Vagrantfile with a stand-in for Vagrant, and bash parses the machines' scripts.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! `flannelctl doctor --cluster`: the findings of all nodes, from outside the cluster.
+//! Tests of `flannelctl doctor --cluster`, which reports the findings of all nodes, from outside the cluster.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use crate::kube::installed::{
 };
 use crate::operator::Operator;
 
-/// Longest time in which the doctor of a cluster may wait for a node that does not respond, including the delays of a busy machine.
+/// Maximum time that `flannelctl doctor --cluster` may wait for a node that does not respond, including the delays of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Longest time in which daemons and probes find the faults.
+/// Maximum time in which daemons and probes detect the faults.
 const SETTLED: Duration = Duration::from_secs(120);
 
-/// Returns the document that kubectl's plugin prints.
+/// Returns the JSON document that `kubectl flannel doctor` prints.
 fn document(operator: &Operator) -> Result<Value> {
     json(&operator.types("kubectl flannel doctor -o json")?)
 }
 
-/// A finding of the cluster.
+/// A finding in the report about the cluster.
 struct Folded {
     check: String,
     nodes: Vec<String>,
@@ -69,7 +69,8 @@ fn drop_on(cluster: &Cluster, node: usize, hook: &str, rule: &str) -> Result<()>
     host.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
-/// Checks that a node's bundle has the logs that only the API has. The image has no folder to write to, so the pod prints the bundle.
+/// Checks that a node's bundle has the logs that only the Kubernetes API provides. The image has no writable folder,
+/// so flannelctl in the pod prints the bundle to standard output.
 fn bundle_from_afar(operator: &Operator) -> Result<()> {
     operator.run("kubectl flannel support-bundle --node=n1 --file=n1.tar.gz")?;
     let log = operator.run("tar -xzOf n1.tar.gz --wildcards '*/flanneld/pod.log'")?;
@@ -131,8 +132,8 @@ fn page_from_afar(operator: &Operator) -> Result<()> {
     Ok(())
 }
 
-/// The doctor reports one node's fault as a finding of this node, which explains the findings of other nodes
-/// about the fault. Another node does not reach the API server. The kubelet of a third node is unreachable.
+/// The doctor reports one node's fault as one finding, which explains the other nodes' findings about the
+/// fault. A second node does not reach the API server. The kubelet of a third node is unreachable.
 #[test]
 fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
     let _turn = cluster_turn();

@@ -13,11 +13,11 @@ use lab::{
 
 pub(crate) use lab::api_turn as turn;
 
-/// Ten times the ten seconds that may pass between two attempts after failures.
+/// Ten times the maximum interval of 10 s between two attempts of the daemon after failures.
 pub(super) const SOON: Duration = Duration::from_secs(100);
-/// Ten times the minute for which the daemon ignores the disappearance of a peer, a foreign change of a condition, and lost readiness.
+/// Ten times the minute for which the daemon ignores a missing peer, another program's change of a condition, and the loss of readiness.
 pub(super) const MINUTES: Duration = Duration::from_secs(600);
-/// Ten times the second within which the daemon must correct its node's own state.
+/// Ten times the second within which the daemon must correct its own Node, or apply a change of its own Node.
 pub(super) const OWN: Duration = Duration::from_secs(10);
 const READY: Duration = Duration::from_secs(100);
 /// Less than a minute. After a minute, a node that cannot reach the API is not ready, and a Node without flannel's mark is not a peer.
@@ -27,12 +27,12 @@ pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"
 pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// Hosts `h1`, `h2`, … on one switch with an API server, which they reach through two proxies. Fields are dropped in this order.
+/// Hosts `h1`, `h2`, … on one switch, and two proxies through which the hosts reach an API server. Rust drops the fields in the order of their declaration.
 pub(super) struct Bed {
     pub(super) daemons: Vec<Flanneld>,
     pub(super) options: Vec<FlanneldOptions>,
     pub(super) pods: Vec<Pod>,
-    /// The first proxy is in use. The second proxy is the next address in `--kube-api-url`.
+    /// The daemons use the first proxy. The second proxy is the next address in `--kube-api-url`.
     pub(super) proxies: [Proxy; 2],
     pub(super) api: ApiServer,
     pub(super) hosts: Vec<Host>,
@@ -73,7 +73,7 @@ impl Bed {
         Bed::on(lab, api, hosts, net_conf)
     }
 
-    /// Builds the test environment from these hosts, with an API server on `machine`.
+    /// Builds the test environment from `hosts`, with an API server on `machine`.
     pub(super) fn of(
         lab: &Lab,
         machine: &Host,
@@ -120,7 +120,7 @@ impl Bed {
         self.reach()
     }
 
-    /// Returns the Node of a host with both families. The first host has the number 1.
+    /// Returns the Node of host `number`, with both address families. The first host has the number 1.
     pub(super) fn node(&self, number: usize) -> NodeObject {
         let address =
             |v6: &str, v4: &str| -> [IpAddr; 2] { [v4.parse().unwrap(), v6.parse().unwrap()] };
@@ -161,7 +161,7 @@ impl Bed {
         self.api.admin()
     }
 
-    /// Waits until all pods reach each other in the families that all of them have.
+    /// Waits until all pods reach each other in the address families that all pods have.
     pub(super) fn reach(&self) -> Result<()> {
         let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
         for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
@@ -177,7 +177,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Returns the address to which a host sends packets for a subnet: the outer address in the FDB entry of the route over `flannel.1`.
+    /// Returns the underlay address to which a host's `flannel.1` sends packets for a subnet, from the FDB entry.
     pub(super) fn tunnel(&self, host: usize, subnet: &str) -> Result<Option<String>> {
         let netns = self.hosts[host].netns();
         let routes = netns.exec("ip", &["route", "show", "exact", subnet])?;
@@ -225,7 +225,7 @@ impl Bed {
         )
     }
 
-    /// Returns all state that a host keeps about its peers. The text does not change while the state does not change.
+    /// Returns a host's routes, neighbours and FDB entries for its peers, as sorted text.
     pub(super) fn peers_of(&self, host: usize) -> Result<String> {
         let netns = self.hosts[host].netns();
         let mut lines = Vec::new();
@@ -245,7 +245,7 @@ impl Bed {
         Ok(lines.join("\n"))
     }
 
-    /// Returns the state that a host keeps about the other hosts of the test environment, without peers that a test created.
+    /// Returns a host's routes, neighbours and FDB entries for the other hosts of the test environment, without peers that a test created.
     pub(super) fn hosts_of(&self, host: usize) -> Result<String> {
         let peers = self.peers_of(host)?;
         let others = (1..=self.hosts.len()).filter(|number| *number != host + 1);
@@ -269,16 +269,16 @@ impl Bed {
             .collect())
     }
 
-    /// Checks that changes of Nodes reach every host now, with a new peer each time.
+    /// Checks that every host currently applies changes of Nodes: creates a new peer, and waits until each host sends packets to the peer.
     ///
-    /// The function deletes the peer afterwards. The peer may stay for a while, because daemons delay removals by a minute after an outage.
+    /// The function deletes the peer afterwards. The peer's kernel objects may stay for a minute, because daemons delay removals by a minute after an outage.
     pub(super) fn require_alive(&self) -> Result<()> {
         self.with_canary(|subnet, public| {
             (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, subnet, Some(public)))
         })
     }
 
-    /// Checks that changes of Nodes reach no host now.
+    /// Checks that no host currently applies changes of Nodes.
     pub(super) fn require_unseen(&self) -> Result<()> {
         self.with_canary(|subnet, _| {
             throughout(Duration::from_secs(3), "the new peer is not seen", || {
@@ -316,7 +316,7 @@ impl Bed {
         self.daemons[host].wait_ready(READY).map(drop)
     }
 
-    /// Runs scenarios in turn, each from the same state. Checks that no daemon ends or panics, and that all pods reach each other afterwards.
+    /// Runs the scenarios one after the other. Checks that no daemon ends or panics, and that all pods reach each other after each scenario.
     pub(super) fn each(&mut self, scenarios: &[(&str, Scenario)]) -> Result<()> {
         for (name, scenario) in scenarios {
             let pids: Vec<u32> = self.daemons.iter().map(|daemon| daemon.pid()).collect();

@@ -1,4 +1,4 @@
-//! Checks that the doctor reports each finding about the responses of a real API server first, and that its commands remove the finding.
+//! Checks that the doctor's first finding reports a fault of the API server's response, and that the doctor's commands fix the fault.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
 use crate::kube::doctor::causes;
 use crate::operator::Operator;
 
-/// Adds the variables of the DaemonSet, so that the remedies use kubectl.
+/// Adds the DaemonSet's environment variables, so that the doctor's commands use kubectl.
 fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
     options
         .env("POD_NAMESPACE", "kube-flannel")
         .env("POD_NAME", "kube-flannel-ds-x")
 }
 
-/// Waits until the doctor finds exactly this check in all of its outputs, and returns the finding.
+/// Waits until the doctor reports only the finding of `check` and the metrics count the finding, and returns the finding.
 fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
     // A running daemon reports a refusal after a minute.
     eventually_ok(MINUTES, &format!("the doctor finds {check}"), || {
@@ -39,7 +39,7 @@ fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
     })
 }
 
-/// Waits until the daemon is ready and its doctor finds nothing.
+/// Waits until the daemon is ready and the doctor reports no finding.
 fn gone(daemon: &Flanneld) -> Result<()> {
     eventually(SOON, "the daemon is ready", || daemon.is_ready())
         .with_context(|| daemon.log_tail(10))?;

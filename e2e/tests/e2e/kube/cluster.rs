@@ -1,4 +1,4 @@
-//! Whole clusters: their state before they have a pod network, and the objects that they leave.
+//! Tests of whole clusters before they have a pod network, and of the objects that a removed cluster leaves.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service};
 
-/// Creates a network without flannel: bridge, host-local and static routes.
+/// Creates a pod network without flannel, with the plugins bridge and host-local and with static routes.
 fn plain_network(cluster: &Cluster) -> Result<()> {
     let admin = cluster.api.admin();
     for node in &cluster.nodes {

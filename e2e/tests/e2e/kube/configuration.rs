@@ -1,18 +1,18 @@
-//! The configuration that pods mount: its correction while nodes wait, its change during use, and its move to another range Node by Node.
+//! Tests of changes to the network configuration that pods mount: a correction while nodes wait, a change during use, and a Node-by-Node migration.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Answer, Call, Lab, NodeObject, eventually, eventually_ok};
 
 use crate::kube::bed::{Bed, DUAL, OWN, SOON, VXLAN, turn};
 
-/// Returns the configuration with another range, as for a cluster that migrates.
+/// Returns the network configuration with other pod network ranges, as for a cluster that migrates.
 fn elsewhere(net_conf: &str) -> String {
     net_conf
         .replace("10.244.0.0/16", "10.42.0.0/16")
         .replace("fd10:244::/48", "fd10:42::/48")
 }
 
-/// Starts a daemon on each of three nodes with a configuration that no node can use, and corrects the configuration.
+/// Starts a daemon on each of three nodes with an unusable network configuration, and corrects the configuration.
 fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
     let _turn = turn();
     Lab::run(title, |lab| {

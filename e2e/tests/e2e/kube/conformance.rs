@@ -16,12 +16,12 @@ use crate::kube::installed::{install, manifest, repository, with_images};
 
 const ENDS: Duration = Duration::from_secs(45 * 60);
 
-/// A group of tests, and the cluster that they need.
+/// A group of Kubernetes' tests, and the address families of the cluster.
 struct Suite {
     name: &'static str,
     /// Regular expression for the names of the tests. `FLANNEL_TEST_FOCUS` replaces it.
     focus: &'static str,
-    /// Number of tests that match.
+    /// Number of tests whose names match `focus`.
     tests: usize,
     families: Families,
 }
@@ -124,7 +124,7 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     Ok(())
 }
 
-/// Returns the launch of Kubernetes' test program with the tests that match `focus`, and with a report in JSON.
+/// Returns the command that runs the tests that match `focus` with Kubernetes' test program and writes a JSON report.
 fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
     Ok(Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
         .arg(format!(
@@ -154,7 +154,7 @@ fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
         .arg(format!("--ginkgo.json-report={}", report.display())))
 }
 
-/// Returns the images that the tests use.
+/// Returns the archives of the images that Kubernetes' tests use.
 fn images() -> Result<Vec<PathBuf>> {
     let folder = binaries::kept("conformance-images")?;
     Ok(std::fs::read_dir(folder)?
@@ -164,7 +164,7 @@ fn images() -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Returns the manifest's configuration for clusters of these families.
+/// Returns the manifest with a network configuration for the address families `families`.
 fn of_families(text: &str, families: Families) -> String {
     let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
     if families == Families::Dual {
@@ -174,7 +174,7 @@ fn of_families(text: &str, families: Families) -> String {
     }
 }
 
-/// Installs CoreDNS from Kubernetes' own manifest, without upstream servers, because the lab has none.
+/// Installs CoreDNS from Kubernetes' own manifest, without upstream servers, because the lab has no name server.
 fn install_name_service(cluster: &Cluster) -> Result<()> {
     let text = std::fs::read_to_string(binaries::kept("conformance-1.36/coredns.yaml.base")?)?;
     let text = text
@@ -199,7 +199,7 @@ fn install_name_service(cluster: &Cluster) -> Result<()> {
         .map(drop)
 }
 
-/// Adds routes from the API server to pods, because the API server proxies requests to pods. A control plane that is a node has these routes.
+/// Adds routes from the API server to pods, because the API server proxies requests to pods. A control plane that is itself a node has routes to pods.
 fn route_pods(cluster: &Cluster) -> Result<()> {
     for member in &cluster.nodes {
         let node = cluster.api.admin().node(member.name())?;
@@ -231,7 +231,7 @@ struct Outcome {
     trouble: Option<String>,
 }
 
-/// Returns the outcomes of the selected tests in a report, by name.
+/// Returns the outcomes of the selected tests in a report, by the name of the test.
 fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
     let document: Value = serde_json::from_str(
         &std::fs::read_to_string(report).with_context(|| report.display().to_string())?,
@@ -267,7 +267,7 @@ fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
         .collect())
 }
 
-/// Writes a table of all existing reports, with the tests and the mode of kube-proxy.
+/// Writes a table of all existing reports, by suite and by kube-proxy's mode.
 fn write_table() -> Result<()> {
     let folder = repository("target/conformance");
     let modes = ["iptables", "nftables"];

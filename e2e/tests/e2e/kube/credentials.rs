@@ -1,4 +1,4 @@
-//! Credentials that change while the daemon runs.
+//! Tests of credentials that change while the daemon runs.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The doctor in real clusters: `kubectl exec` returns its reports, and the tests run its commands as printed.
+//! Tests of the doctor in real clusters: `kubectl exec` returns the doctor's reports, and the tests run the doctor's commands as printed.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Output;
@@ -44,7 +44,7 @@ pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
         .to_owned())
 }
 
-/// Runs `flannelctl` with these arguments in the flannel pod of a node. The command may run more than once.
+/// Runs `flannelctl` with the arguments `words` in the flannel pod of a node. The function may run the command more than once.
 fn flannelctl(
     operator: &Operator,
     cluster: &Cluster,
@@ -57,7 +57,7 @@ fn flannelctl(
     ))
 }
 
-/// Returns the findings in a report that no other finding explains.
+/// Returns a report's findings that no other finding explains.
 pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
     let findings = report["findings"].as_array().context("no findings")?;
     Ok(findings
@@ -67,7 +67,7 @@ pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
         .collect())
 }
 
-/// Returns the report of the doctor in the pod of a node, and checks its exit code.
+/// Runs the doctor in the flannel pod of a node, checks the exit code, and returns the report.
 fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = flannelctl(operator, cluster, node, "doctor -o json")?;
     let report = json(&output)?;
@@ -84,7 +84,7 @@ fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value
     Ok(report)
 }
 
-/// Waits until the doctor of every node finds exactly these causes, and returns the last report.
+/// Waits until the doctor of every node finds exactly the causes `wanted`, and returns the last report.
 fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Value> {
     let mut last = Value::Null;
     for node in &cluster.nodes {
@@ -102,7 +102,7 @@ fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Val
     Ok(last)
 }
 
-/// Checks that every node reports the NAT trap, and that the documented commands fix it.
+/// Checks that every node reports that flannel uses the NAT interface, and that the documented commands fix the fault.
 fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]) -> Result<()> {
     let begun = Instant::now();
     let report = expect(operator, cluster, &["wrong-interface"])?;
@@ -140,7 +140,7 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
     expect(operator, cluster, &[]).map(drop)
 }
 
-/// Returns the DaemonSet's container, with its arguments and variables.
+/// Returns the DaemonSet's container, with the container's arguments and environment variables.
 fn container(cluster: &Cluster) -> Result<Value> {
     let set = cluster
         .api
@@ -209,7 +209,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
     })
 }
 
-/// Returns whether the API of a daemon accepts a connection.
+/// Returns whether the status API of a daemon accepts a connection.
 fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
     let address: SocketAddr = address.parse()?;
     Ok(netns
@@ -217,7 +217,7 @@ fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
         .is_ok())
 }
 
-/// A pod that uses the host network, as daemons of nodes do.
+/// Pod on `h1` that uses the host network.
 const HOST_POD: &str = "
 apiVersion: v1
 kind: Pod
@@ -231,8 +231,8 @@ spec:
   - {name: c, image: localhost/busybox:1, imagePullPolicy: Never, command: [sleep, infinity]}
 ";
 
-/// Checks that neither a pod nor another host reaches the API. A pod with the host network reaches the API
-/// only with an allowed Host name, and never through the socket.
+/// Checks that neither a pod nor another host reaches the status API. A pod with the host network reaches
+/// the status API only with an allowed Host header, and never through the Unix socket.
 fn status_api_is_for_the_node_only(operator: &Operator, cluster: &Cluster) -> Result<()> {
     let node = cluster.nodes[0].host();
     let gateway = node
@@ -398,7 +398,7 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
     })
 }
 
-/// Returns the doctor's report in the pod of a node whose kubelet the API server does not reach.
+/// Returns the doctor's report from the flannel pod of a node whose kubelet the API server does not reach.
 fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = cluster.exec_output(
         "kube-flannel",

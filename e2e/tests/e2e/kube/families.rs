@@ -1,4 +1,4 @@
-//! Nodes with IPv6 only, and nodes with one family in a cluster with two.
+//! Tests of nodes with IPv6 only, and of nodes with one address family in a dual-stack cluster.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ANNOTATIONS, Lab, NodeObject, PingMatrix, PingOptions, eventually_ok};

@@ -1,4 +1,4 @@
-//! Flannel in whole clusters, installed as an operator installs it: only with the manifest.
+//! Tests of flannel in whole clusters, which the test installs only with the manifest, as an operator does.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::kube::installed::{
 };
 use crate::kube::life::whatever_happens;
 
-/// Checks that the annotations and the condition are as Go flannel leaves them.
+/// Checks that each Node has the annotations and the condition that Go flannel writes.
 fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
     for node in cluster.started() {
         let annotation = |name: &str| cluster.api.admin().flannel_annotation(node.name(), name);
@@ -46,7 +46,7 @@ fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks that `--ip-masq` gives packets of pods the node's address outside the pod network, and keeps the pod's address inside.
+/// Checks that, with `--ip-masq`, pods' packets have the node's source address outside the pod network, and the pod's source address inside.
 fn require_translated(cluster: &Cluster) -> Result<()> {
     let (node, pod) = (
         IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?),
@@ -60,8 +60,8 @@ fn require_translated(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Changes the backend in the ConfigMap, and restarts the DaemonSet as documented. The first node has no peer
-/// with its own backend until the other nodes follow.
+/// Changes the backend in the ConfigMap, and restarts the DaemonSet as documented. The first node with the
+/// new backend has no usable peer until other nodes restart.
 fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
     cluster.apply(&impatient(text))?;
     // A kubelet may mount the version of the ConfigMap from before the API was away.

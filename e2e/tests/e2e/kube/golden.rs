@@ -1,4 +1,4 @@
-//! Checks that the Node and subnet.env equal Go flannel 0.28.9's output for the same input, except for the mark in the backend data.
+//! Checks that the Node and subnet.env equal Go flannel 0.28.9's output for the same input, except for `FlannelRs` in the backend data.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const CASES: [&str; 10] = [
     "vxlan-dual",
     "vxlan-v6only",
 ];
-/// The MAC that a case prescribes. All other MACs are this node's own.
+/// MAC that a test case prescribes. All other MACs belong to the node's devices.
 const KEPT: &str = "02:aa:bb:cc:dd:ee";
 
 fn folder() -> PathBuf {
@@ -55,7 +55,7 @@ fn node_object_and_subnet_env_equal_go_flannels() -> Result<()> {
     })
 }
 
-/// Starts the daemon on the input of a case, and compares the Node and subnet.env with those of Go flannel.
+/// Starts the daemon with a test case's input, and compares the Node and subnet.env with Go flannel's output.
 fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result<()> {
     let golden = |name: &str| {
         std::fs::read_to_string(folder().join(case).join(name)).with_context(|| name.to_owned())
@@ -93,7 +93,7 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
     Ok(())
 }
 
-/// Returns the Node that Go flannel found, with its podCIDRs and these annotations.
+/// Returns the Node that Go flannel found at its start, with the Node's podCIDRs and the annotations `before`.
 fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
     let mut node = NodeObject::new("n1")
         .internal("10.99.0.11".parse::<IpAddr>()?)
@@ -113,7 +113,7 @@ fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
     Ok(node)
 }
 
-/// Compares annotations and condition. Times and MACs differ in every run.
+/// Compares the annotations and the condition of two Nodes. Ignores times and MACs, which differ in every run.
 fn compare(expected: &Value, found: &Value) -> Result<()> {
     let annotations = |value: &Value| -> Vec<(String, String)> {
         let list = value
@@ -168,7 +168,7 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Returns backend data with the mark that distinguishes our nodes from Go flannel's nodes.
+/// Returns backend data with the mark `FlannelRs`, which distinguishes flannel-rs' nodes from Go flannel's nodes.
 fn marked(data: &str) -> String {
     match data.strip_prefix('{') {
         Some(members) => format!(r#"{{"FlannelRs":1,{members}"#),
@@ -176,7 +176,7 @@ fn marked(data: &str) -> String {
     }
 }
 
-/// Replaces each MAC with a word, except the MAC that the case prescribes.
+/// Replaces each MAC with a placeholder, except the MAC that the test case prescribes.
 fn mask(text: &str) -> String {
     let is_mac =
         |word: &str| word.len() == KEPT.len() && word.split(':').count() == 6 && word != KEPT;

@@ -1,4 +1,4 @@
-//! Checks that a bad peer affects only itself: unusable Nodes, and foreign routes in place of a peer's route, make no healthy node unready.
+//! Checks that no healthy node becomes unready because of unusable Nodes, or because of other programs' routes in place of a peer's route.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const UDP: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"udp"}}"#;
 /// An address outside the link that all nodes share.
 const FAR: &str = "10.99.0.5";
 
-/// Backends with their wire names.
+/// Backends: the name in a Node's annotation, and the network configuration.
 const BACKENDS: [(&str, &str); 3] = [("vxlan", VXLAN), ("host-gw", HOST_GW), ("", UDP)];
 
 /// Returns Nodes, each with a subnet and with an address that some kernel or backend refuses.
@@ -47,7 +47,7 @@ fn status(daemon: &lab::Flanneld) -> Result<Value> {
     Ok(serde_json::from_str(&daemon.get("/status")?.1)?)
 }
 
-/// Checks that all nodes stay ready and have their condition, and that their pods reach each other.
+/// Checks that all daemons stay ready, that each Node has the condition NetworkUnavailable=False, and that pods reach each other.
 fn require_healthy(bed: &Bed) -> Result<()> {
     throughout(HOLDS, "every healthy node is ready", || {
         for daemon in &bed.daemons {

@@ -1,4 +1,4 @@
-//! Installation of flannel in whole clusters as an operator does it, and the checks that must pass afterwards.
+//! Installs flannel in whole clusters as an operator does, and runs the checks that must pass afterwards.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -42,14 +42,14 @@ pub(super) fn images() -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Returns the manifest with a changed net-conf.json.
+/// Returns the text of the manifest after the change `change`.
 pub(super) fn manifest(change: impl Fn(String) -> String) -> Result<String> {
     Ok(change(std::fs::read_to_string(repository(
         "conf/kube-flannel.yml",
     ))?))
 }
 
-/// Returns the objects that `helm install` with these arguments applies, with their namespace and with more frequent probes.
+/// Returns the objects that `helm install` with `args` applies, with their namespace and with more frequent probes.
 pub(super) fn chart(args: &[&str]) -> Result<String> {
     let mut command = Command::new(binaries::helm()?);
     command
@@ -71,7 +71,7 @@ pub(super) fn backend(text: &str, backend: &str) -> String {
     text.replace("\"Type\": \"vxlan\"", &format!("\"Type\": \"{backend}\""))
 }
 
-/// Makes probes run every second instead of every ten seconds, so that an update of several nodes takes only seconds.
+/// Makes kubelet's probes run every second instead of every ten seconds, so that an update of several nodes takes only seconds.
 pub(super) fn impatient(text: &str) -> String {
     text.replace("initialDelaySeconds: 5", "initialDelaySeconds: 1")
         .replace("periodSeconds: 10", "periodSeconds: 1")
@@ -84,7 +84,7 @@ pub(super) fn install(cluster: &Cluster, manifest: &str) -> Result<()> {
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")
 }
 
-/// Creates a test pod on each started node that has no test pod yet, and the Service for these pods.
+/// Creates a test pod on each started node that has no test pod yet, and the Service of the test pods.
 pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
     let pods = cluster
         .started()
@@ -121,7 +121,7 @@ pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all pods reach each other, that all of them reply for the Service, and that each node's hostPort leads to its own pod.
+/// Checks that all pods reach each other and reply to the Service's clients, and that each node's hostPort leads to the node's own pod.
 pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     require_reach(cluster)?;
     let (nodes, addresses) = (
@@ -168,7 +168,7 @@ pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
         .context("p1 has no address")
 }
 
-/// Returns the source address of `p1`'s packets as a host outside the pod network sees it.
+/// Returns the source address of `p1`'s packets at a host outside the pod network.
 pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
     let (outside, node) = (cluster.api.host(), cluster.nodes[0].host().v4_of("enp0s8")?);
     // The host has routes to the pods, as a router may. Otherwise only masqueraded addresses would get replies.
@@ -182,7 +182,7 @@ pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
     seen_by(cluster, outside, outside.v4()?.into())
 }
 
-/// Returns the source address of `p1`'s packets that another node receives at its own address in the pod network.
+/// Returns the source address of `p1`'s packets to another node's address in the pod network.
 pub(super) fn source_inside(cluster: &Cluster) -> Result<IpAddr> {
     let other = cluster.nodes[1].host();
     seen_by(cluster, other, of_bridge(other)?)

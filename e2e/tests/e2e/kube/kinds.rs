@@ -1,4 +1,4 @@
-//! Checks that the mark in the backend data distinguishes our nodes from Go flannel's nodes, even when our daemon is silent.
+//! Checks that the mark in the backend data distinguishes flannel-rs' nodes from Go flannel's nodes, even if a node does not reply to probes.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
 
-/// Time longer than the half minute for which a daemon may be silent at its start.
+/// Time longer than the half minute in which a starting daemon may not reply to probes.
 const TOLD: Duration = Duration::from_secs(40);
 
-/// Returns the state of `h2` as `h1` sees it.
+/// Returns the entry of the peer `h2` in the status document of `h1`.
 fn peer(bed: &Bed) -> Result<Value> {
     let (_, text) = bed.daemons[0].api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
@@ -24,7 +24,7 @@ fn peer(bed: &Bed) -> Result<Value> {
     Ok(peer.clone())
 }
 
-/// Returns whether the doctor of `h1` reports that one of our nodes does not reply to probes.
+/// Returns whether the doctor of `h1` reports a flannel-rs node that does not reply to probes.
 fn is_filtered(bed: &Bed) -> Result<bool> {
     let report = json(&bed.daemons[0].flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;

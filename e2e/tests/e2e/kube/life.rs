@@ -1,4 +1,4 @@
-//! Operations and failures of a cluster's nodes, while streams of packets run between pods.
+//! Tests of operations and failures of a cluster's nodes, while streams of packets run between pods.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ const READY: &str = "http://127.0.0.1:8081/readyz";
 
 /// Runs a rolling update, a drain, kills and restarts, and a minute without the API. The last node joins at the end.
 ///
-/// From the rolling update on, the daemons have two addresses of the API. Later, the first address disappears permanently.
+/// From the rolling update on, the daemons have two addresses of the API server. After the outage, only the second address works.
 pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
     let doors = [cluster.api.door(7001)?, cluster.api.door(7002)?];
     let urls = format!("--kube-api-url={},{}", doors[0].url(), doors[1].url());
@@ -139,7 +139,7 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
     Ok(())
 }
 
-/// Returns the HTTP status of a request from a node, or 000 if there is no response.
+/// Returns the HTTP status of a request from a node, or 000 without a response.
 fn asked(node: &Member, url: &str) -> Result<String> {
     let args = [
         "--silent",

@@ -1,5 +1,5 @@
-//! Faults that last a minute: an API that returns only at its second address, refused tokens, and a peer
-//! without its mark. One test covers all faults.
+//! Tests of faults that last a minute: an API that returns only at its second address, refused tokens,
+//! and a peer without flannel's mark. One test covers all faults.
 
 use std::time::Instant;
 
@@ -119,7 +119,7 @@ fn three_nodes(lab: &Lab) -> Result<(Bed, Proxy, Proxy)> {
     Ok((bed, refusing, well))
 }
 
-/// Checks that each host has the same peers as before.
+/// Checks that each host has the same peers as in `before`.
 fn require_peers(bed: &Bed, before: &[String]) -> Result<()> {
     for (host, before) in before.iter().enumerate() {
         let now = bed.hosts_of(host)?;
@@ -132,7 +132,8 @@ fn require_peers(bed: &Bed, before: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the first two nodes are not ready. The reason names the API's address, the refusal, and the clock as a possible cause.
+/// Checks that the first two nodes are not ready. The first node's reason names the API's address. The second node's
+/// reason names the refusal and the clock as a possible cause.
 fn require_unready_without_the_api(bed: &Bed) -> Result<()> {
     for (host, word) in [(0, "192.168.56.199"), (1, "401"), (1, "this host's clock")] {
         eventually_ok(

@@ -1,4 +1,4 @@
-//! Changes of Nodes: Nodes that are re-created, duplicated, damaged, restored from a snapshot, or overwritten by other programs.
+//! Tests of Nodes that operators or other programs re-create, duplicate, damage, overwrite, or restore from a snapshot.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
     })
 }
 
-/// Checks that the third host's daemon, still the same process, has reported the new podCIDR and removed all objects of the old podCIDR.
+/// Checks that the third host's daemon still runs, has logged the new podCIDR, and has removed all objects of the old podCIDR.
 fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
     let daemon = &mut bed.daemons[2];
     ensure!(
@@ -228,7 +228,7 @@ fn another_h3(bed: &Bed, third: u8) -> Result<NodeObject> {
         .internal(bed.hosts[2].v6()?))
 }
 
-/// Waits until the third host serves a subnet. Checks that the host's bridge has lost only the gateway addresses of the previous subnet.
+/// Waits until the third host uses the subnet `now`. Checks that the host's bridge has lost only the gateway addresses of the previous subnet.
 fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
     let (daemon, netns) = (&bed.daemons[2], bed.hosts[2].netns());
     eventually(SOON, "subnet.env has the new subnet", || {
@@ -258,7 +258,7 @@ fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
     Ok(())
 }
 
-/// Adds a pod on the third host with the CNI plugin, to the existing bridge. Checks that the first host's pod reaches the new pod in both families.
+/// Adds a pod on the third host with the CNI plugin, to the existing bridge. Checks that the first host's pod reaches the new pod in both address families.
 fn new_pod_is_reached(bed: &Bed, name: &str) -> Result<()> {
     let host = &bed.hosts[2];
     let folder = host.folder()?;
@@ -457,7 +457,7 @@ const HOSTILE_SUBNETS: &[&str] = &[
 ];
 const HOSTILE_BACKENDS: &[&str] = &["", "host-gw", "VXLAN", "wireguard", "no-such", "🦀"];
 
-/// Returns Nodes of this backend that no peer can use, each with a different fault.
+/// Returns Nodes with the backend `backend`. Each Node has a different fault, because of which no peer can use the Node.
 pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let huge = "x".repeat(200 << 10);
     let mac = r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66"}"#;

@@ -9,7 +9,7 @@ use lab::{Answer, ApiServer, Call, Families, Lab, NodeObject, eventually_ok, thr
 
 use crate::kube::bed::{Bed, SOON, Scenario, VXLAN, turn};
 
-/// Event in the stream of a watch that has expired.
+/// Event that ends the stream of an expired watch.
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
 
 const OUTAGES: &[(&str, Scenario)] = &[
@@ -41,7 +41,7 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
     })
 }
 
-/// Servers before 1.34 refuse to stream lists, so the daemon lists Nodes in pages of 100.
+/// API servers before Kubernetes 1.34 refuse to stream lists, so the daemon lists Nodes in pages of 100.
 #[test]
 fn kubernetes_1_33_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     const PEERS: u8 = 220;
@@ -100,7 +100,7 @@ fn kubernetes_1_33_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     })
 }
 
-/// Deletes a Node while the API is away, so that only the next list shows the deletion.
+/// Deletes a Node while the daemons cannot reach the API, so that only the next list shows the deletion.
 fn deleted_meanwhile(bed: &mut Bed) -> Result<()> {
     bed.proxies.iter().for_each(lab::Proxy::cut);
     bed.admin().delete_node("peer-010")?;
@@ -112,7 +112,7 @@ fn is_watch_of_nodes(call: &Call) -> bool {
     call.is_of_nodes() && call.is_watch()
 }
 
-/// Checks that daemons remove no peer while `fault` lasts, and that they see a new peer afterwards.
+/// Checks that daemons remove no peer while `fault` lasts, and that the daemons add a new peer afterwards.
 fn under(
     bed: &Bed,
     lasts: Duration,
@@ -219,7 +219,7 @@ fn unauthorized(bed: &mut Bed) -> Result<()> {
     })
 }
 
-/// Returns a handler that replies to each request with the next of these answers, and repeats the answers in a cycle.
+/// Returns a handler that replies to each request with the next of `answers`, and repeats the answers in a cycle.
 fn in_turn(answers: Vec<Answer>) -> impl Fn(&Call) -> Answer + Send + Sync + Clone + 'static {
     let next = Arc::new(AtomicUsize::new(0));
     move |_| answers[next.fetch_add(1, Ordering::Relaxed) % answers.len()].clone()

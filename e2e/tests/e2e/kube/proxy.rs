@@ -1,4 +1,4 @@
-//! The API server of the tests, and the proxy in front of it, which counts, stalls and answers requests and cuts connections.
+//! Tests of the lab's API server, and of the lab's proxy, which counts, stalls and answers requests and cuts connections.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ fn api_server_and_proxy_answer_stall_and_restore() -> Result<()> {
     })
 }
 
-/// Checks that each user may do what its role allows, and no more.
+/// Checks that the API server permits each user exactly the requests that the user's role allows.
 fn require_rights(api: &ApiServer) -> Result<()> {
     let status = |user: User, path: &str| {
         api.client(user)

@@ -1,4 +1,4 @@
-//! Rights of flannel's pods on a node: enough for every node and every backend, and no more.
+//! Checks that flannel's pods have enough rights on a node for every backend, and no unnecessary rights.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member, cluster_turn};

@@ -1,4 +1,4 @@
-//! The start with the Node API: the daemon's reasons to wait and to exit, and the frequency of its requests.
+//! Tests of the daemon's start with the Node API: the reasons to wait and to exit, and the frequency of requests.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use lab::{Cluster, Netns, Probe, ProbeOptions};
 
 use crate::kube::bed::SOON;
 
-/// A pod on each node, which stays during a drain of the node.
+/// DaemonSet of one pod per node. A drain of a node does not remove the node's pod.
 const PODS: &str = "
 apiVersion: v1
 kind: Namespace

@@ -1,4 +1,4 @@
-//! The backend udp in a cluster: installed with the chart, in a privileged pod, and with an outage at each update.
+//! Tests of the udp backend in a cluster, with the chart and a privileged pod. Each update of a node interrupts the node's tunnel for several seconds.
 
 use std::net::IpAddr;
 use std::time::Duration;

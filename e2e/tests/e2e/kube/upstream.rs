@@ -1,4 +1,4 @@
-//! Go flannel's manifests and chart, and our manifest and chart, each applied over the other.
+//! Tests that apply flannel-rs' manifest and chart over Go flannel's manifests and chart, and vice versa.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,8 +29,8 @@ fn go_released() -> Result<String> {
     Ok(impatient(&shapes::released()?))
 }
 
-/// Installs our manifest over Go flannel's manifest, and then Go flannel's manifest again, while packets
-/// flow. Checks that the network loses no packet.
+/// Installs flannel-rs' manifest over Go flannel's manifest, and then Go flannel's manifest again, while
+/// packets flow. Checks that the network loses no packet.
 fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     let ours = manifest(|text| impatient(&text))?;
     under_streams(
@@ -43,7 +43,7 @@ fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     )
 }
 
-/// A named change of the installation.
+/// Name of a change of the installation, and a function that makes the change.
 type Change<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
 
 /// Runs `first`, then makes the changes while packets flow between pods. Checks that the network loses no packet.
@@ -98,7 +98,7 @@ pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     )
 }
 
-/// Checks that the DaemonSet has created this pod from its current template, and that the pod is ready.
+/// Checks that the DaemonSet has created `pod` from the DaemonSet's current template, and that the pod is ready.
 fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
     let labels = |labels: &Value| -> Vec<(String, Value)> {

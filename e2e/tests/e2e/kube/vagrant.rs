@@ -1,4 +1,4 @@
-//! A lab of VirtualBox machines: every node has its own NAT on the default route, with equal or with different addresses.
+//! Tests clusters of VirtualBox machines: every node has its own NAT on the default route, with equal or with different addresses.
 
 use anyhow::{Result, ensure};
 use lab::{

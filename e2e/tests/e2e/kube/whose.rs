@@ -1,4 +1,4 @@
-//! Choice of the interface that a node starts to use, keeps or stops using, depending on its own Node and on other Nodes.
+//! Checks when a node starts, continues or stops using an interface, depending on its own Node and on other Nodes.
 
 use std::time::Duration;
 
@@ -143,10 +143,10 @@ fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
     })
 }
 
-/// Function that edits a Node with a name, a podCIDR and an InternalIP.
+/// Function that edits a Node, which already has a name, a podCIDR and an InternalIP.
 type EditNode = fn(NodeObject) -> NodeObject;
 
-/// Other Nodes with the address of the only interface: a name, the edits of this Node and of the other Node, and the published address.
+/// Test cases in which two Nodes have the same address: case name, edit of the host's Node, edit of the other Node, published address.
 const CLAIMS: &[(&str, EditNode, EditNode, &str)] = &[
     (
         "a dead Node",

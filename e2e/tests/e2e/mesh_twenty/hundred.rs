@@ -11,10 +11,10 @@ use crate::mesh::V4;
 const NODES: u8 = 100;
 const FAULTY: usize = 41;
 const DEADLINE: Duration = Duration::from_secs(300);
-/// Number of entries in the kernel's ARP table, which all namespaces share: each node has an entry for each other node. The usual limit is 1024.
+/// Maximum number of entries in the kernel's ARP table, which all namespaces share: each node has an entry for each other node. The kernel's default is 1024.
 const NEIGHBOURS: u32 = 16_384;
 
-/// Returns the document of the doctor, and the duration of the command.
+/// Returns the JSON document of `flannelctl doctor --cluster`, and the duration of the command.
 fn look(bed: &Bed) -> Result<(Value, Duration)> {
     let begun = Instant::now();
     let output = bed.daemons[0].flannelctl(&["doctor", "--cluster", "-o", "json"])?;

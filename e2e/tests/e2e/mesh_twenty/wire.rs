@@ -1,4 +1,4 @@
-//! Cost of probes, counted on the switch.
+//! Number and size of the nodes' probes, which nftables counts on the switch.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{DEADLINE, NODES};
 
-/// Two cycles of this number of nodes, in which the nodes probe each direction at least once.
+/// Duration of two probe cycles with all nodes, in which the nodes probe each direction at least once.
 const WINDOW: Duration = Duration::from_secs(11);
 
 /// Counts packets by sender, and probes by sender and target. In the tunnel, a probe follows the headers of UDP, VXLAN, Ethernet, IP and UDP.
@@ -83,7 +83,7 @@ pub(super) fn count(lan: &Switch) -> Result<()> {
     lan.netns().feed("nft", &["-f", "-"], COUNTERS).map(drop)
 }
 
-/// Returns the number of ARP broadcasts since [`count`]. The switch sends each of these frames from every port but one.
+/// Returns the number of ARP broadcasts since [`count`]. The switch sends a copy of each broadcast frame to all ports except the sender's port.
 pub(super) fn broadcasts(lan: &Switch) -> Result<u64> {
     let text = lan.netns().exec(
         "nft",
@@ -107,7 +107,7 @@ fn neighbours(netns: &Netns) -> Result<usize> {
         .count())
 }
 
-/// Checks that no host has more neighbours than there are nodes.
+/// Checks that each host has fewer neighbour entries than the number of nodes.
 pub(super) fn require_bounded_neighbours(hosts: &[Host]) -> Result<()> {
     for host in hosts {
         let entries = neighbours(host.netns())?;
@@ -120,7 +120,7 @@ pub(super) fn require_bounded_neighbours(hosts: &[Host]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that nodes at rest probe each peer rarely, and need no broadcasts for these probes.
+/// Checks that nodes without faults probe each peer rarely, and do not send an ARP broadcast for each probe.
 pub(super) fn require_frugal(bed: &Bed) -> Result<()> {
     let addresses = bed.hosts.iter().map(Host::v4).collect::<Result<Vec<_>>>()?;
     // On a busy machine replies are late and probes are repeated, so it measures again.

@@ -1,4 +1,4 @@
-//! Checks that the rules equal Go flannel's rules exactly, use the host's variant of iptables, and choose random ports where possible.
+//! Checks that flanneld's rules equal Go flannel's rules exactly, use the host's variant of iptables, and choose random ports where possible.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::node::{
 /// Time in which the daemon checks the rules several times, at one check per second.
 const LOOKS: Duration = Duration::from_secs(3);
 
-/// Returns the four listings of a capture.
+/// Returns the host's rules in the four listings that a capture contains.
 fn listings(host: &Host) -> Result<String> {
     let mut out = String::new();
     for (program, table) in [
@@ -79,7 +79,7 @@ scenarios! { pods_reach_the_outside_from_the_nodes_address;
     nftables_masquerades_packets_to_the_outside => NFTABLES,
 }
 
-/// Checks that a host outside, which has no route to pods, receives packets of pods from the node's address.
+/// Checks that a host outside the pod network, without routes to pods, receives pods' packets with the node's source address.
 fn pods_reach_the_outside_from_the_nodes_address(config: &str) -> Result<()> {
     Lab::run("outside", |lab| {
         let store = lab::Store::dir(&lab.folder("leases")?);
@@ -125,7 +125,7 @@ scenarios! { random_ports_are_tried_first;
     random_ports_are_tried_first_by_nftables => (NFTABLES, "nft"),
 }
 
-/// Checks that the daemon writes rules without random ports if the programs do not support such ports, and that a restart keeps the rules.
+/// Checks that the daemon writes rules without random ports if iptables or nft does not support random ports, and that a restart keeps the rules.
 fn random_ports_are_tried_first((config, program): (&str, &str)) -> Result<()> {
     Lab::run("random ports", |lab| {
         let listing = if program == "nft" {
@@ -170,7 +170,7 @@ fn random_ports_are_tried_first((config, program): (&str, &str)) -> Result<()> {
     })
 }
 
-/// The daemon keeps the variant that it has chosen, even if the system's choice changes, and logs the variant's name.
+/// The daemon keeps its iptables variant, even if the system's choice changes, and logs the variant's name.
 #[test]
 fn iptables_variant_is_kept_when_the_system_chooses_another() {
     Lab::run("variant", |lab| {

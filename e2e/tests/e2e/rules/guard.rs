@@ -1,4 +1,4 @@
-//! Checks that the guard counts or drops tunnel packets of unknown senders to the encapsulation port, and that pods cannot send tunnel packets.
+//! Checks that flanneld's guard rules count or drop tunnel packets of unknown senders to the encapsulation port, and that pods cannot send tunnel packets.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn backend_without_a_port_gets_no_guard() {
     );
 }
 
-/// Returns a search path with only the programs of iptables-legacy.
+/// Returns a value of `PATH` with only the programs of iptables-legacy.
 fn legacy_programs(lab: &Lab) -> String {
     Programs::none(lab, "legacy")
         .unwrap()
@@ -52,7 +52,7 @@ fn legacy_programs(lab: &Lab) -> String {
         .path()
 }
 
-/// Binds a socket in a namespace. Port 0 selects a free port.
+/// Binds a UDP socket in a network namespace. Port 0 selects a free port.
 fn socket(netns: &Netns, address: &str) -> UdpSocket {
     let socket = netns.run(|| UdpSocket::bind(address)).unwrap().unwrap();
     socket
@@ -76,14 +76,14 @@ fn arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket, expected: bool) -> 
     }
 }
 
-/// Reads the packets that have already arrived.
+/// Discards the packets that have already arrived.
 fn drain(socket: &UdpSocket) {
     socket.set_nonblocking(true).unwrap();
     while socket.recv(&mut [0; 16]).is_ok() {}
     socket.set_nonblocking(false).unwrap();
 }
 
-/// A host that is not a node, with its own tunnel to a node, through which it sends to a pod.
+/// A host that is not a node and sends forged tunnel packets to a node's pod.
 struct Forger {
     v4: UdpSocket,
     v6: UdpSocket,
@@ -141,12 +141,13 @@ scenarios! { encapsulation_port_is_guarded;
     encapsulation_port_is_guarded_by_nftables => (GUARDED_NFTABLES, false),
 }
 
-/// A node with a guarded tunnel port, its peer, a host that forges packets, and a host that becomes a node later. Fields are dropped in this order.
+/// A node with guard rules for its tunnel port, the node's peer, a host that forges packets, and a host that becomes a node later.
+/// Rust drops the fields in the order of their declaration.
 struct Scene {
     config: &'static str,
     plain: FlanneldOptions,
     pod_two: Pod,
-    /// Peer of the guarded node.
+    /// Peer of the node that has guard rules.
     _two: Flanneld,
     hosts: Vec<Host>,
     _lan: Switch,
@@ -232,7 +233,7 @@ impl Scene {
         );
     }
 
-    /// Checks that the guard drops a pod's packets to the tunnel's port outside the network. Packets to another port pass.
+    /// Checks that the guard rules drop a pod's packets to the tunnel's port on a host outside the network, except in mode `off`. Packets to another port pass.
     fn pods_make_no_tunnel_packets(&self, mode: &str, pod_one: &Pod) {
         for (port, passes) in [(4000, true), (8472, mode == "off")] {
             let (v4, v6) = (
@@ -257,7 +258,7 @@ impl Scene {
         }
     }
 
-    /// Checks that the kernel tracks packets of peers only without a guard.
+    /// Checks that the kernel's connection tracking records peers' tunnel packets only in mode `off`.
     fn peers_are_tracked_only_without_a_guard(&self, mode: &str) {
         let tracked = || {
             let output = self.hosts[0]
@@ -286,7 +287,7 @@ impl Scene {
         .unwrap();
     }
 
-    /// Checks that the guard admits a host that becomes a node, and refuses a host that is no longer a node.
+    /// Checks that the guard rules admit packets of a host that becomes a node, and drop packets of a former node.
     fn membership_is_followed(&self, pod_one: &Pod) {
         let one = self.start("drop");
         let four = self.hosts[3].flanneld(&self.plain).unwrap();
@@ -328,7 +329,7 @@ fn reaches_both(from: &Netns, pod: &Pod) -> bool {
     reaches(from, pod.v4().unwrap().into()) && reaches(from, pod.v6().unwrap().into())
 }
 
-/// Returns the targets of forged packets: a port of each family.
+/// Returns the destinations of forged packets: an address and a port in each address family.
 fn forged_targets(pod: &Pod) -> [String; 2] {
     [
         format!("{}:5000", pod.v4().unwrap()),
@@ -336,7 +337,7 @@ fn forged_targets(pod: &Pod) -> [String; 2] {
     ]
 }
 
-/// Checks that the guard counts packets from unknown senders, except in mode `off`.
+/// Checks that the guard rules count packets from unknown senders, except in mode `off`.
 fn unknown_senders_are_counted(mode: &str, one: &Flanneld, forger: &Forger, pod_one: &Pod) {
     let metric = "flannel_encap_stranger_packets";
     if mode == "off" {
@@ -354,7 +355,7 @@ fn unknown_senders_are_counted(mode: &str, one: &Flanneld, forger: &Forger, pod_
     .unwrap();
 }
 
-/// Checks that the guard accepts, counts or drops tunnel packets of unknown senders, admits all packets of nodes, and stops tunnel packets of pods.
+/// Checks that the guard rules accept, count or drop tunnel packets of unknown senders, admit all packets of nodes, and drop tunnel packets of pods.
 fn encapsulation_port_is_guarded((config, legacy): (&'static str, bool)) -> Result<()> {
     let scene = Scene::build(config, legacy);
     let mut pod_one = None;

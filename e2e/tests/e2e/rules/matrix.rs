@@ -1,4 +1,4 @@
-//! Masquerading, tested with packets from each kind of source to each kind of destination, with each applier and in both families.
+//! Tests of masquerading with packets from each type of source to each type of destination, with iptables and nftables, in both address families.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +10,7 @@ use lab::{
     Xtables, seen_as,
 };
 
-/// Number of connections per cell.
+/// Number of connections for each cell of the table.
 const CONNECTIONS: u16 = 6;
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -22,10 +22,10 @@ const APPLIERS: [(&str, bool, Xtables); 3] = [
 ];
 
 /// Addresses that the receiver sees: the sender's `own` address, or the address of the `node`, its `overlay`
-/// device or its bridge (`gateway`). `*` means that the port differs from the sender's.
+/// device or its bridge (`gateway`). `*` means that the source port differs from the sender's port.
 ///
 /// Packets of `remote-pod` arrive through the tunnel. `host` is a process bound to the node's address; for `host-any`, the kernel chooses the
-/// address. `outside` is a machine whose routes lead through this node. `mark-…` is a pod whose packets carry the named mark. As a destination,
+/// source address. `outside` is a machine whose routes lead through the tested node. `mark-…` is a pod whose packets carry the named mark. As a destination,
 /// `outside` is another machine on the underlay. `multicast` is a group with a receiver on the underlay, or with a pod as the receiver for
 /// packets of `outside`.
 const PLAIN: &str = "
@@ -94,15 +94,15 @@ const CASES: [(&[&str], &str); 4] = [
     ),
 ];
 
-/// Marks of another program, with the first source port of each mark. A mark has a thousand ports.
+/// Marks of another program, with the first source port of each mark. Each mark has a thousand source ports.
 const MARKS: [(&str, u16); 4] = [
     ("0x4000", 21000),
     ("0x4001", 22000),
     ("0x14000", 23000),
     ("0x8000", 24000),
 ];
-/// First source port of the sources without a mark, which have a thousand ports each. Masquerading may give these
-/// sources one address, so their ports must not clash.
+/// First source port of the sources without a mark. Each source has a thousand ports. Masquerading may give
+/// several sources the same address, so no two sources may have the same port.
 const UNMARKED: u16 = 10000;
 
 const GROUPS: [IpAddr; 2] = [
@@ -132,7 +132,7 @@ fn pod_address(pod: &Pod, v6: bool) -> Result<IpAddr> {
     }
 }
 
-/// Three nodes, the first of which is under test, and two machines outside.
+/// Three nodes, the first of which is under test, and two machines outside the cluster.
 struct Cluster {
     hosts: Vec<Host>,
     outside: [Host; 2],
@@ -180,7 +180,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Creates the paths that the cells need, all of them through the tested node.
+    /// Creates routes through the tested node for all cells of the table.
     fn wire(&self) -> Result<()> {
         let [node, other] = [self.hosts[0].netns(), self.hosts[1].netns()];
         let [outside, target] = &self.outside;
@@ -256,7 +256,7 @@ impl Cluster {
         Ok(net.addr())
     }
 
-    /// Routes multicast packets for as long as the returned values live.
+    /// Routes multicast packets until the caller drops the returned routes.
     fn multicast(&self, v6: bool) -> Result<[MulticastRoutes; 2]> {
         let device = if v6 { "flannel-v6.1" } else { "flannel.1" };
         let group = GROUPS[usize::from(v6)];
@@ -274,7 +274,7 @@ impl Cluster {
         Ok([here, there])
     }
 
-    /// Returns one family's table under the current rules.
+    /// Returns the table of one address family, measured with the current rules.
     fn table(&self, v6: bool, case: u16) -> Result<String> {
         let _routes = self.multicast(v6)?;
         let echoes = self.echoes(v6)?;
@@ -299,7 +299,7 @@ impl Cluster {
         Ok(table)
     }
 
-    /// Starts the echo services of this family.
+    /// Starts the echo services of one address family.
     fn echoes(&self, v6: bool) -> Result<Echoes> {
         let [_, neighbour, remote, third] = &self.pods;
         let ([node, ..], [outside, target]) = (&self.hosts[..], &self.outside) else {
@@ -463,7 +463,7 @@ fn squeezed(text: &str) -> String {
         .collect()
 }
 
-/// Returns all tables of one applier: IPv4 and IPv6 for each case.
+/// Returns the IPv4 table and the IPv6 table of each test case, with iptables or with nftables.
 fn tables(nftables: bool, iptables: Xtables) -> Result<Vec<[String; 2]>> {
     Lab::run("matrix", |lab| {
         let cluster = Cluster::start(lab, nftables, iptables)?;

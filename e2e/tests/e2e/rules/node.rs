@@ -11,11 +11,11 @@ use lab::{
 };
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
-/// A network without a tunnel device, and so without a port to guard.
+/// A network without a tunnel device, and therefore without an encapsulation port.
 pub(super) const IPTABLES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
 pub(super) const NFTABLES: &str =
     r#"{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"host-gw"}}"#;
-/// A network of both families with an encapsulation port.
+/// A dual-stack network with an encapsulation port.
 pub(super) const GUARDED_IPTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","IPv6SubnetLen":64,"Backend":{"Type":"vxlan"}}"#;
 pub(super) const GUARDED_NFTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","IPv6SubnetLen":64,"EnableNFTables":true,"Backend":{"Type":"vxlan"}}"#;
 pub(super) const GUARDS: [&str; 2] = ["--encap-notrack", "--encap-bar-pods"];
@@ -39,7 +39,7 @@ impl Applier {
         )
     }
 
-    /// Returns the variant of the program `iptables` on a host with this applier.
+    /// Returns the iptables variant that the command `iptables` runs on a host where this program applies the rules.
     pub(super) fn xtables(self) -> Xtables {
         if self == IptablesLegacy {
             Xtables::Legacy
@@ -52,7 +52,7 @@ impl Applier {
 /// Rules by table and chain.
 pub(super) type Dump = BTreeMap<String, Vec<String>>;
 
-/// A host with a store of its own.
+/// A host with its own lease store and daemon options.
 pub(super) struct Node {
     pub(super) host: Host,
     pub(super) store: Store,
@@ -67,7 +67,7 @@ impl Node {
         Node::new(lab, &lan, 1, net_conf)
     }
 
-    /// Builds the host with this number on the switch. The host's daemon finds all programs.
+    /// Builds the host `h<number>` on the switch. The host's daemon finds all programs.
     pub(super) fn build(lab: &Lab, lan: &Switch, number: u8, applier: Applier) -> Result<Node> {
         Node::with(
             lab,
@@ -78,7 +78,7 @@ impl Node {
         )
     }
 
-    /// Builds a host as [`Node::build`] does. The host's daemon finds only these programs.
+    /// Builds a host as [`Node::build`] does. The host's daemon finds only the programs in `programs`.
     pub(super) fn with(
         lab: &Lab,
         lan: &Switch,
@@ -111,7 +111,7 @@ impl Node {
         self.host.flanneld(&self.options)
     }
 
-    /// Configures the mode of this applier and starts the daemon.
+    /// Configures the mode of `applier` and starts the daemon.
     pub(super) fn start_as(&self, applier: Applier) -> Result<Flanneld> {
         self.store.configure(&applier.net_conf())?;
         self.start()
@@ -125,7 +125,7 @@ impl Node {
         self.host.netns().feed(program, args, input).map(drop)
     }
 
-    /// Returns the rules of all programs, without counters.
+    /// Returns the rules of all iptables variants and of nftables, without counters.
     pub(super) fn dump(&self) -> Result<Dump> {
         let mut out = BTreeMap::new();
         for (variant, family) in VARIANTS {
@@ -139,7 +139,7 @@ impl Node {
         Ok(out)
     }
 
-    /// Returns whether nothing of flannel exists for this applier in either family: neither rules nor empty chains.
+    /// Returns whether the host has neither rules nor empty chains of flannel for `applier`, in either family.
     pub(super) fn is_clean(&self, applier: Applier) -> bool {
         let programs: &[(&str, &[&str])] = match applier {
             IptablesNft => &[("iptables-nft-save", &[]), ("ip6tables-nft-save", &[])],
@@ -174,7 +174,7 @@ pub(super) const VARIANTS: [(&str, &str); 4] = [
     ("legacy", "ip6"),
 ];
 
-/// Adds the output of iptables-save to a dump, by table and chain. Leaves out chains that are as the kernel creates them.
+/// Adds the output of iptables-save to a dump, by table and chain. Leaves out empty chains that have the policy ACCEPT.
 fn saved(name: &str, text: &str, out: &mut Dump) {
     let mut table = "";
     for line in text.lines() {
@@ -200,9 +200,8 @@ fn saved(name: &str, text: &str, out: &mut Dump) {
     }
 }
 
-/// Adds nft's listing to a dump, by table and chain. Leaves out the tables of iptables-nft, which lists these
-/// tables itself. The program nft prints a masquerade rule of these tables in one family and omits the rule
-/// in the other family.
+/// Adds nft's listing to a dump, by table and chain. Leaves out the tables of iptables-nft, which
+/// `iptables-nft-save` lists. nft prints iptables-nft's masquerade rules in only one address family.
 fn listed(text: &str, out: &mut Dump) {
     let (mut table, mut place) = (String::new(), String::new());
     for line in text.lines() {
@@ -231,8 +230,8 @@ fn listed(text: &str, out: &mut Dump) {
     });
 }
 
-/// Returns the warnings and errors in a log. Leaves out the warning that a node is not ready, because this
-/// warning repeats the reasons of the other warnings.
+/// Returns the warnings and errors in a log. Leaves out the warning that a node is not ready, which only
+/// repeats the other warnings' reasons.
 pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
     let warnings = log.lines().filter(|line| {
@@ -284,7 +283,7 @@ pub(super) fn difference(wanted: &Dump, found: &Dump) -> String {
         .collect()
 }
 
-/// A pod that sends packets through the masquerade to a machine outside, each packet in a separate connection.
+/// A pod that sends packets through masquerade rules to a machine outside, each packet in a separate connection.
 pub(super) struct Stream {
     pub(super) probe: Probe,
     _pod: Pod,

@@ -1,6 +1,6 @@
 //! Obstacles to writing rules: a lock that another program holds forever, missing programs, and a limit of
-//! processes. The node works except for its rules, reports the obstacle once, and writes the rules by itself
-//! afterwards.
+//! processes. The node works except for its rules, reports the obstacle once, and writes the rules when the
+//! obstacle disappears.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,12 +19,12 @@ use super::node::{
     lines_with,
 };
 
-/// Time longer than the 30 s after which the daemon retries at the latest.
+/// Time longer than the daemon's maximum retry interval of 30 s.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Time for several attempts of a daemon that finds an obstacle.
+/// Time in which a daemon tries several times to write the rules, despite an obstacle.
 const ATTEMPTS: Duration = Duration::from_secs(4);
 
-/// Another program holds the xtables lock. The held lock delays neither the start, nor packets, nor the other family's rules.
+/// Another program holds the xtables lock. The lock delays neither the daemon's start, nor packets, nor the rules of the other address family.
 #[test]
 fn held_lock_delays_neither_start_nor_packets() {
     Lab::run("lock", |lab| {
@@ -73,8 +73,8 @@ fn held_lock_delays_neither_start_nor_packets() {
     .unwrap();
 }
 
-/// Checks that a node without the programs works except for its rules, and reports the package to install. After
-/// the installation of the programs, the node uses them.
+/// Checks that a node without iptables or nft works except for its rules, and reports the package to install.
+/// After the installation, the node uses the programs.
 fn missing_programs(
     applier: Applier,
     present: impl Fn(Programs) -> Result<Programs>,
@@ -129,7 +129,7 @@ fn missing_programs_of_iptables_are_reported_once_and_used_when_installed() {
     });
 }
 
-/// The host has only programs with the variant's own names, and no program of the alternatives. These are enough.
+/// The host has only programs with the variant's names, such as `iptables-nft`, and no program `iptables`. flanneld uses the variant's programs.
 #[test]
 fn programs_of_a_variant_are_used_when_installed() {
     missing_programs(IptablesNft, Ok, "iptables", |programs| {
@@ -148,7 +148,7 @@ fn missing_nft_is_reported_once_and_used_when_installed() {
     missing_programs(Nftables, Ok, "nftables", Programs::with_nft);
 }
 
-/// nftables mode needs no program of iptables, and does not call any.
+/// In nftables mode, flanneld calls no iptables program.
 #[test]
 fn nftables_needs_no_program_of_iptables() {
     Lab::run("nft only", |lab| {
@@ -175,7 +175,7 @@ fn nftables_needs_no_program_of_iptables() {
     .unwrap();
 }
 
-/// A control group that limits processes. If this machine has no mounted control groups, a mount namespace mounts them.
+/// A control group that limits processes. If this machine has no mounted cgroup hierarchy, the test mounts the hierarchy in a mount namespace.
 struct ProcessLimit {
     folder: PathBuf,
     _holder: Option<Holder>,
@@ -246,7 +246,7 @@ impl ProcessLimit {
         std::fs::write(&path, text).with_context(|| format!("{text} to {}", path.display()))
     }
 
-    /// Forbids new processes and threads in the group.
+    /// Forbids new processes and threads in the control group.
     fn close(&self) -> Result<()> {
         self.write("pids.max", "0")
     }

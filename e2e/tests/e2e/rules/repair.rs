@@ -41,7 +41,7 @@ scenarios! { damage_is_repaired;
     ]),
 }
 
-/// Checks that the daemon repairs each damage to a host's rules, and counts it as one repair.
+/// Checks that the daemon repairs each damage to a host's rules, and counts one repair for each damage.
 fn damage_is_repaired((config, damages): (&str, &[&str])) -> Result<()> {
     Lab::run("damage", |lab| {
         let mut node = Node::alone(lab, config)?;
@@ -138,8 +138,8 @@ fn deleted_table_is_restored_at_once() {
     .unwrap();
 }
 
-/// Another program commits transactions all the time. If such a transaction collides with flanneld's
-/// transaction, the kernel requires another attempt.
+/// Another program commits nftables transactions all the time. If another program's transaction
+/// collides with flanneld's transaction, flanneld must try again.
 #[test]
 fn busy_writer_delays_no_repair() {
     Lab::run("busy", |lab| {
@@ -174,7 +174,7 @@ scenarios! { endless_changes_slow_repairs_down;
     endless_changes_to_nftables_slow_repairs_down => (NFTABLES, "nft flush chain ip flannel-ipv4 forward"),
 }
 
-/// Checks a program that changes the rules as fast as the daemon repairs them: the daemon reports this conflict once, and repairs become rare.
+/// Another program changes the rules as fast as the daemon repairs them. Checks that the daemon reports the conflict once and then repairs rarely.
 fn endless_changes_slow_repairs_down((config, damage): (&str, &str)) -> Result<()> {
     Lab::run("war", |lab| {
         let node = Node::alone(lab, config)?;

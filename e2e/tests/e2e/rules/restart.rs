@@ -1,4 +1,4 @@
-//! Checks that the daemon writes nothing and loses no packet when it restarts. A daemon that has nothing to do writes nothing.
+//! Checks that a restart of the daemon changes no rule and loses no packet. A daemon whose rules are complete writes no rules.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::node::{
     complaints,
 };
 
-/// Time for several of the daemon's checks of the rules, one each second.
+/// Time in which the daemon checks the rules several times, at one check per second.
 const LOOKS: Duration = Duration::from_secs(3);
 
 scenarios! { restarts_lose_nothing;
@@ -83,7 +83,7 @@ fn restarts_lose_nothing((applier, guarded): (Applier, bool)) -> Result<()> {
     })
 }
 
-/// A host whose daemon has nothing to do.
+/// A host whose rules are complete, so that the daemon has nothing to write.
 struct Watched {
     monitor: Monitor,
     daemon: Flanneld,
@@ -154,7 +154,7 @@ fn first_start_creates_only_its_own_tables() {
     .unwrap();
 }
 
-/// Checks that only the tables of our rules exist.
+/// Checks that only the tables of flanneld's rules exist.
 fn require_tables(node: &Node, applier: Applier) -> Result<()> {
     let by_nft = match applier {
         IptablesNft => &[

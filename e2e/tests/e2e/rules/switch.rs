@@ -14,7 +14,7 @@ use super::node::{
     Node, Stream, VARIANTS, difference, lines_with,
 };
 
-/// Replaces all rules on a host with rules of another program, in each table of each program.
+/// Replaces all rules on a host with rules of another program, in nftables and in each table of both iptables variants.
 pub(super) fn with_rules_of_others(node: &Node) -> Result<()> {
     node.run("nft", &["flush", "ruleset"])?;
     for (variant, family) in VARIANTS {
@@ -38,7 +38,7 @@ pub(super) fn with_rules_of_others(node: &Node) -> Result<()> {
     node.feed("nft", &["-f", "-"], foreign)
 }
 
-/// Rules of flannel that a host may have when our daemon starts.
+/// Rules of flannel that a host may have when flanneld starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -68,7 +68,7 @@ const BEFORE: [Before; 11] = [
 ];
 
 impl Before {
-    /// Returns the applier after a start. With iptables, flannel's existing rules determine the variant.
+    /// Returns the program with which the daemon applies the rules after a start with `target`. With iptables, flannel's existing rules determine the variant.
     fn end(self, target: Applier) -> Applier {
         let there = match self {
             Before::Ours(IptablesNft)
@@ -187,7 +187,7 @@ fn golden(path: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Returns the parts of a capture: their titles without `# `, and their lines.
+/// Returns the sections of a capture: the title without `# `, and the lines of each section.
 fn sections(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines() {
@@ -200,10 +200,10 @@ fn sections(text: &str) -> Vec<(&str, Vec<&str>)> {
     found
 }
 
-/// State after a start in a mode on a host without any object of flannel.
+/// Rules that flanneld writes in a mode at its first start on a host without flannel's objects.
 struct Fresh {
     applier: Applier,
-    /// Host with the programs of this mode.
+    /// Host with the programs of the mode.
     node: Node,
     dump: Dump,
 }
@@ -214,7 +214,7 @@ scenarios! { switch_leaves_nothing_behind;
     switch_to_nftables_leaves_nothing_behind => Nftables,
 }
 
-/// Checks that each switch to a mode leads to the rules that a first start in this mode writes.
+/// Checks that each switch to a mode leads to the rules that a first start in the mode writes.
 fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
     Lab::run("ways", |lab| {
         let lan = lab.switch("lan")?;
@@ -293,7 +293,7 @@ fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
     })
 }
 
-/// The daemon writes new rules before it removes the old rules, regardless of the program that holds the rules.
+/// The daemon writes new rules before it removes the old rules, whether nftables or an iptables variant applies the rules.
 #[test]
 fn switching_under_load_loses_nothing() {
     Lab::run("switching", |lab| {
@@ -384,7 +384,7 @@ fn kills_during_a_switch_lose_nothing() {
     .unwrap();
 }
 
-/// The daemon removes the rules of a family that the network no longer has.
+/// The daemon removes the rules of an address family that the network no longer has.
 #[test]
 fn rules_of_a_removed_family_are_removed() {
     Lab::run("family", |lab| {
@@ -406,7 +406,7 @@ fn rules_of_a_removed_family_are_removed() {
     .unwrap();
 }
 
-/// nftables mode needs no program of iptables, not even to remove the rules that iptables-nft made.
+/// In nftables mode, flanneld needs no iptables program, not even to remove the rules that iptables-nft wrote.
 #[test]
 fn nft_removes_the_iptables_rules_without_iptables() {
     Lab::run("nft alone", |lab| {

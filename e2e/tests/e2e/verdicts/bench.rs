@@ -5,14 +5,14 @@ use lab::{FlanneldOptions, Pod, Switch};
 
 use crate::doctor::node::{Node, well_nodes_with};
 
-/// Nodes of a lab. The second node has the faults.
+/// Nodes of a lab. The second node is the faulty node.
 pub(super) struct Bench<'a> {
     pub lan: &'a Switch,
     pub nodes: &'a mut [Node],
     pub pods: Vec<Pod>,
 }
 
-/// Index of the node that has the faults.
+/// Index of the faulty node in `nodes`.
 pub(super) const FAULTY: usize = 1;
 
 impl Bench<'_> {

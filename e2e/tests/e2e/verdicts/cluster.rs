@@ -1,4 +1,4 @@
-//! `flannelctl doctor --cluster` without Kubernetes: a daemon requests the findings of the other daemons.
+//! Tests of `flannelctl doctor --cluster` without Kubernetes, where a daemon requests the findings of the other daemons.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ fn document(node: &mut Node) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))
 }
 
-/// On another node, the doctor reports one node's fault by name, with the findings of the other nodes about
-/// the fault. The doctor also names a node whose daemon ended.
+/// On one node, `flannelctl doctor --cluster` names the faulty node, and lists the other nodes' findings that the
+/// fault explains. The doctor also names a node whose daemon ended.
 #[test]
 fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> {
     Bench::run("verdicts of all", NETWORK, |bench| {

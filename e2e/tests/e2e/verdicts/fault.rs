@@ -1,4 +1,4 @@
-//! A fault of the second of three nodes, and the findings of all three nodes about this fault.
+//! Injects faults into the second of three nodes, and checks the doctor's findings on all three nodes.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use serde_json::Value;
 use super::bench::Bench;
 use crate::doctor::node::Node;
 
-/// Time within which the first finding is the cause.
+/// Deadline by which the doctor's first finding must name the cause of a fault.
 const SOON: Duration = Duration::from_secs(15);
-/// Time within which the first finding is the cause, in cases of packet loss, store faults and hanging daemons.
+/// Deadline by which the doctor's first finding must name the cause of packet loss, a store fault or a hanging daemon.
 const LATE: Duration = Duration::from_secs(45);
-/// Time within which all findings disappear after the commands.
+/// Deadline by which all findings must disappear after the doctor's commands ran.
 const AFTER: Duration = Duration::from_secs(30);
-/// Interval between two runs of the doctor. Each run starts several processes.
+/// Interval between two runs of the doctor. Each run of the doctor starts several processes.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Extra time for a machine that is busy for a moment.
+/// Extra time in each deadline for a test machine that is briefly overloaded.
 const MACHINE: Duration = Duration::from_secs(10);
 
 /// A fault of the second node, and its expected findings.
@@ -29,24 +29,25 @@ pub(super) struct Fault {
     pub quick: bool,
     /// Script that causes the fault on the second node.
     make: &'static str,
-    /// Rules of nft by which the switch changes or drops frames.
+    /// nft rules with which the switch changes or drops frames.
     wire: &'static str,
-    /// IPv4 address and prefix of an unknown host on the switch.
+    /// IPv4 address and prefix length of a host that the test adds to the switch.
     stranger: &'static str,
-    /// The checks, one of which must be the second node's first finding. With an empty string, the test does not check the second node's first finding.
+    /// Names of checks, separated by spaces: the second node's first finding must come from one of these checks. With
+    /// an empty string, the test does not check the second node's first finding.
     here: &'static str,
-    /// The checks, one of which must be the other nodes' first finding and name the second node. With an
-    /// empty string, the other nodes must find nothing.
+    /// Names of checks, separated by spaces: the other nodes' first finding must come from one of these checks and name the second node. With an
+    /// empty string, the other nodes must have no finding.
     there: &'static str,
-    /// Words of the second node's first finding, separated by `|`.
+    /// Texts that the second node's first finding must contain, separated by `|`.
     words: &'static str,
-    /// Script that removes the objects that the fault and its remedy leave. With `by_hand`, the script also fixes the fault.
+    /// Script that removes the remains of the fault and of its remedy. With `by_hand`, the script also fixes the fault.
     clear: &'static str,
     by_hand: bool,
     is_slow: bool,
     /// Whether the fault affects only the first two nodes.
     of_pair: bool,
-    /// Whether the third node's findings depend on chance.
+    /// Whether the test ignores the third node's findings, because these findings depend on chance.
     spares_third: bool,
     /// Whether the fault cuts the pods of the second node off from the pods of other nodes.
     cuts: bool,
@@ -57,15 +58,15 @@ pub(super) struct Fault {
 /// Expected result of probes on the path of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
-    /// Loss of probes on the faulty node if the fault cuts pods off and the other nodes find nothing.
+    /// Expects lost probes on the faulty node only if the fault cuts pods off and the other nodes have no finding.
     AsPods,
-    /// Probes are lost.
+    /// Expects that probes get lost.
     Lost,
-    /// Success of probes, because the fault affects other packets of pods.
+    /// Expects that probes pass, because the fault affects only other packets of pods.
     Pass,
 }
 
-/// Returns a fault that the second node's doctor finds and that the doctor's commands fix. The other nodes find nothing.
+/// Returns a fault that the second node's doctor finds and that the doctor's commands fix. The other nodes have no finding about the fault.
 pub(super) const fn fault(
     name: &'static str,
     make: &'static str,
@@ -92,12 +93,12 @@ pub(super) const fn fault(
 }
 
 impl Fault {
-    /// Sets the checks by which the other nodes also find the fault and name the second node.
+    /// Sets the checks that must report the second node's fault on the other nodes.
     pub(super) const fn told(self, there: &'static str) -> Self {
         Self { there, ..self }
     }
 
-    /// Marks a fault that `make test` runs.
+    /// Marks a fault that `make test` includes.
     pub(super) const fn quick(self) -> Self {
         Self {
             quick: true,
@@ -113,7 +114,7 @@ impl Fault {
         }
     }
 
-    /// Marks a fault that takes longer to find.
+    /// Marks a fault that the doctor must find by the deadline `LATE` instead of `SOON`.
     pub(super) const fn slow(self) -> Self {
         Self {
             is_slow: true,
@@ -121,7 +122,7 @@ impl Fault {
         }
     }
 
-    /// Marks a fault between the first two nodes.
+    /// Marks a fault that affects only the first two nodes.
     pub(super) const fn of_pair(self) -> Self {
         Self {
             of_pair: true,
@@ -137,12 +138,12 @@ impl Fault {
         }
     }
 
-    /// Marks a fault that cuts the node's pods off from the pods of other nodes.
+    /// Marks a fault that cuts the second node's pods off from the pods of other nodes.
     pub(super) const fn cuts(self) -> Self {
         Self { cuts: true, ..self }
     }
 
-    /// Marks a fault that causes the loss of probes on the path of pods, although pings of pods pass.
+    /// Marks a fault that drops probes on the path of pods, although pings between pods pass.
     pub(super) const fn loses_probes(self) -> Self {
         Self {
             tried: Tried::Lost,
@@ -158,22 +159,22 @@ impl Fault {
         }
     }
 
-    /// Sets the expected words in the node's first finding.
+    /// Sets the texts that the second node's first finding must contain.
     pub(super) const fn says(self, words: &'static str) -> Self {
         Self { words, ..self }
     }
 
-    /// Sets rules by which the switch changes or drops frames.
+    /// Sets the nft rules with which the switch changes or drops frames.
     pub(super) const fn wire(self, wire: &'static str) -> Self {
         Self { wire, ..self }
     }
 
-    /// Adds another host with this address to the switch.
+    /// Adds a host with the address `stranger` to the switch.
     pub(super) const fn stranger(self, stranger: &'static str) -> Self {
         Self { stranger, ..self }
     }
 
-    /// Returns the possible checks of the first finding; `None` if no command fixes the fault.
+    /// Returns the names of the checks that may produce the second node's first finding; `None` if no command fixes the fault.
     pub(super) fn mended_by(&self) -> Option<&'static str> {
         (!self.by_hand).then_some(self.here)
     }
@@ -209,13 +210,13 @@ impl Row {
 /// Result of a row.
 pub(super) struct Outcome {
     name: String,
-    /// Time until the faulty node names the fault. `told` is the time until the other nodes name the faulty node.
+    /// Time until the doctor of the faulty node names the fault. `told` is the time until the other nodes name the faulty node.
     named: Option<Duration>,
     told: Option<Duration>,
     error: Option<String>,
 }
 
-/// Runs cases until none is left.
+/// Runs fault cases from `next` until no case remains.
 pub(super) fn walk(
     title: &str,
     network: &str,
@@ -329,7 +330,7 @@ fn tell_and_mend(
     quiet(bench).context("after its commands")
 }
 
-/// Checks that probes on the path of pods agree with the doctor's result.
+/// Checks that probes on the path of pods have the result that the fault's `tried` expects.
 fn tried(node: &mut Node, fault: &Fault) -> Result<()> {
     let lost = match fault.tried {
         Tried::Lost => true,
@@ -354,7 +355,7 @@ fn tried(node: &mut Node, fault: &Fault) -> Result<()> {
     })
 }
 
-/// Returns the results of probes on the path of pods on a node, in each family.
+/// Returns a node's results of the probes on the path of pods, one result per address family.
 pub(super) fn pod_paths(node: &mut Node) -> Result<Vec<Value>> {
     let (_, text) = node.daemon()?.api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
@@ -390,11 +391,11 @@ fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
         .with_context(|| format!("making {}", fault.name))
 }
 
-/// Maximum number of findings that the test fixes one after the other.
+/// Maximum number of findings whose commands the test runs one after the other.
 const ROUNDS: usize = 6;
 
-/// Checks two faults at once: the first finding is about one of the faults, and no finding is about another fault. The commands
-/// of the first finding, and then the commands of the next finding, fix both faults.
+/// Checks two simultaneous faults: the first finding is about one of the two faults, and no unexplained finding is about a third fault.
+/// The test repeatedly runs the commands of the first finding, until both faults are fixed.
 fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) -> Result<()> {
     let begun = Instant::now();
     both.iter().try_for_each(|fault| make(bench, fault))?;
@@ -434,7 +435,7 @@ fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) ->
     quiet(bench).context("after the commands")
 }
 
-/// Runs the commands of the first finding until the node has no finding. The findings of probes stay for some more seconds.
+/// Repeatedly runs the commands of the node's first finding until the node has no finding. Findings from probes remain for some seconds after the fix.
 fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
     let mut mended = Vec::new();
     for _ in 0..ROUNDS {
@@ -458,7 +459,7 @@ fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
     bail!("{}", brief(&node.doctor()?.1))
 }
 
-/// Waits until the first finding belongs to one of these checks. Returns the time since `begun`.
+/// Waits until the node's first finding is from one of the checks in `checks`. Returns the time since `begun`.
 fn named(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
     if checks.is_empty() {
         return Ok(begun.elapsed());
@@ -478,7 +479,7 @@ fn named(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> R
     }
 }
 
-/// Checks that the findings of these checks explain all other findings of severity `broken`.
+/// Checks that the findings of `checks` explain all other findings of severity `broken`.
 fn alone(node: &mut Node, checks: &str) -> Result<()> {
     let report = node.doctor()?.1;
     let others = report["findings"].as_array().into_iter().flatten();
@@ -490,7 +491,7 @@ fn alone(node: &mut Node, checks: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until another node names the faulty node. Returns the time since `begun`.
+/// Waits until the first finding of another node names the faulty node. Returns the time since `begun`.
 fn told(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
     loop {
         let report = node.doctor()?.1;
@@ -510,7 +511,7 @@ fn told(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Re
     }
 }
 
-/// Checks that the node finds nothing.
+/// Checks that the node has no findings.
 fn nothing(node: &mut Node) -> Result<()> {
     let report = node.doctor()?.1;
     let found = report["findings"].as_array().context("no findings")?;
@@ -550,7 +551,7 @@ fn brief(report: &Value) -> String {
     }
 }
 
-/// Waits until no node finds anything.
+/// Waits until no node has a finding.
 fn quiet(bench: &mut Bench<'_>) -> Result<()> {
     for (number, node) in bench.nodes.iter_mut().enumerate() {
         eventually_ok(AFTER + MACHINE, "nothing is found", || {
@@ -592,7 +593,7 @@ fn clear(bench: &mut Bench<'_>, faults: &[&Fault]) -> Result<()> {
     quiet(bench).context("cleared")
 }
 
-/// Removes the files that remedies keep for the next boot of the host.
+/// Script that removes the files in which remedies save settings for the next boot of the host.
 const KEPT: &str =
     "rm -f /etc/systemd/system/flannel-* /etc/sysctl.d/99-zz-flannel.conf /etc/modules-load.d/*";
 

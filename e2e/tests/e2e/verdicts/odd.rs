@@ -1,4 +1,4 @@
-//! Odd but healthy hosts: no node has a finding.
+//! Tests that the doctor has no finding on unusual but healthy hosts.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use serde_json::Value;
 use super::fault::pod_paths;
 use crate::doctor::node::Node;
 
-/// The time in which no finding may appear: two rounds of the doctor. The tests wait this long, because no
-/// event shows that a round of the doctor found nothing.
+/// Duration for which the doctor must have no finding: two runs of the doctor's checks. A test waits for the full
+/// duration, because no event shows that a run of the doctor found nothing.
 const QUIET: Duration = Duration::from_secs(20);
-/// The time in which no finding may appear in `make soak`.
+/// Duration for which the doctor must have no finding in `make soak`.
 const LONG: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(4);
-/// Number of labs that run in parallel.
+/// Number of threads that run labs in parallel.
 const LABS: usize = 4;
 
-/// A lab of two hosts, both with the same oddity.
+/// A lab in which all hosts have the same unusual configuration.
 #[derive(Clone, Copy)]
 pub(crate) struct Odd {
     pub(crate) name: &'static str,
@@ -27,15 +27,15 @@ pub(crate) struct Odd {
     quick: bool,
     /// Script that changes the switch before the hosts start.
     switch: &'static str,
-    /// Script that makes a host odd before its daemon starts.
+    /// Script that sets the unusual configuration of a host before the host's daemon starts.
     before: &'static str,
-    /// Script that makes a host odd after the pods reach each other.
+    /// Script that sets the unusual configuration of a host after the pods reach each other.
     after: &'static str,
     /// Value of the daemon's `--iface`.
     iface: &'static str,
     backend: &'static str,
     hosts: u8,
-    /// Name of the check that may find a risk.
+    /// Name of the only check that may have a finding, of severity `risk`.
     risk: &'static str,
 }
 
@@ -61,7 +61,7 @@ const fn rare(name: &'static str, before: &'static str, after: &'static str) -> 
     }
 }
 
-/// Creates a firewall like ufw's, which drops the packets that its user's rules do not admit.
+/// Expands to a script that creates a firewall like ufw's, with the user's rules `rule`.
 macro_rules! ufw {
     ($($rule:literal)*) => {
         concat!(
@@ -73,7 +73,7 @@ macro_rules! ufw {
     };
 }
 
-/// Creates a table like firewalld's, with these rules in a zone for the interface.
+/// Expands to a script that creates an nftables table like firewalld's, with the rules `rule` in the zone of `enp0s8`.
 macro_rules! firewalld {
     ($($rule:literal)*) => {
         concat!(
@@ -91,7 +91,7 @@ macro_rules! firewalld {
     };
 }
 
-/// Labs that need a kernel with devices of all kinds.
+/// Labs that need a kernel with bonds, VLANs and other rare features.
 pub(crate) const IN_THE_VIRTUAL_MACHINE: &[Odd] = &[
     Odd {
         iface: "bond0",
@@ -263,7 +263,7 @@ const ODD: &[Odd] = &[
     },
 ];
 
-/// Runs a lab and checks that no node has a finding.
+/// Runs a lab, and checks that no node has an unexpected finding.
 pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
     let title = format!("odd: {}", odd.name);
     Lab::run(&title, |lab| {
@@ -334,7 +334,7 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
     .with_context(|| odd.name)
 }
 
-/// Runs the doctor once. Checks that the doctor finds nothing but the lab's expected risk, at most once.
+/// Runs the doctor once. Checks that the doctor has no finding except at most one expected risk.
 fn one_look(node: &mut Node, odd: &Odd) -> Result<()> {
     let (_, report) = node.doctor()?;
     let (risks, loud): (Vec<&Value>, Vec<&Value>) = report["findings"]
@@ -355,7 +355,7 @@ fn odd_but_healthy_hosts_have_no_findings() -> Result<()> {
     side_by_side(|odd| odd.quick, QUIET)
 }
 
-/// Runs each lab for a minute, while programs compute on all processors.
+/// Runs each lab while threads keep all processors busy, and checks for a minute that no node has a finding.
 #[test]
 #[ignore = "minutes: a part of `make soak`"]
 fn odd_but_healthy_hosts_have_no_findings_under_load() -> Result<()> {

@@ -1,4 +1,5 @@
-//! Table of faults. Each fault affects the second of three nodes. The nodes are 192.168.56.101 to 103, with pods in subnets of 10.5.0.0/16.
+//! Table of faults. Each fault affects the second of three nodes. The nodes have the addresses 192.168.56.101 to
+//! 192.168.56.103, and the subnets of their pods are in 10.5.0.0/16.
 
 use anyhow::{Context, Result};
 
@@ -370,7 +371,7 @@ pub(super) const FAULTS: &[Fault] = &[
     .told("probe-filtered peer-silent"),
 ];
 
-/// A network of both families.
+/// Configuration of a dual-stack network.
 pub(super) const BOTH: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}"#;
 
 /// Faults that affect only IPv6 in a dual-stack network.

@@ -1,4 +1,4 @@
-//! A cluster that changes to the kernel's wireguard.
+//! Tests the change of a cluster to kernel WireGuard, node by node.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::healing::scenarios;
 use crate::in_the_clear::change;
 
-/// Interval between the packets of a flow: an emulated machine can carry only one cluster with forty flows at this rate.
+/// Interval between two packets of a flow. At this rate, an emulated machine can carry only one cluster with forty flows.
 const SELDOM: Duration = Duration::from_secs(1);
 static ALONE: Mutex<()> = Mutex::new(());
 

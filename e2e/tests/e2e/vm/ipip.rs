@@ -12,7 +12,7 @@ use crate::healing::scenarios;
 use crate::traffic::Families;
 use crate::{cleanup, doctor, golden, healing, traffic};
 
-/// Deadline of a step: ten times the target time, doubled for the emulation.
+/// Deadline of each wait: ten times the expected time, doubled because the machine is emulated.
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
@@ -58,7 +58,7 @@ fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
     Ok(daemons)
 }
 
-/// With two families, the IPv4 half works, and probes cover IPv4 only.
+/// In a dual-stack network, the `ipip` backend carries only IPv4, and probes cover only IPv4.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_the_ipv4_half_of_two_families() -> Result<()> {
@@ -106,7 +106,7 @@ scenarios! { forged_packets_are_dropped;
     forged_packets_are_dropped_by_nftables => true,
 }
 
-/// Checks that the guard drops forged IPIP packets, which any host on the underlay can send.
+/// Checks that flanneld's guard rules drop forged IPIP packets, which any host on the underlay can send.
 fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
     Lab::run("vm: ipip guard", |lab| {
         let lan = lab.switch("lan")?;
@@ -181,7 +181,7 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
     })
 }
 
-/// `flannelctl cleanup` removes the tunnels of flannel-rs and Go flannel, and keeps other tunnels of the same kinds.
+/// `flannelctl cleanup` removes the tunnels of flannel-rs and Go flannel, and keeps the tunnels of other programs.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {

@@ -1,12 +1,12 @@
-//! Odd but healthy hosts with devices that few kernels support.
+//! Tests that the doctor has no finding on healthy hosts with unusual devices, which few kernels support.
 
 use anyhow::{Result, ensure};
 use std::time::Duration;
 
 use crate::verdicts::odd::{IN_THE_VIRTUAL_MACHINE, is_quiet};
 
-/// The time in which no finding may appear, equal to the time on other machines. The virtual machine is
-/// slower than other machines, but the interval of the doctor's rounds is the same.
+/// Duration for which the doctor must have no finding: two runs of the doctor's checks. The slow virtual machine does
+/// not lengthen the interval between two runs.
 const QUIET: Duration = Duration::from_secs(20);
 
 #[test]

@@ -15,7 +15,7 @@ use crate::datapath_wireguard::ports_are_followed;
 use crate::golden;
 use crate::wireguard_keys::key_file;
 
-/// Ten times the goal, doubled for the emulation.
+/// Deadline of each wait: ten times the expected time, doubled because the machine is emulated.
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
 #[test]
@@ -31,10 +31,10 @@ fn kernel_state_equals_go_flannels() -> Result<()> {
     .try_for_each(golden::compare)
 }
 
-/// Hosts with a pod each.
+/// Hosts of a lab, each with a daemon and a pod.
 pub(super) struct Bed {
     pub(super) bed: lab::Bed,
-    /// Length of the longest packet with an underlay MTU of 1500 bytes, in bytes.
+    /// Maximum length of a pod's packet, in bytes, on an underlay with an MTU of 1500 bytes.
     pub(super) mtu: u32,
 }
 
@@ -92,7 +92,7 @@ impl Bed {
         })
     }
 
-    /// Checks that packets of full size pass on every path in each family, and that longer packets do not.
+    /// Checks that packets of the maximum length pass on every path in each address family, and that longer packets do not pass.
     pub(super) fn all_reach_all(&self, when: &str) -> Result<()> {
         for targets in self.targets()? {
             let options = PingOptions::default().packet(self.mtu);
@@ -120,7 +120,7 @@ impl Bed {
         .is_some())
     }
 
-    /// Returns the output of `wg show flannel-wg WHAT` by peer.
+    /// Returns the output of `wg show flannel-wg WHAT`, by the peer's public key.
     pub(super) fn wg(&self, host: usize, what: &str) -> Result<BTreeMap<String, String>> {
         let text = self.hosts[host]
             .netns()
@@ -132,7 +132,7 @@ impl Bed {
             .collect())
     }
 
-    /// Returns flanneld's kernel state on a host, without the values that traffic changes.
+    /// Returns flanneld's WireGuard device, addresses, routes and peers on a host, without counters that traffic changes.
     fn picture(&self, host: usize) -> Result<String> {
         let text = self.hosts[host].netns().sh(
             "ip -d link show flannel-wg | grep -v 'flannel-wg:.*state' ; ip -o address show dev flannel-wg | cut -d: -f2-; ip route show proto 241; ip -6 route show proto 241
@@ -142,7 +142,7 @@ impl Bed {
         Ok(text)
     }
 
-    /// Checks that `flannelctl probe` reports the key, the endpoint and the last handshake of the peer that hosts a pod.
+    /// Checks that `flannelctl probe` to a pod reports the public key and the endpoint of the WireGuard peer.
     fn probe_names_the_peer(&self) -> Result<()> {
         let program = lab::binaries::own("flannelctl")?
             .to_string_lossy()
@@ -175,7 +175,7 @@ impl Bed {
     }
 }
 
-/// Checks each mode between nodes with both families.
+/// Checks each `Mode` of the backend between dual-stack nodes.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
@@ -299,7 +299,7 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
     })
 }
 
-/// Returns whether a line is about the operator's peer.
+/// Returns whether a line of the kernel state is about the operator's own WireGuard peer.
 fn others(bed: &Bed, line: &str) -> bool {
     let Ok(all) = bed.wg(0, "allowed-ips") else {
         return false;
@@ -308,7 +308,8 @@ fn others(bed: &Bed, line: &str) -> bool {
         .any(|(key, allowed)| allowed.contains("172.30.0.0/24") && line.starts_with(key.as_str()))
 }
 
-/// Restarts a daemon several times, and kills it every second time. The device, its keys, sessions and endpoints stay, and no probe is lost.
+/// Restarts a daemon several times: alternately after a kill and after a regular end. The restarts keep the device
+/// with its keys, sessions and endpoints, and lose no probe.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn restarts_lose_nothing() -> Result<()> {
@@ -361,7 +362,7 @@ fn restarts_lose_nothing() -> Result<()> {
     })
 }
 
-/// Returns a number from the environment, or `otherwise`. `make soak` sets larger numbers.
+/// Returns the number in the environment variable `name`, or `otherwise` if the variable contains no number. `make soak` sets the variables to larger numbers.
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name)
         .ok()
@@ -378,7 +379,7 @@ fn sh(text: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// The daemon applies changes of the private key's file and of the preshared key's file while packets flow.
+/// The daemon applies new contents of its private key file and of its preshared key file while packets flow.
 /// The daemon ignores garbled content of a key file.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
@@ -466,7 +467,7 @@ fn key_file_changes_are_applied() -> Result<()> {
     })
 }
 
-/// A node's NAT changes the node's port several times. The node's peer sends to the new port, even if the lease names another port.
+/// A NAT changes a node's UDP port several times. The node's peer sends to the new port, even if the lease names another port.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
@@ -531,7 +532,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     })
 }
 
-/// Checks that each host's capture shows packets of pods, and that the capture's frames of the uplink show none.
+/// Checks that each host's capture contains pod packets, and that the captured frames of the uplink contain no readable pod packet.
 fn require_nothing_clear(bed: &Bed, captures: Vec<Capture>) -> Result<()> {
     let (first, second) = (bed.pods[0].v4()?.octets(), bed.pods[1].v4()?.octets());
     for (host, capture) in bed.hosts.iter().zip(captures) {
@@ -567,7 +568,7 @@ fn require_nothing_clear(bed: &Bed, captures: Vec<Capture>) -> Result<()> {
     Ok(())
 }
 
-/// No frame on a node's uplink shows the packet of a pod, whatever happens on the node.
+/// No frame on a node's uplink contains an unencrypted pod packet, even if another program removes the WireGuard device or its route.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn pod_packets_never_leave_unencrypted() -> Result<()> {
@@ -644,7 +645,8 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
     })
 }
 
-/// A lease of Go flannel belongs to the host that has the key in the lease. If two nodes have the same key, the later node generates another key.
+/// A node recognises its own lease of Go flannel by the public key in the lease. If two nodes have the same private
+/// key, the node that starts later generates another key.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {

@@ -1,4 +1,4 @@
-//! A node with kernel WireGuard and one with userspace WireGuard.
+//! Tests of a cluster with kernel WireGuard on one node and userspace WireGuard on the other node.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lab::{FlanneldOptions, Host, Lab, Mesh, ProbeOptions, Store, eventually_ok};
 
 use super::wireguard::{Bed, SOON};
 
-/// Age at which WireGuard renews a session, doubled for the emulation.
+/// Deadline of a session's renewal: twice the age at which WireGuard renews a session.
 const RENEWED: Duration = Duration::from_secs(240);
 
 /// Starts host 0 with kernel WireGuard and host 1 with userspace WireGuard.
@@ -55,8 +55,8 @@ fn kernel_and_userspace_nodes_interoperate() -> Result<()> {
     Lab::run("vm: wireguard both", |lab| mixed(lab)?.require_no_errors())
 }
 
-/// The side that initiated a session initiates the next one after two minutes. The tunnel neither loses nor
-/// duplicates packets, although the underlay reorders datagrams and duplicates some.
+/// The node that initiated a session initiates the next session after two minutes. The tunnel neither loses nor
+/// duplicates packets, although the underlay reorders and duplicates datagrams.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn mixed_sessions_are_renewed_by_their_initiator() -> Result<()> {

@@ -1,4 +1,4 @@
-//! A simulated node: it replies to handshakes with each key that it ever had, and records the packets that it can read.
+//! A simulated node that replies to handshakes with all its current and earlier keys, and records the packets that the node can decrypt.
 
 use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -19,20 +19,20 @@ use nix::sys::time::TimeSpec;
 use crate::wireguard_keys::Keys;
 
 const PORT: u16 = 51820;
-/// Interval at which the thread checks whether it must reply or end.
+/// Interval at which the thread checks whether it must send a delayed reply or end.
 const GLANCE: Duration = Duration::from_millis(5);
 /// Length of the IPv4 and UDP headers, in bytes.
 const HEADERS: usize = 28;
 
-/// A packet that a player could read.
+/// A packet that a simulated node decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// Index of the player's key that opened the packet.
+    /// Index of the simulated node's key that decrypted the packet.
     pub(super) key: usize,
     pub(super) to: Ipv4Addr,
-    /// Number in the packet's payload.
+    /// Sequence number in the packet's payload.
     pub(super) number: u64,
-    /// Last step that had begun when the player opened the packet.
+    /// Number of the latest step when the simulated node decrypted the packet.
     pub(super) step: usize,
     /// Time at which the kernel received the packet, on the real-time clock.
     pub(super) at: Duration,
@@ -45,7 +45,7 @@ pub(super) struct Player {
 }
 
 struct Shared {
-    /// Tunnel of each key, and the delay of its replies. The other end's datagrams carry the tunnel's index.
+    /// WireGuard tunnel of each key, and the delay of the tunnel's handshake replies. The datagrams from the remote node carry the index of the tunnel.
     tunnels: Mutex<Vec<(Tunn, Duration)>>,
     /// Public keys, in the order of the tunnels.
     public: Mutex<Vec<String>>,
@@ -82,7 +82,8 @@ impl Player {
         })
     }
 
-    /// Adds a key to the player's earlier keys. The player delays replies with this key by `late`. Returns the key's index.
+    /// Generates another key and keeps the simulated node's earlier keys. The simulated node delays handshake replies
+    /// with the new key by `late`. Returns the new key's index.
     pub(super) fn take_key(&self, peer: [u8; 32], late: Duration) -> usize {
         let keys = Keys::new();
         lock(&self.shared.public).push(keys.public_text());
@@ -104,12 +105,12 @@ impl Player {
         number
     }
 
-    /// Returns the public half of a key.
+    /// Returns the public key of the simulated node's key pair `number`, in base64.
     pub(super) fn public_key(&self, number: usize) -> String {
         lock(&self.shared.public)[number].clone()
     }
 
-    /// Returns the packets that the player has read so far.
+    /// Returns the packets that the simulated node has decrypted so far.
     pub(super) fn opened(&self) -> Vec<Opened> {
         lock(&self.shared.opened).clone()
     }
@@ -124,8 +125,8 @@ impl Drop for Player {
     }
 }
 
-/// Receives a datagram. Returns the datagram's length, its sender and the time at which the kernel received
-/// it, even if this thread reads the datagram later.
+/// Receives a datagram. Returns the datagram's length, its sender and the time at which the kernel received the
+/// datagram.
 fn receive(socket: &UdpSocket, datagram: &mut [u8]) -> Option<(usize, SocketAddr, Duration)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(datagram)];

@@ -1,4 +1,4 @@
-//! Groups the findings of all nodes by cause. Has no side effects.
+//! Groups the findings of all nodes by cause, without side effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use types::printable;
 
 use super::answer::{Answer, Answers};
 
-/// Groups findings by two rules. If each peer of a finding has its own finding of severity `broken`, the finding about the peers is a consequence.
-/// The remaining findings with the same check and the same peers become one finding of all their nodes.
+/// Groups findings by two rules. A finding about peers is a consequence if each of these peers has a finding of severity `broken` about itself.
+/// Remaining findings with equal checks and equal peers become one finding, which lists all nodes that reported it.
 pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     let Answers {
         source,
@@ -89,7 +89,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     }
 }
 
-/// Makes names and reports printable, because other hosts send them.
+/// Escapes control characters in node names and findings, because other hosts send these texts.
 fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
     for answer in answered {
         answer.node = printable::value(&answer.node).into_owned();
@@ -101,15 +101,15 @@ fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
     }
 }
 
-/// Sort key that identifies a finding, in the order of the output.
+/// Key that identifies a finding and determines the finding's position in the output.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     severity: Severity,
-    /// The position of the check in the table, where causes come before consequences.
+    /// Position of the check in the doctor's table, which lists causes before consequences.
     order: usize,
     check: String,
     peers: Vec<String>,
-    /// The number of earlier findings of the node with the same check and peers.
+    /// Number of findings with equal check and equal peers that precede the finding in the node's report.
     nth: usize,
 }
 
@@ -139,7 +139,7 @@ mod tests {
         finding
     }
 
-    /// A node and its findings, each with the peers that it is about.
+    /// A node and its findings, each with the peers that the finding concerns.
     type Node<'a> = (&'a str, &'a [(&'a str, &'a [&'a str])]);
 
     fn answers(of: &[Node<'_>]) -> Cluster {

@@ -1,4 +1,4 @@
-//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The API runs the command in the pods, as for `kubectl exec`.
+//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The Kubernetes API runs the doctor in the pods, as for `kubectl exec`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,15 +17,16 @@ use super::answer::{Answer, Answers};
 use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, is_running, phase};
 use crate::store;
 
-/// Basic time limit for all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`], and each further node adds [`NODE_SHARE`].
+/// Base of the time limit for the reports of all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`] to the
+/// time limit, and each further node adds [`NODE_SHARE`].
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
 const FEW: usize = 100;
 const FIRST_SHARE: Duration = Duration::from_millis(15);
 const NODE_SHARE: Duration = Duration::from_millis(30);
-/// Maximum number of nodes that the command asks at the same time.
+/// Maximum number of nodes from which the command requests findings at the same time.
 const AT_ONCE: usize = 64;
 
-/// Asks the doctors of all nodes.
+/// Asks the doctors of all nodes for their findings.
 ///
 /// # Errors
 /// Returns an error if no usable kubeconfig exists, or if the API does not respond or refuses to list flannel's pods.
@@ -53,7 +54,7 @@ async fn nodes(client: &Client) -> Result<Vec<String>, kube::Error> {
     Ok(names.map(|node| node.name_any()).collect())
 }
 
-/// Returns the time limit for a number of nodes.
+/// Returns the time limit for the reports of `nodes` nodes.
 fn time_limit(nodes: usize) -> Duration {
     let times = |share: Duration, nodes: usize| {
         share.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX))
@@ -63,7 +64,7 @@ fn time_limit(nodes: usize) -> Duration {
         .saturating_add(times(NODE_SHARE, nodes.saturating_sub(FEW)))
 }
 
-/// Asks all nodes, [`AT_ONCE`] at a time, within a time limit that depends on their number.
+/// Requests the findings of all nodes, [`AT_ONCE`] nodes at a time, within a time limit that depends on the number of nodes.
 async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String>) -> Answers {
     let timeout = time_limit(pods.len());
     let end = tokio::time::Instant::now() + timeout;
@@ -115,7 +116,7 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
 /// Runs the doctor in a pod.
 ///
 /// # Errors
-/// Returns the reason for a missing report.
+/// Returns an error with the reason if the pod sends no report.
 async fn run(client: &Client, pod: &Pod) -> Result<Report, PodError> {
     if !is_running(pod) {
         return Err(PodError::NotRunning {

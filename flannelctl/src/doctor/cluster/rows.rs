@@ -1,4 +1,4 @@
-//! The findings of all nodes, from this node's daemon. Other nodes send only the names of their checks.
+//! The findings of all nodes, from this node's daemon. Other nodes send only the names of the checks that found a problem.
 
 use std::collections::BTreeMap;
 
@@ -65,9 +65,9 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
                 unanswered.push(Unanswered {
                     node,
                     why: if is_go {
-                        "Go flannel runs on the node and has no doctor: run flannelctl doctor on the node"
+                        "Go flannel runs on the node and has no doctor; run flannelctl doctor on the node"
                     } else {
-                        "the node does not reply to this node's probes: run flannelctl doctor on the node"
+                        "the node does not reply to this node's probes; run flannelctl doctor on the node"
                     }
                     .to_owned(),
                 });

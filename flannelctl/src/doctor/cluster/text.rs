@@ -10,7 +10,7 @@ use node_api::{Cluster, Shared, Unanswered};
 use crate::doctor::show;
 use terminal::screen::{Screen, Style};
 
-/// Maximum number of nodes that the text names.
+/// Maximum number of nodes that the text lists by name for one finding or reason.
 const MAX_NAMED: usize = 5;
 
 /// Renders the document. With `all`, the text names every node and consequence.
@@ -88,7 +88,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
     );
 }
 
-/// Writes the nodes that did not respond, by reason.
+/// Writes the nodes that did not respond, grouped by reason.
 fn unanswered(missing: &[Unanswered], most: usize, screen: Screen, out: &mut String) {
     let reasons: BTreeSet<&str> = missing.iter().map(|one| one.why.as_str()).collect();
     let sign = if screen.has_signs() {

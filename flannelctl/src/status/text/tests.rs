@@ -1,4 +1,4 @@
-//! Tests of the first line and the lines after it, case by case.
+//! Tests of the first line of the status text, and of the lines after it.
 
 use super::*;
 use node_api::{
@@ -121,7 +121,7 @@ fn verdict(state: types::reachability::State) -> probing::view::PeerView {
     serde_json::from_value(text).unwrap()
 }
 
-/// A status, the first line of its text, whether the status is broken, and a part that the text contains.
+/// A test case: a status, the first line of the status text, whether the status is broken, and another part of the text.
 type Case = (Status, &'static str, bool, &'static str);
 
 fn with(change: impl FnOnce(&mut Node)) -> Status {

@@ -2,7 +2,7 @@ use super::*;
 use crate::view::tests::{cluster, finding, peer_in};
 use probing::view::{Cell, Own, PeerOpinion};
 
-/// A change to a healthy cluster of three nodes, the expected level, and the expected start of the title and of the text.
+/// A change to a healthy cluster, the expected health level, and the expected start of the sentence's title and text.
 type Case = (
     &'static str,
     fn(&mut Node),

@@ -19,7 +19,7 @@ pub(crate) fn finding(severity: Severity, check: &str) -> Finding {
     )
 }
 
-/// The verdict on node `number`.
+/// Returns a verdict on node `number` with the given state.
 pub(crate) fn peer_in(state: State, number: usize) -> PeerView {
     PeerView {
         id: Some(format!("id-{number}").into()),
@@ -60,7 +60,7 @@ fn cell(number: usize, state: State) -> Cell {
     }
 }
 
-/// A healthy cluster as node-1 sees it. Reports have room for 140 peers.
+/// Returns the data of node-1 in a healthy cluster of `count` nodes. Each node's report has room for 140 peers.
 pub(crate) fn cluster(count: usize) -> Node {
     let others = 2..=count;
     let row = |number: usize| Row {
@@ -120,7 +120,7 @@ fn mesh_of(node: &Node) -> MeshView {
     View::of(node, Charts::default(), Vec::new()).mesh.unwrap()
 }
 
-/// The state that the page shows for a pair; `None` if it is unknown.
+/// Returns the state that the status page shows for the path between two nodes; `None` if unknown.
 fn shown(mesh: &MeshView, from: usize, to: usize) -> Option<State> {
     let row = mesh.rows.iter().find(|row| row.from == from)?;
     let cell = row.cells.iter().find(|cell| cell.0 == to);

@@ -10,10 +10,10 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use types::problem::PortPurpose;
 
-/// Id of the check for taken ports.
+/// Id of the check that finds ports in use by other programs.
 pub const PORT_TAKEN: &str = "port-taken";
 
-/// The checks of this group.
+/// The checks of the daemon.
 pub const CHECKS: &[Check] = &[
     Check {
         id: PORT_TAKEN,
@@ -176,7 +176,8 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     .run(format!("ip -details link show type {kind}"))
 }
 
-/// Returns whether a taken port explains another finding. Only the tunnel's port, whose finding is the most severe, explains failures between nodes.
+/// Returns whether a finding about a port in use explains another finding. Only the finding about the tunnel's port, of severity `broken`, explains
+/// the loss of packets between nodes.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     cause.severity == Severity::Broken
         || matches!(other.check.as_str(), "not-running" | "probe-filtered")

@@ -1,4 +1,5 @@
-//! Commands for a daemon that a DaemonSet runs. One DaemonSet serves all nodes, so the commands change only the setting in question.
+//! Commands that change or restart a daemon under a DaemonSet. One DaemonSet serves all nodes, so a command changes only the requested setting of the
+//! DaemonSet.
 
 use crate::command::{ActsOn, Command};
 use crate::facts::Facts;
@@ -7,20 +8,20 @@ use crate::facts::daemon::Launch;
 use crate::finding::{EVERYWHERE, Evidence, Finding, HERE, ON_THE_NODE, WITH_KUBECTL};
 use crate::shell::word;
 
-/// Names of the DaemonSet and its container in all manifests of flannel.
+/// Names of the DaemonSet and of its container in all manifests of flannel.
 const SET: &str = "kube-flannel-ds";
 const CONTAINER: &str = "kube-flannel";
 
-/// Returns the command that sets a variable of the container. The caller must quote `value` for a shell. An argument of the same name would take
-/// precedence over the variable.
+/// Returns the command that sets an environment variable of the container with flanneld. The caller must quote `value` for a shell. A flag with the
+/// same meaning would take precedence over the environment variable.
 pub(crate) fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
     Command::in_namespace(namespace, |kubectl| {
         format!("{kubectl} set env daemonset/{SET} -c {CONTAINER} {variable}={value}")
     })
 }
 
-/// Returns the command that edits the DaemonSet with a sed script. The command removes resourceVersion,
-/// because the API server rejects an object whose version has changed meanwhile.
+/// Returns the command that edits the DaemonSet with a sed script. The command removes resourceVersion, because the API server rejects a replacement
+/// with an outdated version.
 fn rewrite(namespace: &str, script: &str) -> Command {
     let script = word(script);
     Command::in_namespace(namespace, |kubectl| {
@@ -30,7 +31,7 @@ fn rewrite(namespace: &str, script: &str) -> Command {
     })
 }
 
-/// Returns the command that replaces one argument of the container with another.
+/// Returns the command that replaces one argument of flanneld's container with another argument.
 pub(crate) fn replace_argument(
     namespace: &str,
     argument: &Argument,
@@ -55,7 +56,8 @@ pub(crate) fn replace_argument(
     )
 }
 
-/// Returns the command that moves the health endpoints to another port. The port occurs in an argument or a variable, and in kubelet's probes.
+/// Returns the command that moves the health endpoints to another port. The command changes the port in flanneld's arguments or environment
+/// variables, and in kubelet's probes.
 pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     rewrite(
         namespace,
@@ -63,7 +65,7 @@ pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     )
 }
 
-/// Returns the command that restarts the daemon of a node.
+/// Returns the command that restarts flanneld on a node.
 pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     let on_node = word(&format!("spec.nodeName={node}"));
     Command::in_namespace(namespace, |kubectl| {
@@ -71,8 +73,8 @@ pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     })
 }
 
-/// Sets where the commands of a remedy run. Commands for the host do not run in flannel's pod, and kubectl commands run where kubectl works.
-/// Also adds a note if the namespace in the commands is only an assumption.
+/// Sets the machine on which the operator must run the commands of a remedy. Commands for the host must run outside of flannel's pod. kubectl
+/// commands must run on a node with kubectl. Also adds a note if the doctor only assumes the namespace in the commands.
 pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     let acts_on = std::mem::take(&mut finding.acts_on);
     if acts_on.contains(&ActsOn::Host) {
@@ -105,12 +107,13 @@ pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     }
 }
 
-/// Returns the text as a JSON string, with its quotes.
+/// Returns the given text as a JSON string, including the quotes.
 fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Returns an extended regular expression that matches this text. `.` represents `|`, because not every sed can quote the delimiter of the script.
+/// Returns an extended regular expression that matches the given text. Replaces `|` with `.`, because some versions
+/// of sed cannot escape the delimiter of the script.
 pub(crate) fn pattern(text: &str) -> String {
     let quoted: String = text
         .chars()
@@ -120,7 +123,7 @@ pub(crate) fn pattern(text: &str) -> String {
     quoted.replace('|', ".")
 }
 
-/// Escapes a text for use as the replacement in a sed script.
+/// Escapes the text that a sed script inserts as a replacement.
 pub(crate) fn replacement(text: &str) -> String {
     text.chars()
         .flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)])
@@ -133,7 +136,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the output of the command's sed script for a text.
+    /// Returns the text after the command's sed script has edited the text.
     fn edited(command: &str, text: &str) -> String {
         let script = command
             .split(" | ")
@@ -177,7 +180,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
 
-        /// The script replaces only the given argument, whatever characters the argument's value has.
+        /// The sed script replaces only the given argument, whatever characters the argument's value has.
         #[test]
         fn argument_is_replaced(value in "[a-z0-9.*|^$()\\[\\]{}+?\\\\/&']{1,12}", joined in any::<bool>()) {
             let argument = Argument { flag: "iface-regex".to_owned(), value: value.clone(), joined, dashes: "--".to_owned() };

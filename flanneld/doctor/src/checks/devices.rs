@@ -1,4 +1,4 @@
-//! Checks for obstacles to the creation of flannel's device: a missing kernel module, or another device with its name or VNI.
+//! Checks for obstacles to the creation of flannel's device: a missing kernel module, or another device with the same name or VNI.
 
 use super::interface_remedy::restart;
 use crate::check::Check;
@@ -11,7 +11,7 @@ use crate::shell::word;
 use std::collections::BTreeSet;
 use types::{Family, Profile};
 
-/// The checks of this group.
+/// The checks for obstacles to the creation of flannel's device.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "module",
@@ -50,12 +50,12 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Returns the interfaces; an empty list if they are unknown.
+/// Returns the host's network interfaces; an empty list if the interfaces are unknown.
 pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
 }
 
-/// Returns whether an interface is flannel's: both its name and its kind match a backend's device.
+/// Returns whether an interface is flannel's: its name and its kind match a device of a backend.
 pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     let is_of = |backend: &&Profile| {
         backend
@@ -65,7 +65,7 @@ pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     facts.backends.iter().any(is_of)
 }
 
-/// Returns the command that starts the daemon, if the daemon has stopped.
+/// Returns the command that starts flanneld; `None` unless flanneld has stopped.
 fn start(facts: &Facts) -> Option<Command> {
     (facts.daemon.running.known() == Some(&false)).then(|| restart(facts))
 }

@@ -1,4 +1,4 @@
-//! Checks for rules that drop pod packets or tunnel packets at hooks without a separate check.
+//! Checks for rules that drop pod packets or tunnel packets at hooks that no other check covers.
 
 use crate::check::Check;
 use crate::facts::{Facts, Network};
@@ -11,7 +11,7 @@ use crate::shell::word;
 use traffic_rules::reader::Hook;
 use types::Family;
 
-/// The checks of this group.
+/// The checks for rules that drop flannel's packets.
 pub const CHECKS: &[Check] = &[Check {
     id: "pods-dropped",
     severity: Severity::Broken,
@@ -22,7 +22,7 @@ pub const CHECKS: &[Check] = &[Check {
     judge: pods_dropped,
 }];
 
-/// Returns the rules and policies that drop packets of this kind.
+/// Returns the rules and policies that drop packets of the given kind.
 pub(super) fn of(facts: &Facts, carried: Carried) -> impl Iterator<Item = &Drop> {
     facts
         .host
@@ -52,14 +52,14 @@ fn pods_dropped(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns the number of the rule in its chain, or `policy`.
+/// Returns the rule's number in the chain; `policy` for the policy of the chain.
 fn number(drop: &Drop) -> String {
     drop.stop
         .place
         .map_or_else(|| "policy".to_owned(), |number| number.to_string())
 }
 
-/// Returns the table and the chain, as iptables or nft names them.
+/// Returns the names of the table and the chain, as iptables or nft prints the names.
 fn place(drop: &Drop) -> String {
     let stop = &drop.stop;
     match &drop.command {
@@ -68,7 +68,7 @@ fn place(drop: &Drop) -> String {
     }
 }
 
-/// Returns text that names the rule or the policy, its chain and its table.
+/// Returns text that names a rule or policy, the chain, and the table.
 pub(super) fn subject(drop: &Drop) -> String {
     let stop = &drop.stop;
     let table = match &drop.command {
@@ -83,7 +83,7 @@ pub(super) fn subject(drop: &Drop) -> String {
     }
 }
 
-/// Adds the hook, the packet counter, and the command that shows the rule.
+/// Adds evidence to a finding: the hook, the packet counter, and the command that shows the rule.
 pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
     let stop = &drop.stop;
     let chain = word(&stop.chain);
@@ -115,7 +115,7 @@ fn hook(hook: Hook) -> &'static str {
     }
 }
 
-/// Returns the commands that accept pod packets before the rule.
+/// Returns the commands that add accept rules for pod packets before the rule that drops the packets.
 fn let_pods_pass(network: &Network, drop: &Drop) -> Vec<String> {
     let nets = network
         .networks
@@ -133,7 +133,7 @@ fn let_pods_pass(network: &Network, drop: &Drop) -> Vec<String> {
     let_pass(drop, &conditions)
 }
 
-/// Returns the commands that accept tunnel packets before the rule.
+/// Returns the commands that add accept rules for tunnel packets before the rule that drops the packets.
 pub(super) fn let_tunnel_pass(facts: &Facts, network: &Network, drop: &Drop) -> Vec<String> {
     let origin = Origin::of(facts, drop.family);
     if origin.sources.is_empty() {

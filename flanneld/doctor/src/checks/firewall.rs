@@ -12,7 +12,7 @@ use crate::persist;
 use crate::shell::word;
 use types::Family;
 
-/// The checks of this group.
+/// The checks for firewalls.
 pub const CHECKS: &[Check] = &[
     check(
         "ufw",
@@ -73,8 +73,8 @@ fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
     facts.network.known().zip(facts.host.firewalls.known())
 }
 
-/// Returns the tables of iptables. The returned flag is set if flanneld has not added its jump to either
-/// variant of the family yet. flanneld adds the jump to only one variant.
+/// Returns the iptables tables, each with a flag for flanneld's missing jump rule. The flag is set if no variant of iptables has flanneld's jump rule
+/// for the address family yet. flanneld adds the jump rule to only one variant.
 fn tables<'a>(
     network: &'a Network,
     firewalls: &'a Firewalls,
@@ -91,7 +91,7 @@ fn tables<'a>(
     })
 }
 
-/// Returns the severity of a rule that blocks pod packets: `risk` if an earlier rule that the doctor does not understand may accept the packets.
+/// Returns the severity of a rule that blocks pod packets: `risk` if an earlier rule may accept the packets, otherwise `broken`.
 fn by_doubt(doubt: bool) -> Severity {
     if doubt {
         Severity::Risk
@@ -253,7 +253,7 @@ fn path(barrier: &Barrier) -> String {
     format!("{family} {table} {chain}")
 }
 
-/// Creates the finding about an nftables chain. An accept rule in another chain cannot override this chain.
+/// Creates the finding about an nftables chain that blocks pod packets. An accept rule in another chain cannot override the blocking chain.
 fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     let Barrier {
         family,
@@ -303,20 +303,20 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     )
 }
 
-/// Returns whether packets that arrive through the tunnel prove that some rule accepts them. `family` restricts the proof to one family of
-/// the underlay.
+/// Returns whether packets arrive through the tunnel. Such packets prove that the host's rules accept packets of
+/// peers. `family` limits the test to peers with underlay addresses of one family.
 fn is_refuted(facts: &Facts, family: Option<Family>) -> bool {
     of_family(facts, family).any(|path| path.verdict.state.passes())
 }
 
-/// Returns the paths whose underlay addresses have this family; all paths for `None`.
+/// Returns the paths to peers whose underlay addresses have the given family; all paths for `None`.
 fn of_family(facts: &Facts, family: Option<Family>) -> impl Iterator<Item = &Path> {
     super::mesh::paths(facts)
         .iter()
         .filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
-/// Returns whether probes have judged peers, but no packet from these peers arrives over the overlay.
+/// Returns whether peers have verdicts, but no packet from these peers arrives over the overlay.
 pub(crate) fn nothing_arrives(facts: &Facts, family: Family) -> bool {
     let mut judged = of_family(facts, Some(family))
         .filter(|path| path.verdict.state != State::Unknown)

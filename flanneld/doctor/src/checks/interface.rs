@@ -1,4 +1,4 @@
-//! Checks of the interface that connects the nodes: interfaces behind NAT, and addresses or identities that two machines share.
+//! Checks of the underlay interface: whether the interface is behind NAT, and whether two machines share an address or an identity.
 
 use super::interface_remedy::{add_line, candidates, edit_unit, lead_out, nat_marks};
 use crate::check::Check;
@@ -13,17 +13,17 @@ use crate::shell::word;
 use std::net::IpAddr;
 use types::{Detail, Family, Problem};
 
-/// Id of the check for the wrong interface.
+/// Id of the check that finds a wrong underlay interface.
 pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
-/// Maximum number of down interfaces that the finding lists.
+/// Maximum number of interfaces in state DOWN that a finding lists.
 const MAX_DOWN: usize = 8;
 
-/// Returns whether a wrong interface explains other findings. A finding that is only a risk explains no other finding.
+/// Returns whether the finding about a wrong underlay interface explains other findings. A finding of severity `risk` explains no other finding.
 pub fn explains(cause: &Finding, _: &Finding) -> bool {
     cause.severity == Severity::Broken
 }
 
-/// The checks of this group.
+/// The checks of the underlay interface.
 pub const CHECKS: &[Check] = &[
     Check {
         id: WRONG_INTERFACE,
@@ -119,7 +119,7 @@ fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// Returns the problem that ended the last daemon; `None` while a daemon runs.
+/// Returns the problem that ended the last run of flanneld; `None` while flanneld runs.
 fn end(facts: &Facts) -> Option<&Problem> {
     let words = facts
         .daemon
@@ -129,7 +129,7 @@ fn end(facts: &Facts) -> Option<&Problem> {
     words.problem.as_ref()
 }
 
-/// Returns the exit report's text about another node with this node's address.
+/// Returns text from the exit report about another node that already has this node's address.
 fn refused_for_address(facts: &Facts) -> Option<String> {
     let problem = end(facts)?;
     problem.details().find_map(|detail| match detail {
@@ -199,7 +199,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     vec![lead_out(finding, facts, interface, &candidates)]
 }
 
-/// Creates the finding about a wrong interface. `marks` are the signs that the interface is behind NAT.
+/// Creates the finding about a wrong interface. `marks` describes the signs that the interface is behind NAT.
 fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
     let chosen = match choice.named {
         true => choice.why.clone(),
@@ -230,7 +230,7 @@ fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
     }
 }
 
-/// Returns text about the peers that do not respond, with the names of the first four.
+/// Returns text about the peers that do not respond, with the names of the first four peers.
 fn silence(paths: &[&Path]) -> String {
     let cut: Vec<&Path> = paths
         .iter()
@@ -254,8 +254,8 @@ fn silence(paths: &[&Path]) -> String {
     )
 }
 
-/// Returns whether no peer responds. Considers only peers with a known state, because the state of a peer that has moved to another address is
-/// unknown for some seconds.
+/// Returns whether no peer responds. At least half of the peers must have a known state, because the state of a peer with a new address is unknown
+/// for seconds.
 fn all_silent(paths: &[&Path], young: bool) -> bool {
     let count = |state: State| {
         paths
@@ -267,12 +267,12 @@ fn all_silent(paths: &[&Path], young: bool) -> bool {
     cut > 0 && cut + unknown == paths.len() && (unknown == 0 || !young && cut >= unknown)
 }
 
-/// Returns whether an address is on the link of an interface.
+/// Returns whether an address is in a network of an interface.
 fn is_on_link(interface: &Interface, ip: IpAddr) -> bool {
     interface.nets().any(|net| net.contains(&ip))
 }
 
-/// Returns the paths to peers, except to peers that are only on the link of another interface.
+/// Returns the paths to peers, except the peers whose addresses are only in the network of another interface.
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
         let others = facts
@@ -394,7 +394,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Placeholder in a single-quoted script for the output of a shell command.
+/// Placeholder in a single-quoted script. The remedy replaces the placeholder with the output of a shell command.
 const NEW_ID: &str = "@new-id@";
 
 fn clone(facts: &Facts) -> Vec<Finding> {
@@ -424,7 +424,7 @@ fn clone(facts: &Facts) -> Vec<Finding> {
             "another machine runs with this node's identity",
             match facts.daemon.id_given {
                 true => {
-                    "both machines have the same --node-id (FLANNELD_NODE_ID), as machines cloned from one image do. Two nodes with one lease would receive each other's packets"
+                    "both machines have the same --node-id (FLANNELD_NODE_ID), which is typical of machines cloned from one image. Two nodes with one lease would receive each other's packets"
                 }
                 false => {
                     "machines cloned from one image share /etc/machine-id and therefore one lease: they would receive each other's packets. The commands give flanneld its own identity. The commands do not change /etc/machine-id, by which DHCP, the journal and kubelet identify this machine. On a new clone, run systemd-machine-id-setup before any other program runs"
@@ -454,7 +454,7 @@ fn clone(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// Code of the daemon's problem if the interface of its choice is down.
+/// Code of the problem that flanneld reports if the underlay interface is down.
 const UNDERLAY_DOWN: &str = "underlay-down";
 
 fn no_interface(facts: &Facts) -> Vec<Finding> {

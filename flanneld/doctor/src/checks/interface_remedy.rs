@@ -1,4 +1,4 @@
-//! The interface that the nodes should use, and the commands that choose it.
+//! Finds the interface that connects the nodes, and the commands that make flanneld use the interface.
 
 use super::daemon_set;
 use crate::command::Command;
@@ -12,7 +12,7 @@ use netstate::host::machine_nat;
 use std::net::IpAddr;
 use types::Family;
 
-/// Returns the signs that an interface leads to the NAT of a single virtual machine; `None` without such signs.
+/// Returns the signs that an interface is behind the NAT of a single virtual machine; `None` without such signs.
 pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
     let routes = facts.host.routes.known()?;
     let is_behind = |gateway: &IpAddr| {
@@ -32,12 +32,12 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     pub address: String,
-    /// The store or API server that this host reaches through the interface, with a command that shows the route; `None` without such a server.
+    /// The route to the store or the API server through the interface, and the command that shows the route; `None` without such a route.
     pub leads: Option<(String, String)>,
 }
 
-/// Returns interfaces other than the chosen interface, the most likely first: interfaces that lead to the store or the API server come before all
-/// others.
+/// Returns the interfaces, other than the chosen interface, that may connect the nodes. Interfaces with a route to the store or the API server come
+/// first.
 pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
     let family = if facts.network.known().is_some_and(|network| !network.v4()) {
         Family::V6
@@ -102,7 +102,7 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
     found
 }
 
-/// Returns the candidate to use: a candidate that leads to the store or the API server, or otherwise the only candidate.
+/// Returns the best candidate: a candidate with a route to the store or the API server, or otherwise the only candidate.
 pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
     match candidates {
         [first, ..] if first.leads.is_some() => Some(first),
@@ -111,7 +111,8 @@ pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candid
     }
 }
 
-/// Adds evidence about the candidates. If the chosen interface has signs of NAT, also adds the commands that switch to the best candidate.
+/// Adds evidence about the candidate interfaces to a finding. If the current interface has signs of NAT, also adds the commands that switch to the
+/// best candidate.
 ///
 /// Missing replies are no reason to switch: the peers may be off, and the store may be on a separate network.
 pub(super) fn lead_out(
@@ -140,7 +141,7 @@ pub(super) fn lead_out(
     }
 }
 
-/// Returns the commands that make flannel use an interface.
+/// Returns the commands that make flannel use the given interface.
 pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
     let Some(argument) = facts.daemon.naming() else {
         return set_option(facts, "iface", interface);
@@ -158,11 +159,13 @@ pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
     }
 }
 
-/// The folder for the unit's new command line. The last drop-in applies, so the name sorts after `override.conf` of `systemctl edit`.
+/// The folder for the drop-in with the new command line of the systemd unit. systemd applies the last drop-in, so the drop-in's name sorts after
+/// `override.conf` of `systemctl edit`.
 const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 
-/// Returns the commands that replace one argument in the daemon's unit with another. The commands do not edit the unit, which may belong to a
-/// package. Instead, the commands add a drop-in that repeats the effective command line with the change.
+/// Returns the commands that replace one argument in flanneld's systemd unit with another argument. The commands do
+/// not edit the unit, because a package may own the unit. The commands add a drop-in that repeats the effective
+/// command line with the changed argument.
 pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),
@@ -188,7 +191,7 @@ pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String
     ]
 }
 
-/// Returns the commands that set an option of the daemon.
+/// Returns the commands that set an option of flanneld.
 pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command> {
     let variable = format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"));
     match (&facts.daemon.launch, facts.daemon.argument(flag)) {
@@ -214,15 +217,15 @@ pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command>
     }
 }
 
-/// Returns the command that appends a line to the daemon's options. `line` has to be one word of a shell. The command adds a leading newline, because
-/// the file may not end with a newline.
+/// Returns the command that appends a line to flanneld's options file. `line` must be a single shell word. The command adds a leading newline,
+/// because the file may not end with a newline.
 pub(super) fn add_line(line: &str) -> String {
     format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")
 }
 
-/// Returns a flannelctl command with access to the store. Under systemd, the command takes the options from the
-/// daemon's command line and its options file. The command uses systemd-run to read the options file, because the
-/// syntax of that file is not that of a shell script.
+/// Returns a flannelctl command with the options that flannelctl needs to reach the
+/// store. Under systemd, the command takes the store's options from flanneld's command
+/// line and its options file. The command uses systemd-run to read the options file, because a shell does not understand the file's syntax.
 pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {
@@ -247,7 +250,7 @@ pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     }
 }
 
-/// Returns the command that restarts the daemon.
+/// Returns the command that restarts flanneld.
 pub(super) fn restart(facts: &Facts) -> Command {
     match &facts.daemon.launch {
         Launch::Systemd => "systemctl restart flanneld".into(),

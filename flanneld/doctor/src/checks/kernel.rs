@@ -18,15 +18,15 @@ use types::Detail;
 
 /// Number of repairs of an object above which the check suspects another program.
 const MIN_REPAIRS: u32 = 3;
-/// Maximum number of separate findings of one kind.
+/// Maximum number of repaired objects with separate findings.
 const MAX_ALIKE: usize = 3;
 /// Metric that makes a conflicting route a fallback behind flannel's route.
 const SECOND_CHOICE: u32 = 4096;
 
-/// Maximum number of routes with separate findings. If there are more such routes, one finding covers all of these routes.
+/// Maximum number of conflicting routes with separate findings. If more routes conflict with flannel's routes, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
-/// The checks of this group.
+/// The checks of flannel's objects in the kernel.
 pub const CHECKS: &[Check] = &[
     check(
         "drift-war",
@@ -120,7 +120,7 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
 }
 
 /// Adds the commands that keep a program from changing flannel's objects. NetworkManager has a single list of unmanaged devices: `+=` extends the
-/// list, where `=` would replace earlier settings.
+/// list, but `=` would replace earlier settings.
 fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
     match (program, kind) {
         ("NetworkManager", _) => finding
@@ -139,7 +139,7 @@ fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
     }
 }
 
-/// Command that makes networkd ignore flannel's devices and the objects on them.
+/// Command that makes systemd-networkd ignore flannel's devices and the objects on the devices.
 const UNMANAGED: &str = r"printf '[Match]\nName=flannel*\n[Link]\nUnmanaged=yes\n' > /etc/systemd/network/10-flannel.network";
 
 fn foreign_route(facts: &Facts) -> Vec<Finding> {
@@ -201,7 +201,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     vec![finding.run("flannelctl routes")]
 }
 
-/// Returns the destinations of flannel's routes, each with the lowest metric.
+/// Returns the lowest metric of flannel's routes, by destination.
 fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
     let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
     for route in routes.iter().filter(|route| route.protocol == FLANNELD) {

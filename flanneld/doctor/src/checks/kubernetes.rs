@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use types::problem::StoreCause;
 use types::{DaemonPod, Detail};
 
-/// The checks of this group.
+/// The checks of Kubernetes.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "api-by-service",
@@ -54,8 +54,8 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Shell word for the address at which other nodes reach the API server. The address is that of kubectl's
-/// server, or that of the endpoint behind the Service if kubectl's server has a local address (k3s, kind).
+/// Shell word that expands to the address at which other nodes reach the API server. The shell takes the address from kubectl's configuration or, for a
+/// local address (k3s, kind), from the endpoint behind the Service.
 const OWN_ADDRESS: &str = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}' | grep -Ev '//(127\.|0\.0\.0\.0|localhost|\[::)' || kubectl -n default get endpoints kubernetes -o jsonpath='https://{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}' | sed -E 's|//([^/]*:[^/]*):|//[\1]:|')""#;
 
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
@@ -152,7 +152,7 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// kubeadm's manifest of the controller manager. kubelet restarts the controller manager when the file changes.
+/// Path of kubeadm's manifest of the controller manager. kubelet restarts the controller manager when the manifest changes.
 const CONTROLLER_MANAGER: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
 
 fn pod_cidr(facts: &Facts) -> Vec<Finding> {
@@ -195,12 +195,12 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The label that the selectors of Go flannel's released manifest and of flannel-rs' manifest contain in addition to `app`.
+/// The label that the selectors of Go flannel's released manifest and flannel-rs' manifest contain in addition to `app`.
 const LABEL: &str = "k8s-app";
-/// The label with the generation number of a DaemonSet's template. Unless the commands remove this label, a new DaemonSet with the same number does
-/// not update the pods of another DaemonSet.
+/// The label with the generation number of a DaemonSet's pod template. Unless the commands remove the label, a new DaemonSet with the same generation
+/// number does not update the pods of the old DaemonSet.
 const GENERATION: &str = "pod-template-generation";
-/// kubectl arguments that delete the DaemonSet and keep its pods. The next DaemonSet adopts the pods.
+/// kubectl arguments that delete the DaemonSet and keep its pods. A new DaemonSet then adopts the pods.
 const KEEP_PODS: &str = "delete daemonset kube-flannel-ds --cascade=orphan";
 
 fn daemon_pods(facts: &Facts) -> Vec<Finding> {
@@ -220,14 +220,14 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The pods of this node that run flanneld, and their namespace.
+/// The pods with flanneld on this node, and the pods' namespace.
 struct PodsOfNamespace<'a> {
     namespace: &'a str,
     pods: &'a [DaemonPod],
 }
 
 impl PodsOfNamespace<'_> {
-    /// Returns the command that sets the labels by which the next DaemonSet adopts the pods.
+    /// Returns the command that sets the labels by which a new DaemonSet adopts the pods.
     fn label(&self) -> Command {
         Command::in_namespace(self.namespace, |kubectl| {
             format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-")
@@ -267,7 +267,7 @@ impl PodsOfNamespace<'_> {
                 Severity::Degraded,
                 &pod.name,
                 format!("no DaemonSet owns the flannel pod {} of this node", pod.name),
-                "no DaemonSet updates this pod. A DaemonSet adopts the pod when the pod's labels match the DaemonSet's selector. Until then, the DaemonSet's own pod waits for the port or runs in addition",
+                "no DaemonSet updates this pod. A DaemonSet adopts the pod when the pod's labels match the DaemonSet's selector. Until a DaemonSet adopts the pod, the DaemonSet's own pod waits for the port or runs in addition to this pod",
             )
             .seen(text, from);
             match pod.labels.contains_key(LABEL) {
@@ -301,7 +301,8 @@ impl PodsOfNamespace<'_> {
         )
     }
 
-    /// Creates the finding about a pod of Go flannel's DaemonSet, whose selector differs from that of flannel-rs.
+    /// Creates the finding about a pod of Go flannel's DaemonSet. The selector of this DaemonSet differs from
+    /// the selector of flannel-rs' DaemonSet.
     fn with_go_flannel_selector(&self) -> Option<Finding> {
         let pod = self
             .pods

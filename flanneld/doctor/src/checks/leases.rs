@@ -12,16 +12,16 @@ use crate::need::Need;
 use crate::shell::word;
 use types::{Detail, Problem};
 
-/// Silence in seconds after which the check considers the holder of a lease gone.
+/// Time without a message from a lease holder, in seconds, after which the check considers the holder gone.
 const SILENT: u64 = 600;
-/// Maximum number of refused leases, and of silent holders, with separate findings. If there are more such
-/// leases or holders, one finding covers all of them.
+/// Maximum number of refused leases with separate findings, and of silent lease holders with separate findings. If
+/// more leases or holders have the problem, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
-/// Possible reasons why a peer's address does not respond. Probes cannot distinguish them.
+/// Possible reasons why a peer does not respond at its address, as text. Probes cannot distinguish the possible reasons for missing replies.
 pub(super) const SILENCE: &str = "the peer may be off, its network may be down, or a firewall on the path or on the peer may drop ping and probes. The peer's lease may also contain an address that does not belong to the peer";
 
-/// The checks of this group.
+/// The checks of the leases.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "lease",
@@ -84,7 +84,7 @@ fn other_store(facts: &Facts) -> Vec<Finding> {
             Severity::Degraded,
             "",
             format!("probes arrive from {whom}, but the sender has no lease in {}", facts.store.place),
-            "either the sender reads this node's lease from another store or prefix, or the sender's own lease is missing in this node's store. In the first case, packets between the pods of both nodes are lost",
+            "either the sender reads this node's lease from another store or prefix, or the sender's own lease is missing in this node's store. If the sender uses another store or prefix, packets between the pods of both nodes get lost",
         )
         .seen(
             format!("the store has {peers} leases of other nodes, but none with the address {first}"),
@@ -204,7 +204,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns the peers that respond to no probes and from which Kubernetes or the store has received nothing for a long time.
+/// Returns the peers that reply to no probes and whose Node is NotReady or, without Kubernetes, whose daemon has been silent for ten minutes.
 pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     let paths = facts.mesh.known().map_or(&[][..], |mesh| &mesh.paths);
     let cut = |peer: &Peer| {
@@ -223,7 +223,7 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     peers.filter(move |peer| is_off(peer) && cut(peer))
 }
 
-/// Returns text about the time for which a holder has been gone.
+/// Returns text about the time since a lease holder last reported, or about the holder's NotReady Node.
 fn silence_of(peer: &Peer) -> String {
     let minutes = peer.silent.unwrap_or_default() / 60;
     match peer.node {

@@ -7,10 +7,10 @@ use crate::need::Need;
 use crate::persist::{checksums_off, module, sysctl};
 use crate::shell::word;
 
-/// Minimum number of invalid UDP checksums for which the check suspects a fault.
+/// Minimum number of invalid UDP checksums for which the check suspects a hardware fault.
 const MIN_ERRORS: u64 = 3;
 
-/// The checks of this group.
+/// The checks of kernel limits and hardware faults.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "checksum",
@@ -126,7 +126,7 @@ fn neighbour_table(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 format!("{name}3"),
                 format!("{name}3 is {limit}, and this node has {peers} peers"),
-                "this kernel counts flannel's permanent entries: when the table is full, the kernel resolves no other addresses",
+                "this kernel also applies the limit to flannel's permanent entries: when the table is full, the kernel resolves no other addresses",
             )
             .seen(format!("{name}3 = {limit}"), format!("sysctl {name}3"))
             .run_all(sysctl(&format!("{name}3"), most))

@@ -1,4 +1,4 @@
-//! Checks of the probe results, which locate a fault at a peer, on the path to it, or at this node.
+//! Checks of the probe results, which locate a fault at a peer, on the path to the peer, or at this node.
 
 use crate::check::Check;
 use crate::encapsulation::{capture, is_or_are, words};
@@ -15,18 +15,19 @@ use types::{Encapsulation, Family};
 
 /// Largest tolerated offset of peers' clocks from this node's clock, in milliseconds.
 const MAX_CLOCK_OFFSET: i64 = 5000;
-/// Time that a daemon may need to restart, in seconds. The check considers a port filtered only if the port is silent for longer.
+/// Time that flanneld may need to restart, in seconds. The check considers a UDP port filtered only after a silence that is longer than a restart.
 const RESTART_TIME: u64 = 30;
-/// Time within which flanneld asks the store about silent peers, in seconds.
+/// Time within which flanneld queries the store for silent peers, in seconds.
 const STORE_TIME: u64 = 180;
-/// Minimum ratio of peers with a failing tunnel to peers that are cut off completely. Below this ratio, the check does not consider the tunnel blocked.
+/// Minimum ratio of peers with a failing tunnel to peers that are cut off completely. If more peers are cut off, the check does not assume that a
+/// single cause blocks the tunnel.
 const MIN_CUT: usize = 4;
 /// Minimum number of silent peers for which the check assumes a cause at this node.
 const MIN_NODES: usize = 2;
-/// Maximum number of peers with separate findings. If there are more peers, one finding covers all of them.
+/// Maximum number of peers with separate findings. If more peers have the fault, one finding covers all of these peers.
 const MAX_LISTED: usize = 3;
 
-/// Checks whose findings are about peers, in this group and among the checks of leases.
+/// Checks whose findings are about peers: checks of probe results, and a check of leases.
 const ABOUT_PEERS: [&str; 8] = [
     "peer-cut",
     "overlay-cut",
@@ -38,15 +39,15 @@ const ABOUT_PEERS: [&str; 8] = [
     "silent-node",
 ];
 
-/// Returns whether the findings of a check are about peers, not about this node.
+/// Returns whether a check reports findings about peers, not about this node.
 pub fn is_about_peers(check: &str) -> bool {
     ABOUT_PEERS.contains(&check)
 }
 
-/// Possible reasons why a peer does not respond although its kubelet reports.
+/// Possible reasons why a peer does not respond although its kubelet reports to the API server.
 const READY: &str = "the machine runs, because its kubelet reports. A firewall on the path or on the machine may drop ping and probes. The machine's network to the nodes may be down, or its lease may contain an address that does not belong to the machine";
 
-/// The checks of this group.
+/// The checks of the probe results.
 pub const CHECKS: &[Check] = &[
     check(
         "encap-blocked",
@@ -187,13 +188,13 @@ const fn check(
     }
 }
 
-/// Returns the probed paths to the peers; an empty list without probes.
+/// Returns the paths that this node probes; an empty list without probes.
 pub(super) fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// Returns a finding for each matching path if there are few such paths, or otherwise one finding for all of
-/// them. `several` is the predicate of the text about all matching paths.
+/// Returns one finding for each matching path or, for more than three paths, one finding for all of the paths. `several` is the predicate of the
+/// sentence about several peers.
 fn each(
     facts: &Facts,
     is: impl Fn(&Path) -> bool,
@@ -242,7 +243,7 @@ fn each(
     vec![finding.run("flannelctl peers")]
 }
 
-/// Adds the reports of other nodes about a peer. The reports show whether the fault is at the peer, on the path, or at this node.
+/// Adds evidence from other nodes' reports on a peer. The reports show whether the fault is at the peer, on the path, or at this node.
 fn blame(path: &Path, finding: Finding) -> Finding {
     let reached = |reach: u16| {
         if reach == 1 {
@@ -289,7 +290,7 @@ fn there(path: &Path) -> String {
     path.node.to_string()
 }
 
-/// Returns whether a single cause can explain all faults of the tunnel in one family of the underlay.
+/// Returns whether a single cause can explain all faults of the tunnel over IPv4 or IPv6.
 fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     let is_cut = |state| [State::OverlayCut, State::OneWay].contains(&state);
     let of_family = || {
@@ -315,8 +316,8 @@ fn all_blocked(mesh: &Mesh, family: Family) -> bool {
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
-/// Returns the rules and policies that drop tunnel packets on this host. The list is empty unless all packets of the family are lost while a peer
-/// responds over the underlay.
+/// Returns the rules and policies of this host that drop tunnel packets over IPv4 or IPv6. The list is empty unless every peer of the family loses
+/// its packets and a peer responds over the underlay.
 fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
     let judged: Vec<&Path> = paths(facts)
         .iter()
@@ -345,13 +346,13 @@ fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     (first != own && vnis.all(|vni| vni == first)).then_some((own, first))
 }
 
-/// Places where the tunnel is blocked, as far as this node can see them.
+/// A blocked tunnel: the affected families, and the host's rules that block the tunnel.
 struct Blocked<'a> {
-    /// The affected families of the underlay.
+    /// The address families of the underlay on which the tunnel is blocked.
     families: Vec<Family>,
     /// The iptables tables of this host that reject tunnel packets in INPUT.
     tables: Vec<&'a Table>,
-    /// Other rules and policies of this host that drop tunnel packets.
+    /// Other rules and policies of this host, which also drop tunnel packets.
     drops: Vec<&'a Drop>,
 }
 
@@ -442,7 +443,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands)]
 }
 
-/// Creates the finding about a blocked tunnel, without evidence and commands.
+/// Creates the finding about a blocked tunnel; the caller adds the evidence and the commands.
 fn blocked_words(
     network: &Network,
     mesh: &Mesh,
@@ -485,7 +486,7 @@ fn blocked_words(
     }
 }
 
-/// Returns text about the part of the path that loses tunnel packets.
+/// Returns text that names the place where tunnel packets get lost: this node, the path, or the peers.
 fn where_blocked(mesh: &Mesh, tables: &[&Table], drops: &[&Drop]) -> &'static str {
     let only_sent = !drops.is_empty()
         && tables.is_empty()
@@ -546,7 +547,7 @@ fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding 
         .on(crate::finding::EVERYWHERE)
 }
 
-/// Adds as evidence the rule or the policy in a table of this host that blocks packets. `what` describes the packets.
+/// Adds evidence about the rule or the policy of an iptables table that blocks packets on this host. `what` describes the blocked packets.
 fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
     match table.input_refusal() {
         Some(refusal) => finding.seen(
@@ -563,7 +564,7 @@ fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
     }
 }
 
-/// Returns the commands that accept tunnel packets of a family in the tables that reject them.
+/// Returns the commands that add accept rules for tunnel packets of a family to the tables that reject the packets.
 fn let_tunnel_in(
     facts: &Facts,
     tunnel: Encapsulation,
@@ -593,7 +594,8 @@ fn let_tunnel_in(
     )
 }
 
-/// Returns text that shows that all peers are cut off. The text refers to a sample of probed peers or, in a small cluster, to all peers.
+/// Returns evidence, as text, that no peer responds; `None` without such evidence. The text covers a sample of probed peers or, in a small cluster,
+/// all peers.
 fn nobody_answers(facts: &Facts) -> Option<String> {
     let mesh = facts.mesh.known()?;
     let fault = mesh
@@ -613,7 +615,7 @@ fn nobody_answers(facts: &Facts) -> Option<String> {
     is_all.then(|| format!("all {} peers are silent", nodes.len()))
 }
 
-/// Creates the finding about a node whose peers are all cut off.
+/// Creates the finding about a node that gets no reply from any peer.
 fn isolated(facts: &Facts) -> Vec<Finding> {
     let Some(share) = nobody_answers(facts) else {
         return Vec::new();
@@ -659,9 +661,10 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
     .run("flannelctl peers")
 }
 
-/// Returns the subnets of cut-off peers about which flanneld has not asked the store yet. The list is empty if few peers are cut off.
+/// Returns the subnets of unresponsive peers for which flanneld has not queried the store yet. The list is empty if few peers are unresponsive.
 ///
-/// These peers have sent no packet since this daemon started, so their machines are probably long gone. flanneld asks the store within `STORE_TIME`.
+/// The returned peers have sent no packet since flanneld started, so their machines are probably gone. flanneld queries the store within
+/// `STORE_TIME`.
 fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
     let is_cut = |path: &&Path| !path.inferred && path.verdict.state == State::CutOff;
     let cut: Vec<&Path> = paths(facts).iter().filter(is_cut).collect();
@@ -687,7 +690,7 @@ fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
         .collect()
 }
 
-/// Returns whether Kubernetes reports the Node of a peer as Ready.
+/// Returns whether Kubernetes reports the peer's Node as Ready.
 fn is_ready(facts: &Facts, path: &Path) -> bool {
     let mut peers = facts.leases.peers.known().into_iter().flatten();
     let peer = peers.find(|peer| peer.subnets.nets().any(|net| net == path.subnet));
@@ -721,7 +724,7 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
         .run(format!("ping -c 3 {}", path.address))
 }
 
-/// Returns a finding if a peer's VNI differs from this node's VNI. If the VNIs differ, the kernel drops the peer's packets.
+/// Returns a finding if a peer's VNI differs from this node's VNI. If the VNIs differ, the kernel drops the packets of the peer.
 fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> {
     let own = facts.network.known()?.vni?;
     let peers = facts.leases.peers.known()?;
@@ -799,7 +802,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     ))
 }
 
-/// Quotes a capture filter for a shell if it contains parentheses.
+/// Quotes a tcpdump filter for a shell if the filter contains parentheses.
 fn filter_words(filter: &str) -> String {
     if filter.contains('(') {
         word(filter)
@@ -825,7 +828,7 @@ fn one_way(facts: &Facts, path: &Path) -> Finding {
             path.node
         ),
         format!(
-            "packets from the peer to this node are dropped{dropped}, or wrong entries for this node make the peer send them elsewhere"
+            "packets from the peer to this node get lost{dropped}, or wrong routes, neighbours or FDB entries on the peer misdirect these packets"
         ),
     );
     blame(

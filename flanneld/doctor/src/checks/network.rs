@@ -1,4 +1,4 @@
-//! Checks for addresses and MTUs that do not fit the network.
+//! Checks for conflicting addresses and for MTUs that are too large.
 
 use crate::check::Check;
 use crate::command::Command;
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::{Access, Family};
 
-/// The checks of this group.
+/// The checks of addresses and MTUs.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "stale-bridge",
@@ -59,10 +59,11 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Maximum number of separate findings of one kind.
+/// Maximum number of findings about overlapping networks.
 const MAX_ALIKE: usize = 8;
 
-/// Protocol of routes that the kernel adds for an address (RTPROT_KERNEL). The check ignores such routes, because it checks the addresses themselves.
+/// Routing protocol number of routes that the kernel adds for an address (RTPROT_KERNEL). The check ignores routes with this protocol number, because
+/// the check already covers the addresses of interfaces.
 const RTPROT_KERNEL: u8 = 2;
 
 fn interfaces(facts: &Facts) -> &[Interface] {
@@ -73,7 +74,7 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     types::nets_overlap(a, b)
 }
 
-/// Returns whether a bridge with this name connects flannel's pods.
+/// Returns whether a bridge with the given name connects flannel's pods.
 fn is_pods_bridge(name: &str) -> bool {
     matches!(name, "cni0" | "docker0")
 }
@@ -98,7 +99,7 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     capped(findings, MAX_ALIKE)
 }
 
-/// Returns findings about interfaces with networks inside the pods' network.
+/// Returns findings about interfaces that have an address inside the pod network.
 fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     // flannel's own devices belong there, and a bridge of pods has a check of its own.
     let foreign = interfaces(facts).iter().filter(|interface| {
@@ -168,7 +169,7 @@ fn link_inside(
     )
 }
 
-/// Returns findings about name servers inside the pods' network that are not on this node.
+/// Returns findings about name servers with an address inside the pod network, other than addresses of this node.
 fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
     let servers = facts.host.name_servers.known().into_iter().flatten();
     let inside = servers.filter(|server| {
@@ -190,9 +191,9 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns findings about other programs' routes to a part of the pods' network, such as those of a VPN.
+/// Returns findings about routes of other programs, such as a VPN, to a part of the pod network.
 ///
-/// A separate check covers routes to the subnet of a peer. A route to a larger network is only a fallback behind flannel's route.
+/// A separate check covers routes to the subnet of a peer. A foreign route to a larger network is only a fallback behind flannel's route.
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     let ours: Vec<IpNet> = routes
@@ -274,7 +275,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
     findings
 }
 
-/// Returns a finding if the addresses of Services are inside the pods' network, where a node's subnet may contain them.
+/// Returns a finding if the addresses of Services are inside the pod network, because a node's subnet may contain such addresses.
 fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Option<Finding> {
     let service = facts.kubernetes.known()?.service?;
     network.networks.nets().find(|net| net.contains(&service))?;
@@ -495,14 +496,14 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     vec![finding]
 }
 
-/// Number of bytes that flannel adds to a packet, and size in bytes of the largest packet that the underlay carries.
+/// The number of bytes that flannel adds to a packet, and the size in bytes of the largest packet on the underlay.
 #[derive(Clone, Copy)]
 struct Sizes {
     overhead: u32,
     outer: u32,
 }
 
-/// Adds the steps that find and fix a small MTU of the underlay or of this node's link.
+/// Adds the commands and notes that help to fix a small MTU of the underlay or of this node's link.
 fn adapt_mtu(
     finding: Finding,
     facts: &Facts,
@@ -536,7 +537,7 @@ fn adapt_mtu(
     }
 }
 
-/// Returns the command that sets the MTU in the network configuration and keeps all other settings. The command does not write if it cannot read the
+/// Returns the command that sets the MTU in the network configuration and keeps all other settings. The command writes nothing if it cannot read the
 /// configuration.
 fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
     let filter = format!("jq -ce '.Backend.MTU = {mtu}'");

@@ -1,6 +1,6 @@
-//! Checks the path of pod packets through this host: the bridge, the sysctls of its devices, routes, and policy routing rules.
+//! Checks the path of pod packets through this host: the bridge, the sysctls of devices, routes, and policy routing rules.
 //!
-//! Probes between hosts take another path and do not show these faults.
+//! Probes between hosts take another path, so these probes do not show faults of the pods' path.
 
 use crate::check::Check;
 use crate::facts::host::{FLANNELD, Interface, NoRoute, PodRoute, PolicyRule};
@@ -13,12 +13,12 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::Family;
 
-/// Note about the bridge after a reboot.
+/// Note about the creation of the bridge after a reboot.
 const AFTER_REBOOT: &str = "after a reboot the bridge plugin creates the bridge with the first pod";
 /// Maximum number of peers that a finding names.
 const NAMED: usize = 3;
 
-/// The checks of this group.
+/// The checks of the path of pod packets through the host.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "pod-bridge",
@@ -50,7 +50,7 @@ fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
 }
 
-/// Returns the first address of a subnet, which is the gateway of its pods.
+/// Returns the first address of a subnet, which is the gateway address of the subnet's pods.
 fn gateway(own: &IpNet) -> Option<IpNet> {
     let first = own.hosts().next()?;
     IpNet::new(first, own.prefix_len()).ok()
@@ -123,9 +123,9 @@ fn is_local(net: &IpNet) -> bool {
 /// Fault of a packet's route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wrong {
-    /// Reason why the kernel does not forward the packet.
+    /// The kernel does not forward the packet, for the given reason.
     Nowhere(String),
-    /// Another interface, to which the kernel forwards the packet.
+    /// The kernel forwards the packet to the wrong interface, which has the given name.
     Elsewhere(String),
 }
 
@@ -173,7 +173,8 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
     (!right).then_some(Wrong::Elsewhere(name))
 }
 
-/// Returns the policy routing rule that misroutes a packet: the first rule that decides about the packet. Returns `None` if that rule is a default rule of the kernel.
+/// Returns the policy routing rule that determines the route of a misrouted packet. Returns `None` if a default rule of
+/// the kernel determines the route.
 fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
     let packet = &route.packet.packet;
     let incoming = facts.host.interface(packet.incoming);
@@ -222,7 +223,7 @@ fn pod_route(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Creates the finding about packets with the same wrong route. `count` is the number of looked-up packets.
+/// Creates the finding about packets that the kernel misroutes in the same way. `count` is the number of packets whose routes the doctor looked up.
 fn misrouted(
     facts: &Facts,
     bridge: &Interface,
@@ -293,7 +294,7 @@ fn misrouted(
     with_remedy(finding, facts, bridge, first)
 }
 
-/// Adds the reason for the wrong route, and the command that fixes the route.
+/// Adds the reason why the kernel misroutes a packet, and the command that fixes the route.
 fn with_remedy(
     finding: Finding,
     facts: &Facts,
@@ -333,7 +334,7 @@ fn with_remedy(
     })
 }
 
-/// Returns another program's route to a part of a peer's subnet, with its device; `None` if such a route does not apply.
+/// Returns another program's route to a part of a peer's subnet, with the route's device; `None` if no such route applies.
 fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
     let to = route.packet.packet.to;
     let found = facts
@@ -348,7 +349,7 @@ fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
     (found.protocol != FLANNELD && narrower).then(|| (found.to, device.name.clone()))
 }
 
-/// Adds the policy routing rule, and the command that makes the kernel look up pod packets in the table `main` before that rule.
+/// Adds a policy routing rule as evidence, and a command that makes pod packets use the table `main` before that rule.
 fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute) -> Finding {
     let family = Family::from(route.packet.packet.to);
     let ip = family.pick("ip", "ip -6");

@@ -1,4 +1,5 @@
-//! Checks of the probes on the path of pod packets (`--probe-pods`). These checks find packet losses whose causes no other check detects.
+//! Checks of the probes on the path of pod packets (`--probe-pods`). The checks of this module find packet losses whose causes no other check
+//! detects.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -11,7 +12,7 @@ use crate::shell::word;
 /// Maximum number of peers that a finding names.
 const NAMED: usize = 3;
 
-/// The checks of this group.
+/// The checks of the probes on the path of pod packets.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "pods-lost",

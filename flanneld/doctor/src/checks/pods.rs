@@ -1,4 +1,4 @@
-//! Checks of subnet.env, the CNI configuration, and free addresses, which pods need in addition to the network.
+//! Checks of the files and addresses that pods need: subnet.env, the CNI configuration, and free addresses.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -11,7 +11,7 @@ use crate::shell::word;
 /// The CNI configuration that the chart installs.
 const CONFLIST: &str = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;
 
-/// The checks of this group.
+/// The checks of subnet.env, the CNI configuration, and free addresses.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "foreign-cni",
@@ -295,10 +295,11 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Returns the command that frees the addresses of containers that are gone.
+/// Returns the command that frees the addresses of containers that no longer exist.
 ///
-/// The command checks again when it runs, because pods start and end all the time. The command keeps files of the last ten minutes, because a
-/// starting pod has no container yet. If a runtime's folder is missing, the command makes no change, because it cannot know the running containers.
+/// The command checks the containers again when it runs, because pods start and end continuously. The command keeps address files of the last ten
+/// minutes, because a starting pod has no container yet. If the folder of a container runtime is missing, the command changes nothing, because it
+/// cannot know the running containers.
 fn free(folder: &str, running: &[String]) -> String {
     let each = |test: &str, name: &str| {
         running

@@ -1,11 +1,11 @@
-//! The permissions that flanneld needs at the API server, and the command that grants them.
+//! The permissions that flanneld needs at the API server, and the command that grants the permissions.
 
 use crate::command::Command;
 use crate::shell::word;
 use serde_json::{Value, json};
 
-/// Returns the cluster-wide rules that `conf/kube-flannel.yml` grants. A daemon without NODE_NAME also reads pods. The result omits the manifest's
-/// rules for the namespace `default`.
+/// Returns the rules of the ClusterRole in `conf/kube-flannel.yml`. A daemon without NODE_NAME also reads pods. The result omits the rules for the
+/// namespace `default`.
 fn rules() -> Value {
     let rule = |resource: &str, verbs: &[&str]| json!({ "apiGroups": [""], "resources": [resource], "verbs": verbs });
     json!([
@@ -18,9 +18,10 @@ fn rules() -> Value {
 /// The user name of requests without credentials.
 pub(super) const ANONYMOUS: &str = "system:anonymous";
 
-/// Returns the command that grants a user the permissions of flanneld. The command adds rights to the ClusterRole and its binding, but removes none.
+/// Returns the command that grants flanneld's permissions to a user. The command adds permissions to the ClusterRole and the user to the
+/// ClusterRoleBinding, but removes no entries.
 ///
-/// Returns `None` for shared users: requests without credentials, and the account `default`, which pods use unless they name another account.
+/// Returns `None` for users that several programs share: requests without credentials, and the default account of pods, `default`.
 pub(super) fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let account = user

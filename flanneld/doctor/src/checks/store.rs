@@ -10,7 +10,7 @@ use crate::shell::word;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Access, Detail, Problem};
 
-/// The checks of this group.
+/// The checks of the store and its network configuration.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "store-unreachable",
@@ -92,7 +92,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).on(where_to_mend(cause))]
 }
 
-/// Returns the description of a cause, and the commands that fix the cause or show more details.
+/// Returns text about a cause, and the commands that fix the cause or show more details.
 fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     let host = facts.store.addresses.first();
     let route = || -> Vec<String> {
@@ -140,7 +140,7 @@ fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     }
 }
 
-/// Returns the machine on which to fix the cause.
+/// Returns the machine on which an operator can fix the cause of the store's failure.
 fn where_to_mend(cause: StoreCause) -> &'static str {
     match cause {
         StoreCause::NoRoute
@@ -158,7 +158,7 @@ fn where_to_mend(cause: StoreCause) -> &'static str {
     }
 }
 
-/// Returns the command that reads the password of etcd's user; `None` without a user. In a pipeline, the operator would not see etcdctl's own prompt.
+/// Returns the command that reads the password of etcd's user; `None` without a user. The operator would not see etcdctl's own prompt in a pipeline.
 pub(super) fn password(facts: &Facts) -> Option<String> {
     let Access::Etcd(etcd) = &facts.store.access else {
         return None;
@@ -168,8 +168,8 @@ pub(super) fn password(facts: &Facts) -> Option<String> {
         .map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
 }
 
-/// Returns the etcdctl command with flanneld's options for etcd, and the key of the configuration. The
-/// command needs the variable that [`password`] sets.
+/// Returns the etcdctl command with flanneld's etcd options, and the key of the network configuration. The etcdctl command needs the variable that
+/// the command of [`password`] sets.
 pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     let Access::Etcd(etcd) = &facts.store.access else {
         return (
@@ -196,8 +196,8 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     )
 }
 
-/// Returns the cause of the store's failure. If the store's endpoints fail for different reasons, the
-/// cause that an operator can fix takes precedence.
+/// Returns the cause of the store's failure, from the details of the problem. If the store's endpoints fail for different reasons, the cause that is
+/// most useful to an operator takes precedence.
 fn cause(trouble: &Problem) -> StoreCause {
     let of = |detail: &Detail| match detail {
         Detail::Store { cause, .. } => Some(*cause),
@@ -266,7 +266,7 @@ fn next_config(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Returns the command that writes a configuration if none exists: `in_use` if given, or otherwise an example.
+/// Returns the command that writes a missing network configuration: `in_use` if given, or otherwise an example.
 fn put(facts: &Facts, problem: &Problem, in_use: Option<&str>) -> Option<String> {
     problem.details().find_map(|detail| {
         let Detail::ConfigMissing { place, example } = detail else {

@@ -10,7 +10,7 @@ use crate::persist::sysctl;
 use crate::shell::word;
 use types::Family;
 
-/// The checks of this group.
+/// The checks of sysctls.
 pub const CHECKS: &[Check] = &[
     Check {
         explains: &["pod-route", "pods-lost"],
@@ -74,7 +74,8 @@ fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
     facts.network.known().zip(facts.host.sysctls.known())
 }
 
-/// Returns text that names the program or person who can set a sysctl that `--set-sysctls` covers. In the manifests' pod, /proc/sys is read-only.
+/// Returns text that states how flanneld or the operator can set a sysctl that `--set-sysctls` covers. In the pod of the manifests, /proc/sys is
+/// read-only.
 fn by_itself(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
         Launch::Systemd => "flanneld sets this sysctl if you start flanneld with --set-sysctls",
@@ -128,7 +129,7 @@ fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
     vec![finding.run_all(sysctl(name, 1))]
 }
 
-/// Creates the finding about a device that does not forward although the host does.
+/// Creates the finding about a device that does not forward packets although the host forwards packets.
 fn closed(facts: &Facts, device: &str) -> Finding {
     let name = format!("net/ipv4/conf/{}/forwarding", word(device));
     let default = "net.ipv4.conf.default.forwarding";
@@ -151,7 +152,7 @@ fn closed(facts: &Facts, device: &str) -> Finding {
     .run_all(sysctl(default, 1))
 }
 
-/// Returns text that names the program or person who can set a sysctl that flanneld itself never sets.
+/// Returns text about a sysctl that `--set-sysctls` does not cover: flanneld does not set the sysctl.
 fn by_hand(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
         Launch::Systemd => "flanneld does not set this sysctl",

@@ -1,4 +1,4 @@
-//! Checks for a peer's address inside the pods' network that only flannel's own route for that network reaches.
+//! Checks for peers whose addresses this node reaches only through flannel's own tunnel.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -8,10 +8,10 @@ use crate::need::Need;
 use crate::shell::word;
 use std::net::IpAddr;
 
-/// Maximum number of peers that the evidence names.
+/// Maximum number of peers in the evidence of a finding.
 const MAX_LISTED: usize = 8;
 
-/// The checks of this group.
+/// The checks for packets that loop in flannel's tunnel.
 pub(crate) const CHECKS: &[Check] = &[LOOP];
 
 const LOOP: Check = Check {
@@ -87,9 +87,9 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).note(note).on(HERE)]
 }
 
-/// Returns flannel's device if it would send packets to an address inside the pods' network; `None` otherwise.
+/// Returns flannel's device if the kernel would send packets for an address in the pod network to that device; `None` otherwise.
 ///
-/// A device with flannel's name may also be the underlay, if it belongs to another flannel network. The function does not return such a device.
+/// The function never returns the underlay interface, because that interface may belong to another flannel network.
 fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     let network = facts
         .network
@@ -107,7 +107,7 @@ fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     is_ours.then_some(interface.name.as_str())
 }
 
-/// Returns the command that adds a route to an address. The new route has the gateway of the most specific existing route on the underlay.
+/// Returns the command that adds a route to a peer's address. The added route uses the gateway of the most specific existing route on the underlay.
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     let choice = facts.daemon.choice.known()?;
     let underlay = facts

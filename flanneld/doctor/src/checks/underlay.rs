@@ -1,4 +1,4 @@
-//! Checks of the path of packets between nodes through this host: routes, policy routing rules, addresses, and hardware addresses.
+//! Checks of this host's underlay: routes, policy routing rules, addresses, and hardware addresses.
 
 use crate::check::Check;
 use crate::command::Command;
@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
-/// Maximum number of peers that the evidence and the commands cover.
+/// Maximum number of peers in the evidence and in the commands.
 const MAX_LISTED: usize = 4;
-/// Probe checks whose findings are about peers from which no packets arrive.
+/// Checks that report, from probe results, peers whose packets do not arrive.
 const SILENCE: &[&str] = &[
     "isolated",
     "peer-cut",
@@ -31,7 +31,7 @@ const SILENCE: &[&str] = &[
     "encap-blocked",
     "wireguard-silent",
 ];
-/// Probe checks in [`SILENCE`], and checks whose findings another host with this node's address can cause.
+/// The checks in [`SILENCE`], and checks whose findings may result from another host with this node's address.
 const SILENCE_AND_LIES: &[&str] = &[
     "isolated",
     "peer-cut",
@@ -42,12 +42,12 @@ const SILENCE_AND_LIES: &[&str] = &[
     "wrong-node",
     "lossy",
 ];
-/// Maximum number of addresses that the check compares with the dropping routes.
+/// Maximum number of addresses that the check compares with routes that drop packets.
 const MAX_ASKED: usize = 256;
-/// Number of peers that have to be unreachable over the overlay before the check considers this node's published address wrong.
+/// Minimum number of unreachable peers for which the check considers this node's published address wrong.
 const MIN_PEERS: usize = 2;
 
-/// The checks of this group.
+/// The checks of the underlay on this host.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "peer-unrouted",
@@ -123,7 +123,7 @@ fn paths(facts: &Facts) -> &[Path] {
     super::mesh::paths(facts)
 }
 
-/// Returns the reason why packets to an address do not leave through the underlay interface; `None` if the packets leave, or may leave, through it.
+/// Returns the reason why packets to a peer do not leave through the underlay interface; `None` without a fault.
 fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     // A VRF has its own routing table, which the lookup does not use.
     let master = underlay(facts).and_then(|underlay| facts.host.interface(underlay.master?));
@@ -199,9 +199,9 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// Returns policy routing rules, or otherwise dropping routes, that misroute packets to peers, each with the command that fixes it.
+/// Returns the rules or routes that misroute packets to peers, each with a command that fixes the fault.
 ///
-/// Includes routes to other peers, because probes soon also report these peers.
+/// The result includes routes to other peers, because the probes to these peers may also fail soon.
 fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = lost
         .iter()
@@ -247,7 +247,7 @@ fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
     ))
 }
 
-/// Returns the most specific route that drops packets to an address, unless a more specific route forwards them.
+/// Returns the most specific route that drops packets to an address; `None` if a more specific route forwards the packets.
 fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
     let ip = if to.is_ipv6() { "ip -6" } else { "ip" };
     let most = |routes: &'_ [Route]| {
@@ -272,7 +272,7 @@ fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
     ))
 }
 
-/// Returns the type of a route, as `ip route` names it.
+/// Returns the type of a route, as in the output of `ip route`.
 fn kind(route: &Route) -> &'static str {
     // From linux/rtnetlink.h.
     const RTN_UNREACHABLE: u8 = 7;
@@ -288,8 +288,8 @@ fn kind(route: &Route) -> &'static str {
 
 /// Returns findings about published addresses that no interface of this node has.
 ///
-/// An address that no interface has may belong to a router that forwards the tunnel's port. The check therefore reports the
-/// address only if peers respond over the underlay, but no packet from these peers arrives over the overlay.
+/// A published address may belong to a router that forwards the tunnel's port to this node. The check therefore reports the address only if peers
+/// respond over the underlay, but no packet from any peer arrives over the overlay.
 fn public_ip(facts: &Facts) -> Vec<Finding> {
     let (Some(own), Some(underlay)) = (facts.leases.own.known(), underlay(facts)) else {
         return Vec::new();
@@ -353,7 +353,8 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Returns whether an interface has an Ethernet hardware address. Tunnels and similar devices have no such address, and always have the flag NOARP.
+/// Returns whether an interface has an Ethernet hardware address. Tunnels and similar devices have no Ethernet address, and always have the flag
+/// NOARP.
 fn is_ethernet(interface: &Interface) -> bool {
     interface.class() != LinkClass::Virtual
         && interface.kind != "ipvlan"
@@ -414,8 +415,8 @@ fn address_conflict(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// Returns findings about unreachable peers that share a hardware address with this node or with exactly one other node. An address that many nodes
-/// share belongs to the router through which this node reaches them.
+/// Returns findings about unreachable peers that share a MAC with this node or with exactly one other node. A MAC that many nodes share belongs to
+/// the router through which this node reaches the nodes.
 fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
     let (Some(neighbours), Some(underlay)) = (
         facts.host.underlay_neighbours.known(),

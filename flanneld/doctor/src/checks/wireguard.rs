@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 /// Maximum number of peers with separate findings.
 const MAX_LISTED: usize = 16;
-/// Subject of the finding about all further peers.
+/// Subject of the finding about all peers without a separate finding.
 const MORE: &str = "more";
 
 /// The check for a peer that completes no handshake.
@@ -26,14 +26,14 @@ pub const SILENT: Check = Check {
     judge: silent,
 };
 
-/// Returns whether a finding of this check explains another finding. The finding does not explain findings about other peers.
+/// Returns whether a finding about a WireGuard peer explains another finding. The finding explains only findings about its own peer.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     let of = subnets(other);
     cause.about == MORE || subnets(cause).iter().any(|subnet| of.contains(subnet))
 }
 
-/// Returns the subnets at the end of a finding's subject: one subnet, or one subnet of each family. The text before the subnets is a node's name,
-/// which the node chooses freely.
+/// Returns the subnets at the end of a finding's subject: one subnet, or one subnet of each address family. Before the subnets, the subject contains
+/// the node's name, which the node chooses freely.
 fn subnets(finding: &Finding) -> Vec<IpNet> {
     let mut words = finding.about.rsplit(' ');
     let last: Option<IpNet> = words.next().and_then(|word| word.parse().ok());
@@ -47,7 +47,7 @@ fn subnets(finding: &Finding) -> Vec<IpNet> {
     last.into_iter().chain(before).collect()
 }
 
-/// Returns the silent peers, without peers whose machines are gone.
+/// Returns the peers that complete no handshake, except the peers whose machines are gone.
 fn present<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
     let gone: Vec<_> = gone(facts).map(|peer| peer.subnets).collect();
     known
@@ -158,7 +158,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     }
 }
 
-/// Returns whether the probes found that the peer's address does not respond at all.
+/// Returns whether the peer's address responds to no probe and to no ping.
 fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     let Some((holder, mesh)) = peer.holder.as_ref().zip(facts.mesh.known()) else {
         return false;
@@ -168,7 +168,7 @@ fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     })
 }
 
-/// Returns text about the likely causes, the most likely cause first.
+/// Returns text about the likely causes of missing handshakes, the most likely cause first.
 fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
     const PRESHARED: &str =
         "preshared keys differ (PSK or PSKFile in the Backend, WIREGUARD_PSK_FILE)";
@@ -177,7 +177,7 @@ fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
         |endpoint| format!("UDP port {}", endpoint.port()),
     );
     if peer.initiates {
-        return format!("the {PRESHARED}, or this node's replies are dropped on the path");
+        return format!("the {PRESHARED}, or this node's replies get lost on the path");
     }
     if answers_nothing {
         return super::leases::SILENCE.to_owned();

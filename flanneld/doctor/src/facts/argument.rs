@@ -1,22 +1,22 @@
-//! Arguments of the daemon's command line in their exact spelling, so that a command that edits an argument finds it.
+//! Arguments of flanneld's command line in their exact spelling, so that commands can find and edit the arguments.
 
 use types::renamed;
 
-/// A flag with its value on the daemon's command line.
+/// A flag on flanneld's command line, with the flag's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// The flag's name: `iface`.
+    /// The flag's name, without dashes: `iface`.
     pub flag: String,
-    /// The value, as written.
+    /// The value, as on the command line.
     pub value: String,
-    /// Whether flag and value are one word (`--iface=eth0`). Otherwise the value is the next word.
+    /// Whether flag and value are one word (`--iface=eth0`), not two words (`--iface eth0`).
     pub joined: bool,
-    /// The dashes before the name: one or two.
+    /// The one or two dashes before the flag's name.
     pub dashes: String,
 }
 
 impl Argument {
-    /// Returns the arguments that have a value and whose flag `wanted` accepts, in order.
+    /// Returns the arguments that have a value and a flag that `wanted` accepts, in the order of the command line.
     pub fn find(
         words: impl IntoIterator<Item = String>,
         wanted: impl Fn(&str) -> bool,
@@ -49,12 +49,12 @@ impl Argument {
         found
     }
 
-    /// Returns whether the argument sets this flag, under its current or its former name.
+    /// Returns whether the argument sets the given flag, under the flag's current or former name.
     pub fn is(&self, flag: &str) -> bool {
         self.flag == flag || renamed::present(&self.flag) == Some(flag)
     }
 
-    /// Returns the word that holds the value.
+    /// Returns the word of the command line that contains the value.
     pub fn word(&self) -> String {
         if self.joined {
             format!("{}{}={}", self.dashes, self.flag, self.value)
@@ -63,8 +63,8 @@ impl Argument {
         }
     }
 
-    /// Returns the replacement for [`Argument::word`] that sets `flag` to this value. If flag and value are
-    /// separate words, the caller must also replace the word with the flag.
+    /// Returns the replacement for [`Argument::word`] that sets `flag` to the given value. If the flag and its value are separate words, the caller
+    /// must also replace the word that contains the flag.
     pub fn instead(&self, flag: &str, value: &str) -> String {
         if self.joined {
             format!("--{flag}={value}")
@@ -74,12 +74,12 @@ impl Argument {
     }
 }
 
-/// Returns whether a remedy may edit a flag.
+/// Returns whether a remedy of the doctor may edit the flag.
 pub(crate) fn is_edited(flag: &str) -> bool {
     flag.starts_with("iface") || flag.ends_with("-port") || flag == "node-id"
 }
 
-/// Returns whether a flag selects the store and contains no secret, so that commands of `flannelctl` can repeat it.
+/// Returns whether a flag selects the store and contains no secret, so that `flannelctl` commands of a remedy can repeat the flag.
 pub(crate) fn names_store(flag: &str) -> bool {
     matches!(
         flag,
@@ -92,7 +92,7 @@ pub(crate) fn names_store(flag: &str) -> bool {
     )
 }
 
-/// Returns the arguments of a command line that remedies need: the arguments that remedies edit, and the arguments that select the store.
+/// Returns the command-line arguments that remedies need: arguments that remedies edit, and arguments that select the store.
 pub fn on_command_line(words: impl IntoIterator<Item = String>) -> Vec<Argument> {
     let mut found = Argument::find(words, |flag| is_edited(flag) || names_store(flag));
     // A URL with `@` may contain a password. A `$` in a unit is a variable, whose value the unit does not show.

@@ -1,4 +1,4 @@
-//! The daemon: whether it runs, its exit report, its options, and its choice of the interface.
+//! Facts about flanneld: whether it runs, its exit report, its options, and its choice of the underlay interface.
 
 use super::argument::Argument;
 use crate::fact::Fact;
@@ -7,85 +7,87 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use types::{DaemonPod, Problem};
 
-/// The namespace in flannel's manifests.
+/// The Kubernetes namespace in flannel's manifests.
 pub const NAMESPACE: &str = "kube-flannel";
 
-/// Facts about the daemon.
+/// Facts about flanneld on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemon {
     /// Whether a daemon runs.
     pub running: Fact<bool>,
-    /// Whether the daemon started less than ten seconds ago. Checks that have to wait report no findings during this time.
+    /// Whether flanneld started less than ten seconds ago. In the first ten seconds, the doctor skips the checks whose field `waits` is true.
     pub young: bool,
-    /// The exit report of the last daemon; absent while a daemon runs.
+    /// The exit report of the last run of flanneld; absent while flanneld runs.
     pub exit_report: Fact<ExitReport>,
-    /// Tasks that have stopped sending heartbeats, or a note that the socket of the daemon does not respond.
+    /// Tasks of flanneld without heartbeats, or a note that flanneld's socket does not respond.
     pub silent: Fact<Vec<String>>,
-    /// The reasons why the daemon is not ready, by condition.
+    /// The reasons why the node is not ready, by readiness condition.
     pub reasons: Fact<BTreeMap<String, Problem>>,
-    /// The underlay interface and the reason for the choice; absent while the daemon has no interface.
+    /// The underlay interface and the reason for its choice; absent while flanneld has no interface.
     pub choice: Fact<Choice>,
-    /// The service manager that starts the daemon, for remedies.
+    /// The service manager that starts flanneld, which determines the commands of remedies.
     pub launch: Launch,
-    /// The arguments of the daemon's command line that remedies need.
+    /// The arguments of flanneld's command line that remedies need.
     pub arguments: Vec<Argument>,
-    /// Whether an option sets this node's identity. Otherwise, flanneld derives the identity from the machine's identity.
+    /// Whether an option sets this node's identity. Without the option, flanneld derives the node's identity from the machine's identity.
     pub id_given: bool,
     /// The path of `subnet.env`.
     pub subnet_file: PathBuf,
-    /// Objects that other programs keep changing.
+    /// Kernel objects that other programs keep changing.
     pub drift: Fact<Vec<Drift>>,
-    /// flannel's pods on this node with Kubernetes, including the pod of this daemon.
+    /// flannel's pods on this node with Kubernetes, including the pod of the running daemon.
     pub pods: Fact<Vec<DaemonPod>>,
 }
 
-/// The service manager that starts the daemon.
+/// The service manager that starts flanneld.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Launch {
-    /// systemd, with options in /etc/default/flanneld.
+    /// systemd, which reads flanneld's options from /etc/default/flanneld.
     #[default]
     Systemd,
     /// A DaemonSet.
     Kubernetes {
-        /// The namespace of the DaemonSet.
+        /// The Kubernetes namespace of the DaemonSet.
         namespace: String,
-        /// Whether the namespace is only an assumption, because no file on this node shows it.
+        /// Whether the doctor only assumes the namespace, because no file on this node shows the namespace.
         assumed: bool,
     },
 }
 
-/// An object that another program keeps changing.
+/// A kernel object that another program keeps changing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
     /// The object: `route to 10.244.2.0/24`.
     pub object: String,
     /// The kind of the object.
     pub kind: Drifting,
-    /// The number of times that flanneld restored the object in the last ten minutes.
+    /// Number of times that flanneld restored the object in the last ten minutes.
     pub times: u32,
-    /// Programs on this host that may be the cause.
+    /// Programs on this host that may change the kernel object.
     pub by: Vec<String>,
 }
 
-/// Kind of an object that keeps changing. The kind decides which setting keeps another program from changing the object.
+/// Kind of a kernel object that another program keeps changing. The kind of the object determines which setting keeps another program from changing
+/// the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drifting {
     /// A network device.
     Link,
     /// A route of the main table.
     Route,
-    /// An address, a neighbour or another object on a device.
+    /// An address, a neighbour or another object on a network device.
     Other,
 }
 
 impl Daemon {
-    /// Returns the argument that sets this flag. An argument takes precedence over the variable of the same name.
+    /// Returns the command-line argument that sets the given flag. A command-line argument takes precedence over the environment variable for the
+    /// same option.
     pub fn argument(&self, flag: &str) -> Option<&Argument> {
         self.arguments.iter().find(|argument| argument.is(flag))
     }
 
-    /// Returns the argument that selects the current interface. A remedy has to change this argument to select another interface. The first matching
-    /// selector applies, and every argument takes precedence over its variable.
+    /// Returns the command-line argument that selects the current underlay interface. A remedy has to change this argument to select another underlay
+    /// interface. The first selector that matches an interface applies, and an argument takes precedence over the environment variable.
     pub fn naming(&self) -> Option<&Argument> {
         let chosen = self.choice.known().and_then(|choice| {
             choice

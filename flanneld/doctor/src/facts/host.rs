@@ -19,45 +19,45 @@ use types::problem::PortPurpose;
 pub struct Host {
     /// The hostname.
     pub name: String,
-    /// The network interfaces, by index.
+    /// The host's network interfaces, by index.
     pub interfaces: Fact<Vec<Interface>>,
     /// The routes of the main table that forward packets.
     pub routes: Fact<Vec<Route>>,
-    /// The routes of the main table that drop packets, except flannel's own.
+    /// The routes of the main table that drop packets, except the routes of flannel.
     pub barring: Fact<Vec<Route>>,
-    /// Route lookups for the addresses of the store, the peers and the API server.
+    /// Results of route lookups for the addresses of the store, the peers and the API server.
     pub lookups: Fact<Vec<RouteLookup>>,
-    /// Route lookups for packets between pods of this node and pods of other nodes.
+    /// Results of route lookups for packets between pods of this node and pods of other nodes.
     pub pod_routes: Fact<Vec<PodRoute>>,
-    /// The policy routing rules.
+    /// The policy routing rules of the host.
     pub policy_rules: Fact<Vec<PolicyRule>>,
     /// The kernel's neighbour entries on the underlay.
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
     /// The hardware address of another host that answers ARP requests for this node's address; `None` if no host answers or flanneld sent no request.
     pub rival: Option<Mac>,
-    /// The sysctls on which pods depend.
+    /// The sysctls on which the network of pods depends.
     pub sysctls: Fact<Sysctls>,
-    /// The firewalls that filter packets.
+    /// The host's firewalls, which filter packets.
     pub firewalls: Fact<Firewalls>,
-    /// Ports of flannel that other programs use.
+    /// Ports that flanneld needs, but that other programs use.
     pub ports: Fact<Vec<Port>>,
-    /// The name servers of /etc/resolv.conf.
+    /// Addresses of the name servers in /etc/resolv.conf.
     pub(crate) name_servers: Fact<Vec<IpAddr>>,
-    /// Entries and limit of the conntrack table; absent if the kernel tracks no connections.
+    /// Number of entries in the connection tracking table, and its limit; absent if the kernel tracks no connections.
     pub conntrack: Fact<Fill>,
-    /// The limits on neighbour entries.
+    /// The kernel's limits on the number of neighbour entries.
     pub neighbours: Fact<Neighbours>,
-    /// Kernel modules that flannel needs but could not load.
+    /// Kernel modules that flanneld needs but could not load.
     pub modules: Fact<Vec<Module>>,
-    /// Checksum errors of the last two minutes.
+    /// Packets with checksum errors in the last two minutes.
     pub checksums: Fact<Checksums>,
-    /// Objects of other pod networks on this host.
+    /// Devices and files of other pod networks on this host.
     pub foreign: Fact<Vec<Foreign>>,
     /// The number of flannel daemons that serve networks in this network namespace.
     pub daemons: Fact<usize>,
 }
 
-/// Returns the first address of an interface in a family that is neither link-local nor a loopback address.
+/// Returns the first IPv4 or IPv6 address of an interface, without link-local and loopback addresses.
 pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
     let usable = |net: &IpNet| {
         Family::from(net) == family && !is_link_local(net.addr()) && !net.addr().is_loopback()
@@ -65,7 +65,7 @@ pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
     interface.nets().find(usable)
 }
 
-/// Length of the hexadecimal id in the names of Docker's bridges.
+/// Length of the hexadecimal id in the device names of Docker's bridges.
 const DOCKER_ID: usize = 12;
 
 /// Returns whether an interface may connect this host to other hosts, because it belongs to no pod, tunnel or container engine.
@@ -93,25 +93,25 @@ pub fn joins_hosts(interface: &Interface) -> bool {
             .any(|prefix| interface.name.starts_with(prefix))
 }
 
-/// The kernel's route lookup for an address.
+/// Result of the kernel's route lookup for an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteLookup {
     /// The destination address.
     pub to: IpAddr,
-    /// The owner of the address: `the store`, `node-2`.
+    /// The owner of the address, as text: `the store`, `node-2`.
     pub whose: String,
-    /// The kind of the address's owner.
+    /// The kind of the address's owner: the store, the API server or a peer.
     pub kind: LookupPurpose,
-    /// The interface and the source address, or the reason for a missing route.
+    /// The interface and the source address of the route, or the reason why the kernel has no route.
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
-/// A peer for route lookups: its name and one of its subnets.
+/// A peer for the lookup of pod packets' routes: the peer's name and one of its subnets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPeer {
-    /// The node's name; untrusted text.
+    /// The peer's name; untrusted text.
     pub name: String,
-    /// The peer's subnet of one family.
+    /// The peer's IPv4 or IPv6 subnet.
     pub subnet: IpNet,
 }
 
@@ -120,35 +120,35 @@ pub struct PodPeer {
 pub struct PodPacket {
     /// The peer.
     pub peer: PodPeer,
-    /// Whether the packet goes to the peer. Otherwise the packet goes to this node.
+    /// Whether the packet goes from this node to the peer; otherwise, the packet goes from the peer to this node.
     pub out: bool,
-    /// The packet's addresses and its incoming interface.
+    /// The source and destination addresses of the packet, and its incoming interface.
     pub packet: Forwarded,
 }
 
-/// The kernel's route lookup for a packet between pods.
+/// Result of the kernel's route lookup for a packet between pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRoute {
     /// The packet.
     pub packet: PodPacket,
-    /// The interface, or the reason for a missing route.
+    /// The interface by which the packet leaves, or the reason why the kernel has no route.
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
-/// The owner of an address whose route the doctor looks up.
+/// Kind of owner of an address whose route the doctor looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupPurpose {
     /// The store of the leases.
     Store,
     /// The API server of Kubernetes.
     ApiServer,
-    /// A peer, at the address that its lease publishes.
+    /// A peer, at the address that the peer's lease publishes.
     Peer,
-    /// A peer that does not respond at the address of its lease.
+    /// A peer that does not respond at the address in its lease.
     SilentPeer,
 }
 
-/// Sysctls on which pod packets depend.
+/// Sysctls that affect pod packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sysctls {
     /// The name of the underlay interface.
@@ -157,7 +157,7 @@ pub struct Sysctls {
     pub ip_forward: Option<i64>,
     /// net.ipv6.conf.all.forwarding; `None` if the file is unreadable.
     pub v6_forwarding: Option<i64>,
-    /// Devices with accept_ra = 1, sorted. As soon as this node forwards IPv6, such devices lose the routes that routers have announced.
+    /// Devices with accept_ra = 1, sorted. If this node forwards IPv6, devices with accept_ra = 1 lose the routes that routers have announced.
     pub announced: Vec<String>,
     /// Whether br_netfilter is loaded.
     pub br_netfilter: bool,
@@ -169,29 +169,28 @@ pub struct Sysctls {
     pub call_ip6tables: Option<i64>,
     /// Devices on the path of pod packets that do not forward IPv4 although the host does.
     pub closed: Vec<String>,
-    /// Addresses of peers that this node reaches through an interface other than the underlay interface, if
-    /// rp_filter is strict on the underlay interface.
+    /// Addresses of peers behind an interface other than the underlay interface, if rp_filter is strict on the underlay interface.
     pub astray: Vec<IpAddr>,
 }
 
-/// flanneld's routing protocol number, as in `ip route`.
+/// flanneld's routing protocol number, as in the output of `ip route`.
 pub const FLANNELD: u8 = 241;
 
-/// A port of flannel that another program uses.
+/// A port that flanneld needs, but that another program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// The number of the port.
+    /// The UDP or TCP port number.
     pub number: u16,
-    /// Whether the port is a UDP port. Otherwise, the port is a TCP port.
+    /// Whether the port is a UDP port; otherwise, the port is a TCP port.
     pub udp: bool,
-    /// The purpose for which flannel needs the port.
+    /// The purpose for which flanneld needs the port.
     pub purpose: PortPurpose,
     /// The process that uses the port, if known.
     pub owner: Option<String>,
 }
 
 impl Port {
-    /// Returns the purpose for which flannel needs the port, as text.
+    /// Returns the purpose for which flanneld needs the port, as text.
     pub(crate) fn wanted_for(&self) -> &'static str {
         match self.purpose {
             PortPurpose::Health => "health endpoints",
@@ -212,45 +211,45 @@ impl Port {
     }
 }
 
-/// Entries and limit of a table.
+/// Number of entries in a kernel table, and the limit on the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// The number of entries in use.
+    /// Number of entries that the table contains.
     pub used: u64,
-    /// The limit on entries.
+    /// Maximum number of entries in the table.
     pub limit: u64,
 }
 
-/// The kernel's limits on neighbour entries.
+/// The kernel's limits on the number of neighbour entries, by address family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
-    /// net.ipv4.neigh.default.gc_thresh3: the limit for IPv4.
+    /// net.ipv4.neigh.default.gc_thresh3: the limit on IPv4 neighbour entries.
     pub v4: Option<u64>,
-    /// net.ipv6.neigh.default.gc_thresh3: the limit for IPv6.
+    /// net.ipv6.neigh.default.gc_thresh3: the limit on IPv6 neighbour entries.
     pub v6: Option<u64>,
-    /// Whether the kernel applies the limits to permanent entries, as kernels before 5.0 do.
+    /// Whether the kernel applies the limits to permanent neighbour entries, as kernels before 5.0 do.
     pub(crate) counts_permanent: bool,
 }
 
 /// A missing kernel module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Name of the module.
+    /// Name of the kernel module.
     pub name: String,
-    /// Reason why flanneld could not load the module.
+    /// Reason why flanneld could not load the kernel module.
     pub why: String,
 }
 
 /// Numbers of packets that arrived with invalid checksums in the last two minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksums {
-    /// Increase of UDP's InCsumErrors.
+    /// Increase of the UDP counter InCsumErrors in the last two minutes.
     pub udp: u64,
-    /// Increase of TCP's InCsumErrors.
+    /// Increase of the TCP counter InCsumErrors in the last two minutes.
     pub tcp: u64,
 }
 
-/// An object of another pod network.
+/// A device or a file of another pod network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     /// The program: `Calico`.
@@ -264,7 +263,7 @@ pub struct Foreign {
 pub enum ForeignObject {
     /// A device, by name.
     Device(String),
-    /// A CNI configuration, by path.
+    /// A CNI configuration, by the path of its file.
     Configuration(PathBuf),
 }
 
@@ -278,7 +277,7 @@ impl fmt::Display for ForeignObject {
 }
 
 impl Host {
-    /// Returns the interface with this index.
+    /// Returns the interface with the given index.
     pub fn interface(&self, index: u32) -> Option<&Interface> {
         self.interfaces
             .known()?
@@ -286,7 +285,7 @@ impl Host {
             .find(|interface| interface.index == index)
     }
 
-    /// Returns the interface with this name.
+    /// Returns the interface with the given name.
     pub fn named(&self, name: &str) -> Option<&Interface> {
         self.interfaces
             .known()?
@@ -294,7 +293,7 @@ impl Host {
             .find(|interface| interface.name == name)
     }
 
-    /// Returns the interface that has this address.
+    /// Returns the interface that has the given address.
     pub fn owner(&self, ip: IpAddr) -> Option<&Interface> {
         self.interfaces
             .known()?

@@ -3,20 +3,20 @@
 use std::net::IpAddr;
 use types::Problem;
 
-/// Facts from the API server.
+/// Facts about this node from the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
     /// The name of this node's Node object.
     pub node: String,
-    /// The Node's podCIDRs; `None` while the Node is unknown.
+    /// The podCIDRs of this node's Node object; `None` while the Node is unknown.
     pub pod_cidrs: Option<Vec<String>>,
-    /// The network from which Nodes should get their podCIDRs, if known: `--cluster-cidr` of the controller manager.
+    /// The network from which Nodes should get their podCIDRs, from `--cluster-cidr` of the controller manager; `None` if unknown.
     pub cluster_cidr: Option<String>,
-    /// The InternalIPs of the Node.
+    /// The InternalIP addresses of this node's Node object.
     pub internal: Vec<IpAddr>,
     /// The error with which the API server refused a request (401 or 403); `None` if the server refused no request.
     pub refusal: Option<Problem>,
-    /// The address of the API server that flanneld uses.
+    /// The address at which flanneld connects to the API server.
     pub server: Option<IpAddr>,
     /// The address of the API server's Service, if flanneld runs in a pod.
     pub service: Option<IpAddr>,

@@ -6,44 +6,44 @@ use types::Subnets;
 /// Facts about WireGuard on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wireguard {
-    /// The number of this node's WireGuard peers.
+    /// The number of WireGuard peers of this node.
     pub peers: usize,
-    /// The peers that complete no handshake although this node sends packets to them.
+    /// The peers that complete no handshake, although this node sends packets to these peers.
     pub silent: Vec<Silent>,
-    /// The number of seconds by which this node's clock was set back since the daemon started.
+    /// The number of seconds by which this node's clock was set back after the start of flanneld.
     pub clock_behind: Option<u64>,
     /// Whether the program `wg` is installed.
     pub has_tool: bool,
 }
 
-/// A peer that completes no handshake.
+/// A WireGuard peer that completes no handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent {
-    /// The peer's public key, in base64.
+    /// The peer's WireGuard public key, in base64.
     pub key: String,
-    /// The name of the device.
+    /// The name of the WireGuard device.
     pub device: String,
-    /// The UDP port on which the device listens.
+    /// The UDP port on which this node's WireGuard device listens.
     pub port: Option<u16>,
-    /// The address to which this node sends packets for the peer.
+    /// The UDP endpoint to which this node sends packets for the peer.
     pub endpoint: Option<SocketAddr>,
-    /// Seconds since the last completed handshake; `None` without a completed handshake.
+    /// Seconds since the last complete handshake with the peer; `None` without a complete handshake.
     pub handshake: Option<u64>,
-    /// Seconds since this node began to send to the peer without a completed handshake.
+    /// Seconds since this node began to send packets to the peer without a complete handshake.
     pub silence: u64,
     /// Whether handshakes that the peer initiates arrive at this node.
     pub initiates: bool,
-    /// The node with this key; `None` if no lease in use has the key.
+    /// The node to which the key belongs; `None` if no lease in use has the key.
     pub holder: Option<Holder>,
 }
 
-/// The node to which a key belongs.
+/// The node to which a WireGuard key belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The name in the node's lease; untrusted text.
+    /// The node's name from its lease; untrusted text.
     pub name: String,
-    /// The node's subnets, one for each family.
+    /// The node's subnets, one for each address family.
     pub subnets: Subnets,
-    /// The addresses that the node publishes.
+    /// The addresses that the node's lease publishes.
     pub public: Vec<IpAddr>,
 }

@@ -1,4 +1,4 @@
-//! Facts about a node without a daemon that responds.
+//! Gathers facts about a node on which flanneld does not run or does not respond.
 
 use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::{PodsOf, Target};
@@ -21,12 +21,13 @@ use std::path::Path;
 use types::profile::Device;
 use types::{Access, Detail, Encapsulation, Problem, Profile};
 
-/// Maximum number of flannel's routes for which the doctor looks up the routes of pod packets.
+/// Maximum number of peer subnets for which the doctor looks up the routes of pod packets.
 const MAX_LOOKUPS: usize = 32;
-/// Reason why most facts about the daemon are unavailable.
+/// Reason why most facts about flanneld are unavailable, as text.
 const NO_DAEMON: &str = "flanneld does not respond on this node";
 
-/// Gathers facts without a daemon. `backends` are the backends that the network may have. `other` describes another kind of flanneld on this node.
+/// Gathers facts without a running daemon. `backends` lists the backends that the pod network may have. `other` describes a flanneld without a socket
+/// on this node, such as Go flannel.
 pub async fn facts(
     look: &mut Look,
     subnet_file: &Path,
@@ -114,7 +115,7 @@ pub async fn facts(
     }
 }
 
-/// Reads the status file.
+/// Reads the status file of flanneld.
 fn status(subnet_file: &Path) -> Fact<Option<StatusFile>> {
     Fact::from_result(
         status_file::read(subnet_file)
@@ -122,7 +123,7 @@ fn status(subnet_file: &Path) -> Fact<Option<StatusFile>> {
     )
 }
 
-/// Returns an unavailable fact, because only the daemon knows the WireGuard peers; absent if the backend has no such peers.
+/// Returns an unavailable fact, because only flanneld knows the WireGuard peers. If the backend does not encrypt packets, returns an absent fact.
 fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
     match backend {
         Some(backend) if !backend.encrypts => Fact::Absent,
@@ -131,7 +132,7 @@ fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
     }
 }
 
-/// Returns whether this host has signs of flannel: its unit, options or files, a device, a CNI configuration, or kubelet's folder.
+/// Returns whether this host has signs of flannel: its files, a device, a CNI configuration, or kubelet's folder.
 fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
     let places = &look.places;
     let files = places
@@ -149,7 +150,7 @@ fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
         || super::cni::names_flannel(places)
 }
 
-/// Returns the lookup target for an address of the store.
+/// Returns the route lookup target for an address of the store.
 fn of_store(address: IpAddr) -> Target {
     Target {
         to: address,
@@ -158,7 +159,7 @@ fn of_store(address: IpAddr) -> Target {
     }
 }
 
-/// Returns the daemon's state from the status file: whether it runs, a note about a silent socket, and the reasons why it is not ready.
+/// Returns flanneld's state from the status file: whether flanneld runs, whether its socket is silent, and why the node is not ready.
 fn by_status_file(
     status: Fact<Option<StatusFile>>,
 ) -> (Fact<bool>, Vec<String>, Fact<BTreeMap<String, Problem>>) {
@@ -188,7 +189,7 @@ fn by_status_file(
     (running, silent, reasons)
 }
 
-/// Reads the sysctls, routes and firewalls on which the network of this node depends.
+/// Reads the sysctls, pod packets' routes, and firewalls on which the pod network of this node depends.
 async fn look_at_network(
     look: &mut Look,
     host: &mut Host,
@@ -224,7 +225,7 @@ async fn look_at_network(
     host.firewalls = look.programs.firewalls(network, &around).await;
 }
 
-/// Looks up routes of pod packets to and from the subnets to which flannel has routes.
+/// Looks up the routes of packets between this node's pods and the subnets to which flannel has routes.
 async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>) {
     let routes = host.routes.known().into_iter().flatten();
     let peers: Vec<PodPeer> = routes
@@ -247,7 +248,7 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
     };
 }
 
-/// Returns the fault of the network configuration from the exit report. A daemon ends if it cannot use the configuration.
+/// Returns the fault of the network configuration, from the exit report. flanneld ends if it cannot use the network configuration.
 fn config(ended: Option<Problem>) -> Fact<Problem> {
     let is_of_config = |problem: &Problem| {
         problem
@@ -260,8 +261,8 @@ fn config(ended: Option<Problem>) -> Fact<Problem> {
     }
 }
 
-/// Returns the service manager that starts the daemon on this host. A unit or options file means systemd; otherwise, a pod or kubelet's folder means
-/// the DaemonSet.
+/// Returns the service manager that starts flanneld on this host. flanneld's unit or options file indicates systemd; otherwise, a pod or kubelet's
+/// folder indicates a DaemonSet.
 fn launch(places: &Places) -> Launch {
     if places
         .units
@@ -281,7 +282,7 @@ fn launch(places: &Places) -> Launch {
     }
 }
 
-/// Reads the exit report of the last daemon.
+/// Reads the exit report of the last run of flanneld.
 fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     match run_dir::exit_report::read(subnet_file) {
         Ok(report) => Fact::of(report),
@@ -292,7 +293,7 @@ fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     }
 }
 
-/// Derives the network from subnet.env and flannel's devices.
+/// Derives facts about the pod network from subnet.env and flannel's devices.
 fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -> Option<Network> {
     let of = |backend: &&'static Profile| {
         let backend = *backend;
@@ -328,7 +329,7 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
     })
 }
 
-/// Returns the interface that the last daemon chose, or that the next daemon would choose.
+/// Returns the underlay interface that the last run of flanneld chose, or that the next run would choose.
 fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Choice> {
     let named = options
         .get("iface")
@@ -371,7 +372,7 @@ fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Cho
 mod tests {
     use super::*;
 
-    /// Name and kind of a device, and its VNI and UDP port.
+    /// A device's name and kind, and the VNI and UDP port of a vxlan device.
     type Seen<'a> = (&'a str, &'a str, Option<(u32, u16)>);
 
     fn seen(devices: &[Seen<'_>]) -> (Option<&'static str>, Option<Encapsulation>, Option<u32>) {

@@ -1,4 +1,4 @@
-//! Reads the files of container runtimes and CNI plugins, and the leftovers of other pod networks.
+//! Reads the files of container runtimes and CNI plugins, and finds the objects of other pod networks.
 
 use super::places::Places;
 use super::unread::Unread;
@@ -11,12 +11,12 @@ use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Maximum size of a configuration, in bytes.
+/// Maximum size of a CNI configuration, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// Maximum number of names that the doctor reads from a folder. A node's subnet has fewer addresses.
+/// Maximum number of names that the doctor reads from a folder. The subnet of a node has fewer addresses than this limit.
 const MAX_ADDRESSES: usize = 5000;
 
-/// Returns the names in a folder, sorted as container runtimes sort them; `None` if the folder does not exist.
+/// Returns the sorted file names in a folder, as container runtimes sort them; `None` if the folder does not exist.
 fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -32,7 +32,7 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
     Ok(Some(names))
 }
 
-/// Returns the types of the plugins in a configuration; `None` if the configuration is unreadable.
+/// Returns the types of the plugins in a CNI configuration; `None` if the configuration is unreadable.
 fn plugins(path: &Path) -> Option<Vec<String>> {
     let bytes = run_dir::regular::read(path, MAX_FILE).ok()?;
     let document: Value = serde_json::from_slice(&bytes).ok()?;
@@ -44,7 +44,8 @@ fn plugins(path: &Path) -> Option<Vec<String>> {
     Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
 }
 
-/// Returns whether a configuration belongs to Canal, which combines flannel with Calico's policies. Canal's configuration names only Calico's plugin.
+/// Returns whether a CNI configuration belongs to Canal, which combines flannel with Calico's network policies. Canal's configuration names only
+/// Calico's plugin.
 fn is_canals(name: &str) -> bool {
     name.contains("canal")
 }
@@ -57,7 +58,7 @@ fn is_configuration(name: &str) -> bool {
     })
 }
 
-/// Reads the CNI configurations.
+/// Reads the CNI configurations of this host.
 pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     let folder = &places.cni;
     let runs = kubelet_runs(places);
@@ -99,14 +100,14 @@ fn kubelet_runs(places: &Places) -> bool {
         .any(|socket| run_dir::api_socket::connect_to(&places.kubelet.join(socket)).is_ok())
 }
 
-/// Returns whether a CNI configuration uses flannel.
+/// Returns whether a CNI configuration of this host uses flannel.
 pub(super) fn names_flannel(places: &Places) -> bool {
     configurations(places)
         .known()
         .is_some_and(|cni| cni.files.iter().any(|file| file.flannel))
 }
 
-/// Returns the addresses that host-local has reserved, by network.
+/// Returns the addresses that the plugin host-local has reserved, by network.
 pub(super) fn kept(
     places: &Places,
     in_pod: bool,
@@ -192,7 +193,7 @@ pub(super) fn docker(places: &Places) -> Fact<IpNet> {
     )
 }
 
-/// Returns the number of pod interfaces on `cni0`.
+/// Returns the number of pod interfaces on the bridge `cni0`.
 fn ports(host: &Host) -> Option<usize> {
     let interfaces = host.interfaces.known()?;
     let bridge = interfaces
@@ -207,7 +208,7 @@ fn ports(host: &Host) -> Option<usize> {
     )
 }
 
-/// Returns the devices and configurations of other pod networks.
+/// Returns the devices and CNI configurations of other pod networks.
 pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
     let Some(interfaces) = host.interfaces.known() else {
         return Fact::unavailable("cannot read the interfaces");
@@ -421,7 +422,11 @@ mod tests {
                 .map(|kept| kept.gone)
                 .collect()
         };
-        assert_eq!(gone(), [None, None, None], "nobody knows what runs");
+        assert_eq!(
+            gone(),
+            [None, None, None],
+            "the doctor knows no running containers"
+        );
         std::fs::create_dir_all(root.path().join("containers/alive")).unwrap();
         assert_eq!(gone(), [Some(false), Some(true), None]);
         // Adds the containerd of k3s next to an unused one, and then a runtime that keeps no such folder.

@@ -22,17 +22,17 @@ const PARTS: usize = 64;
 /// The programs that list firewalls.
 #[derive(Debug, Default)]
 pub struct Programs {
-    /// The installed variants of iptables; `None` before the first use.
+    /// The installed variants of iptables, each with its pod network; `None` before the first use.
     iptables: Option<Vec<(IpNet, Iptables)>>,
 }
 
-/// Returns whether a program that fails with this error may have rules. A program that is not installed has no rules.
+/// Returns whether firewall rules may exist although a program failed to list them with the given error. A missing program manages no rules.
 fn blinds(error: &ProgramError) -> bool {
     !matches!(error, ProgramError::Missing { .. })
 }
 
 impl Programs {
-    /// Returns the installed variants of iptables for each network.
+    /// Returns the installed variants of iptables for each pod network.
     async fn installed(&mut self, network: &Network) -> Vec<(IpNet, Iptables)> {
         if let Some(known) = self.iptables.take() {
             return known;
@@ -52,7 +52,8 @@ impl Programs {
         found
     }
 
-    /// Lists the firewalls. Ignores programs that are not installed. If one program fails and no other program finds rules, the fact is unavailable.
+    /// Lists the firewalls. Ignores programs that are not installed on this host. The fact is unavailable if a program fails and no other program
+    /// finds rules.
     pub async fn firewalls(&mut self, network: &Network, around: &Surroundings) -> Fact<Firewalls> {
         let iptables = self.installed(network).await;
         let mut all = list(&["chains"], Extent::Names).await;
@@ -127,7 +128,7 @@ impl Programs {
         }
     }
 
-    /// Returns whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of legacy rules.
+    /// Returns whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of rules in the legacy variant.
     pub fn has_silent(&self) -> bool {
         self.iptables
             .iter()
@@ -136,7 +137,7 @@ impl Programs {
     }
 }
 
-/// Returns the parsed output of `nft -j -a list` with these arguments; `None` if nft fails or its output is not JSON.
+/// Returns the parsed output of `nft -j -a list` with the given arguments; `None` if nft fails or prints no JSON.
 async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     let args: Vec<&str> = ["-j", "-a", "list"].iter().chain(args).copied().collect();
     let text = run(Path::new("nft"), &args, None)
@@ -149,7 +150,8 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     Some(reader::nft::read(&listing, extent))
 }
 
-/// Returns the iptables tables to list: `filter`, and the other existing tables. If nft cannot list tables, returns all tables.
+/// Returns the iptables tables that the doctor has to list: `filter`, and the other tables that exist. If nft cannot list tables, returns all tables
+/// of iptables.
 fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
     let is_there = |name: &str| {
         listed.is_none_or(|rules| {
@@ -165,7 +167,7 @@ fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the nftables chains that block pod packets. Lists only the chains that pod packets traverse, because kube-proxy's table is large.
+/// Returns the nftables chains that block pod packets. Lists only the chains that pod packets traverse, because the table of kube-proxy is large.
 async fn barriers(
     rules: &mut Rules,
     network: &Network,
@@ -194,7 +196,7 @@ async fn barriers(
         .collect()
 }
 
-/// Finds the devices of chains in the family netdev. nft before 1.0.7 prints these devices only in its text output, not as JSON.
+/// Finds the devices of chains in the family netdev. nft before 1.0.7 prints these devices only as text, not as JSON.
 async fn find_devices(rules: &mut Rules) {
     let tables = rules
         .tables
@@ -220,7 +222,7 @@ async fn find_devices(rules: &mut Rules) {
     }
 }
 
-/// Returns the device in the text of a chain; `None` if the chain has several devices or no device.
+/// Returns the device in nft's text of a chain; `None` if the chain has several devices or no device.
 fn device_in(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let name = words.windows(3).find_map(|three| match three {
@@ -230,7 +232,7 @@ fn device_in(text: &str) -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Lists the missing parts of tables until no part is missing or the limit is reached.
+/// Lists the nftables chains, sets and maps that `missing` returns, at most [`PARTS`].
 async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Missing>) {
     let mut asked = BTreeSet::new();
     while asked.len() < PARTS {
@@ -259,7 +261,7 @@ async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Mi
     }
 }
 
-/// Returns the parts of tables that packets traverse from these base chains on and that are not listed yet.
+/// Returns the chains, sets and maps that packets traverse after a base chain, but that the doctor has not listed yet.
 fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet]) -> BTreeSet<Missing> {
     let only = |table: &Table, chain: &str, _: &Base| {
         gates

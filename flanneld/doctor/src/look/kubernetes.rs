@@ -1,4 +1,4 @@
-//! Finds the namespace of flannel's DaemonSet: in the environment of its pods, or in the names of their log folders on the node.
+//! Finds the namespace of flannel's DaemonSet in the pod's own files and environment, or in the names of pods' log folders.
 
 use super::places::Places;
 use crate::facts::daemon::{Launch, NAMESPACE};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Prefix of the names of flannel's pods.
 const PODS: &str = "kube-flannel-ds-";
-/// Name of the daemon's container in flannel's pods.
+/// Name of the container with flanneld in flannel's pods.
 const CONTAINER: &str = "kube-flannel";
 
 /// Returns the namespace of the pod in which this process runs; `None` outside of pods.
@@ -24,7 +24,7 @@ pub fn namespace_of_pod(places: &Places) -> Option<String> {
     })
 }
 
-/// Returns flannel's DaemonSet with its namespace, which is an assumption if the logs on this node do not show it.
+/// Returns flannel's DaemonSet with its namespace, which the doctor assumes if no log folder on this node shows the namespace.
 pub(super) fn daemon_set(places: &Places) -> Launch {
     let names = std::fs::read_dir(&places.pod_logs)
         .into_iter()
@@ -48,8 +48,7 @@ pub(super) fn daemon_set(places: &Places) -> Launch {
     }
 }
 
-/// Returns the log files of the daemon's pods on this node, as kubelet keeps them, the newest first. Older files belong to containers that have
-/// ended.
+/// Returns the log files that kubelet keeps for flannel's pods on this node, the newest first. Older log files belong to containers that have ended.
 pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_flannels = |entry: &DirEntry| {
@@ -77,7 +76,7 @@ pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     logs.into_iter().rev().map(|(_, path)| path).collect()
 }
 
-/// Returns whether a text can be the name of a namespace.
+/// Returns whether a text can be the name of a Kubernetes namespace.
 fn is_name(text: &str) -> bool {
     (1..=63).contains(&text.len())
         && text

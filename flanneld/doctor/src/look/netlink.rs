@@ -1,4 +1,4 @@
-//! Interfaces, routes and route lookups from the kernel.
+//! Reads interfaces and routes from the kernel, and looks up routes.
 
 use super::unread::Unread;
 use crate::fact::Fact;
@@ -22,17 +22,18 @@ pub struct Target {
     pub kind: LookupPurpose,
 }
 
-/// Parameters of the lookups for pod packets.
+/// Parameters for the lookup of pod packets' routes.
 pub(super) struct PodsOf<'a> {
     /// The network that this node serves.
     pub network: &'a Network,
-    /// The interface for packets between nodes.
+    /// The underlay interface, which carries packets between nodes.
     pub underlay: Option<&'a str>,
-    /// The peers to whose pods the doctor looks up routes.
+    /// The peers for whose pods the doctor looks up routes.
     pub peers: &'a [PodPeer],
 }
 
-/// The kernel's replies about interfaces and routes. Each fact is unavailable independently of the other facts.
+/// The interfaces, routes, policy routing rules and neighbours that the kernel reports. Each fact can be unavailable independently of the other
+/// facts.
 #[derive(Default)]
 pub(super) struct Seen {
     pub interfaces: Fact<Vec<Interface>>,
@@ -44,7 +45,7 @@ pub(super) struct Seen {
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
 }
 
-/// Reads interfaces, routes, rules and neighbours, and looks up the routes of the targets and of pod packets.
+/// Reads interfaces, routes, policy routing rules and neighbours, and looks up the routes to the targets and of pod packets.
 pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen {
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
@@ -105,7 +106,7 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
     }
 }
 
-/// Returns whether a route forwards packets, or is another program's route that drops packets.
+/// Returns whether a route forwards packets, or belongs to another program and drops packets.
 fn is_wanted(route: &Route) -> bool {
     route.carries() || route.protocol != FLANNELD
 }

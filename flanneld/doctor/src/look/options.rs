@@ -1,18 +1,18 @@
-//! Reads the options of the daemon from its options file and its systemd unit, without a running daemon.
+//! Reads flanneld's options from its options file and its systemd unit, without a running daemon.
 
 use super::places::Places;
 use crate::facts::argument::{Argument, on_command_line};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Maximum size of a file, in bytes.
+/// Maximum size of an options file or a unit file, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
 
-/// Options of the daemon that its files contain, by flag.
+/// Options of flanneld from its files, by flag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     values: BTreeMap<String, String>,
-    /// The arguments in the unit that remedies need.
+    /// The arguments that remedies need, from flanneld's command line in the systemd unit.
     pub arguments: Vec<Argument>,
 }
 
@@ -102,7 +102,7 @@ impl Options {
         Self { values, arguments }
     }
 
-    /// Returns the value of a flag.
+    /// Returns the value of an option by its flag; `None` for a missing or empty value.
     pub fn get(&self, flag: &str) -> Option<&str> {
         self.values
             .get(flag)
@@ -110,7 +110,7 @@ impl Options {
             .filter(|value| !value.is_empty())
     }
 
-    /// Returns a description of the store, and the store addresses that need no name resolution.
+    /// Returns a description of the store, and the IP addresses of the store that appear in the options.
     pub fn store(&self) -> (String, Vec<IpAddr>) {
         if let Some(folder) = self.get("subnet-dir") {
             return (format!("the directory {folder}"), Vec::new());
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(
             Options::parse("", file).get("iface"),
             Some("eth2"),
-            "the last one counts"
+            "the last assignment applies"
         );
         let added = format!(
             "{unit}\n[Service]\nExecStart=\nExecStart=/usr/local/bin/flanneld --iface=eth4\n"
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(
             (other.get("iface"), other.arguments.len()),
             (Some("eth4"), 1),
-            "an addition applies over the unit"
+            "a drop-in takes precedence over the unit"
         );
         let (place, addresses) = options.store();
         assert_eq!(

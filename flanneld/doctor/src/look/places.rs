@@ -5,29 +5,29 @@ use std::path::PathBuf;
 /// Paths of files and folders on a host.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The daemon's options file under systemd.
+    /// The options file of flanneld under systemd.
     pub options: PathBuf,
-    /// The possible unit files of the daemon. The first existing file applies.
+    /// The possible unit files of flanneld. The first unit file that exists applies.
     pub units: Vec<PathBuf>,
-    /// The folder of drop-ins for the unit.
+    /// The folder of drop-ins for flanneld's systemd unit.
     pub drop_ins: PathBuf,
-    /// The folder of the CNI configurations.
+    /// The folder of CNI configurations.
     pub cni: PathBuf,
-    /// The folder of the addresses that host-local has reserved.
+    /// The folder in which host-local stores reserved addresses.
     pub ipam: PathBuf,
-    /// The folders of container runtimes with an entry for each running container.
+    /// The folders in which container runtimes have an entry for each running container.
     pub containers: Vec<PathBuf>,
     /// The sockets of container runtimes that use none of the folders in `containers`.
     pub other_runtimes: Vec<PathBuf>,
     /// The options file that mk-docker-opts.sh writes for Docker.
     pub docker: PathBuf,
-    /// The folder of kubelet, which exists on nodes of Kubernetes.
+    /// The folder of kubelet, which exists on Kubernetes nodes.
     pub kubelet: PathBuf,
-    /// The file with the name servers, resolv.conf.
+    /// The file resolv.conf, which lists the name servers.
     pub resolv: PathBuf,
-    /// The folder of the mounted service account, in a pod.
+    /// The folder in which Kubernetes mounts the service account of a pod.
     pub service_account: PathBuf,
-    /// The folder with the logs of this node's pods.
+    /// The folder with the log files of this node's pods.
     pub pod_logs: PathBuf,
 }
 

@@ -4,7 +4,7 @@ use run_dir::process;
 
 /// Returns the name and pid of the process that uses a port of this network namespace; `None` if the process is unknown.
 ///
-/// The process may belong to another user whose sockets are unreadable, or run in another namespace.
+/// The process is unknown if the caller may not read its sockets, or if it runs in another pid namespace.
 pub fn owner(port: u16, udp: bool) -> Option<String> {
     let tables = if udp {
         ["udp", "udp6"]
@@ -24,7 +24,7 @@ pub fn owner(port: u16, udp: bool) -> Option<String> {
     Some(format!("{} (pid {pid})", name.trim()))
 }
 
-/// Returns the inodes of the sockets with a port from a table such as /proc/net/tcp. For TCP, includes only listening sockets.
+/// Returns the inodes of the sockets that use a port, from a table such as /proc/net/tcp. Excludes TCP sockets that do not listen.
 fn inodes(table: &str, port: u16, udp: bool) -> Vec<u64> {
     const LISTENS: &str = "0A";
     let line = |line: &str| {

@@ -1,4 +1,4 @@
-//! Derives facts about the host from the daemon's problems: ports that other programs use, and missing kernel modules.
+//! Extracts ports in use and missing kernel modules from the problems of the daemon.
 
 use crate::facts::host::{Module, Port};
 use types::{Detail, Problem};
@@ -19,7 +19,7 @@ pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     found
 }
 
-/// Returns the ports that a problem reports as taken, without duplicates, each with the process that currently uses the port.
+/// Returns the ports that a problem reports as in use, without duplicates, each with the process that currently uses the port.
 pub fn taken_ports(problem: &Problem) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for detail in problem.details() {

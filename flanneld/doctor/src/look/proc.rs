@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// The value of rp_filter with which the kernel drops packets from an address that it would reach through another interface.
+/// The strict mode of rp_filter: the kernel drops a packet if its route back to the sender uses another interface.
 const RP_FILTER_STRICT: i64 = 1;
 
-/// Reads a number below /proc/sys.
+/// Returns the integer in a file below /proc/sys; `None` if the file is unreadable or contains no integer.
 fn sysctl(path: &str) -> Option<i64> {
     std::fs::read_to_string(Path::new("/proc/sys").join(path))
         .ok()?
@@ -23,7 +23,8 @@ fn number(path: &str) -> Option<u64> {
     sysctl(path).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Returns whether rp_filter is strict on a device. The kernel applies the larger of the device's value and the value for all devices; 2 is loose.
+/// Returns whether rp_filter is strict on a device. The kernel applies the maximum of the device's rp_filter and the rp_filter of `all`; 2 is the
+/// loose mode.
 pub fn is_strict(device: &str) -> bool {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     sysctl(&format!("net/ipv4/conf/{device}/rp_filter"))
@@ -32,7 +33,7 @@ pub fn is_strict(device: &str) -> bool {
         == RP_FILTER_STRICT
 }
 
-/// Returns whether a device does not forward IPv4 although the host does.
+/// Returns whether IPv4 forwarding is enabled on the host but disabled on a device.
 pub(super) fn is_closed(device: &str) -> bool {
     sysctl("net/ipv4/ip_forward") == Some(1)
         && sysctl(&format!("net/ipv4/conf/{device}/forwarding")) == Some(0)
@@ -43,7 +44,7 @@ pub fn has_br_netfilter() -> bool {
     Path::new("/proc/sys/net/bridge").is_dir()
 }
 
-/// Returns the sysctls. The caller fills in `module`, `closed` and `astray`.
+/// Returns the sysctls that the checks need, without `module`, `closed` and `astray`, which the caller adds.
 pub fn sysctls(underlay: &str) -> Sysctls {
     Sysctls {
         underlay: underlay.to_owned(),
@@ -59,10 +60,11 @@ pub fn sysctls(underlay: &str) -> Sysctls {
     }
 }
 
-/// Returns the devices whose accept_ra has to change before this node begins to forward IPv6. With accept_ra = 1, the kernel then removes the routes
-/// that it learned from router advertisements.
+/// Returns the devices whose accept_ra has to change before this node begins to forward IPv6. When forwarding begins,
+/// the kernel removes the routes from router advertisements on devices with accept_ra = 1.
 ///
-/// The result contains devices with such routes, and the underlay, on which a router may send an advertisement at any time.
+/// The result contains only devices with accept_ra = 1: devices with routes from router advertisements, and the underlay interface. On the underlay,
+/// a router may send an advertisement at any time.
 fn announced(underlay: &str) -> Vec<String> {
     let routes = std::fs::read_to_string("/proc/self/net/ipv6_route").unwrap_or_default();
     let mut devices = learned(&routes);
@@ -73,7 +75,8 @@ fn announced(underlay: &str) -> Vec<String> {
     devices.into_iter().filter(accepts).collect()
 }
 
-/// Returns the devices with routes from router advertisements in /proc/net/ipv6_route. The last two columns are the flags and the device.
+/// Returns the devices with routes from router advertisements in /proc/net/ipv6_route. The last two columns of /proc/net/ipv6_route are the flags
+/// and the device.
 fn learned(routes: &str) -> BTreeSet<String> {
     // From linux/ipv6_route.h and linux/route.h.
     const RTF_GATEWAY: u32 = 0x0002;
@@ -89,8 +92,8 @@ fn learned(routes: &str) -> BTreeSet<String> {
     routes.lines().filter_map(device).collect()
 }
 
-/// Returns the network managers that run on this host, judged by their runtime folders. These programs are the most likely to change flannel's
-/// objects.
+/// Returns the network managers that run on this host, according to their runtime folders. A network manager is the most likely cause of changes to
+/// flannel's kernel objects.
 pub fn network_managers() -> Vec<String> {
     let known = [
         ("/run/NetworkManager", "NetworkManager"),
@@ -110,7 +113,7 @@ pub(super) fn hostname() -> String {
         .unwrap_or_default()
 }
 
-/// Reads the name servers of a resolv.conf.
+/// Reads the addresses of the name servers in a resolv.conf file.
 pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     match std::fs::read_to_string(file) {
         Ok(text) => Fact::Known(
@@ -123,14 +126,14 @@ pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     }
 }
 
-/// Reads the number of entries and the limit of the conntrack table.
+/// Reads the number and the maximum number of entries in the conntrack table.
 pub(super) fn conntrack() -> Fact<Fill> {
     let pair =
         number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max"));
     Fact::of(pair.map(|(used, limit)| Fill { used, limit }))
 }
 
-/// Reads the limits on neighbour entries.
+/// Reads the kernel's limits on the number of neighbour entries (gc_thresh3).
 pub(super) fn neighbours() -> Fact<Neighbours> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let major: Option<u32> = release
@@ -144,7 +147,7 @@ pub(super) fn neighbours() -> Fact<Neighbours> {
     })
 }
 
-/// Reads the counters of checksum errors.
+/// Reads the kernel's counters of UDP and TCP checksum errors.
 ///
 /// # Errors
 /// Returns an error if /proc/net/snmp is unreadable.
@@ -157,7 +160,8 @@ pub(super) fn checksums() -> Result<Checksums, Unread> {
     })
 }
 
-/// Returns a counter from /proc/net/snmp, which has a line of names and then a line of values for each protocol. Returns 0 if the counter is missing.
+/// Returns a protocol's counter from the text of /proc/net/snmp; 0 if the counter is missing. /proc/net/snmp contains a line of names and a line of
+/// values for each protocol.
 fn counter(text: &str, protocol: &str, name: &str) -> u64 {
     let mut lines = text
         .lines()

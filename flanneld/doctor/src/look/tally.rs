@@ -1,26 +1,27 @@
-//! Computes the recent increase of kernel counters, independently of the frequency of reads.
+//! Computes the increase of the checksum error counters in the last two minutes, however often the doctor reads the counters.
 
 use crate::facts::host::Checksums;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Time for which the doctor keeps samples.
+/// Time for which the doctor keeps samples of the checksum error counters.
 ///
-/// This time exceeds the interval between probes of a peer that replies only to ping, so every read shows a lasting fault. The time is short enough
-/// that the doctor does not report a single burst forever.
+/// The time exceeds the interval between probes of a peer that replies only to ping, so every read shows a lasting
+/// fault. After two minutes, the doctor no longer reports a single burst of errors.
 const SAMPLE_LIFETIME: Duration = Duration::from_secs(120);
-/// Minimum time between two stored samples.
+/// Minimum time between two stored samples of the checksum error counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Recent samples of the checksum error counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Samples in order of time. The increase is relative to the first sample.
+    /// Samples of the counters with their times, the oldest first. The doctor reports the increase since the first sample.
     looks: VecDeque<(Duration, Checksums)>,
 }
 
 impl Tally {
-    /// Returns the increase over the last two minutes; zero at the first read. `at` is the time of `now` on any monotonic clock.
+    /// Returns the increase of the counters over the last two minutes; zero at the first call. `at` is the time of the sample `now` on any monotonic
+    /// clock.
     pub(super) fn gained(&mut self, at: Duration, now: Checksums) -> Checksums {
         // The counters have decreased, so they are those of another network namespace or of a rebooted kernel.
         if self
@@ -67,7 +68,7 @@ mod tests {
                 )
                 .udp
         };
-        assert_eq!(look(0, 1000), 0, "what was before is nobody's");
+        assert_eq!(look(0, 1000), 0, "the first read reports no earlier errors");
         assert_eq!(look(10_000, 1000), 0);
         // Several reads during a burst and after it.
         assert_eq!(
@@ -80,12 +81,12 @@ mod tests {
             [3, 4, 4, 4]
         );
         assert_eq!(look(120_000, 1004), 4);
-        assert_eq!(look(140_000, 1004), 0, "it is over");
+        assert_eq!(look(140_000, 1004), 0, "the burst is over");
         assert_eq!(look(150_000, 1005), 1);
         assert_eq!(
             [look(160_000, 3), look(170_000, 5)],
             [0, 2],
-            "the counters began anew"
+            "the counters restarted at zero"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Errors of reads from this host.
+//! Errors that occur when the doctor reads this host's files and kernel state.
 
 use netstate::kernel::KernelError;
 use std::error::Error;
@@ -7,22 +7,22 @@ use std::io;
 use std::path::PathBuf;
 use types::problem::{Coded, text};
 
-/// Error of a read from this host.
+/// Error that occurs when the doctor reads a file, a folder or the kernel state of this host.
 #[derive(Debug)]
 pub(super) enum Unread {
     /// A file is unreadable.
     File(PathBuf, io::Error),
     /// A folder is unreadable.
     Folder(PathBuf, io::Error),
-    /// Failure of the kernel to provide a netlink socket.
+    /// Failure to open a netlink socket.
     Netlink(KernelError),
-    /// Failure of the kernel to list the interfaces.
+    /// Failure to list the network interfaces over netlink.
     Interfaces(KernelError),
-    /// Failure of the kernel to list the routes.
+    /// Failure to list the routes over netlink.
     Routes(KernelError),
-    /// Failure of the kernel to list the policy routing rules.
+    /// Failure to list the policy routing rules over netlink.
     PolicyRules(KernelError),
-    /// Failure of the kernel to list the neighbours.
+    /// Failure to list the neighbour entries over netlink.
     Neighbours(KernelError),
 }
 

@@ -1,4 +1,4 @@
-//! Faults: for each check, the changes of a healthy node's facts that raise it.
+//! Faults for the tests: changes to a healthy node's facts, each with the check that finds the fault.
 
 use super::healthy::{address, interface, peer};
 use crate::fact::Fact;
@@ -26,7 +26,7 @@ use traffic_rules::reader::{Hook, Stop};
 use types::problem::{ConfigPlace, PortPurpose, StoreCause};
 use types::{Detail, Dual, Encapsulation, Problem};
 
-/// Changes the facts of a healthy node.
+/// Function that adds a fault to the facts of a healthy node.
 pub(super) type Spoil = fn(&mut Facts);
 
 fn inside<T>(fact: &mut Fact<T>) -> &mut T {
@@ -59,7 +59,7 @@ fn paths(facts: &mut Facts) -> &mut Vec<Path> {
     &mut inside(&mut facts.mesh).paths
 }
 
-/// Returns a problem with this detail.
+/// Returns a problem with the given detail and text.
 pub(super) fn problem(detail: Detail, text: &str) -> Problem {
     Problem {
         code: "x".into(),
@@ -69,7 +69,7 @@ pub(super) fn problem(detail: Detail, text: &str) -> Problem {
     }
 }
 
-/// Returns a problem of the store with this cause.
+/// Returns a problem of the store with the given cause and text.
 pub(super) fn of_store(cause: StoreCause, text: &str) -> Problem {
     problem(
         Detail::Store {
@@ -81,7 +81,7 @@ pub(super) fn of_store(cause: StoreCause, text: &str) -> Problem {
     )
 }
 
-/// Returns the choice of an interface that this flag names.
+/// Returns the choice of the interface `eth0`, which the operator named with `flag`.
 pub(super) fn named_by(flag: &str) -> Choice {
     let why = format!("named by {flag}");
     Choice {
@@ -93,7 +93,7 @@ pub(super) fn named_by(flag: &str) -> Choice {
     }
 }
 
-/// Returns the exit report of a daemon that ended with this problem.
+/// Returns the exit report of a daemon that exited with a problem of the given detail and text.
 pub(super) fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
     let problem = problem(detail, text);
     Fact::Known(ExitReport {
@@ -155,7 +155,7 @@ pub(super) fn table(command: &str) -> Table {
     }
 }
 
-/// Removes the route to a peer.
+/// Adds a failed route lookup for a silent peer to the facts.
 pub(super) fn unrouted(facts: &mut Facts) {
     inside(&mut facts.host.lookups).push(RouteLookup {
         to: "192.0.2.2".parse().unwrap(),
@@ -168,7 +168,7 @@ pub(super) fn unrouted(facts: &mut Facts) {
     });
 }
 
-/// Returns a rule of a chain that drops packets, or the policy of the chain if `rule` is `None`.
+/// Returns a rule of an iptables chain that drops packets, or the chain's policy if `rule` is `None`.
 pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
     let stop = Stop {
         program: Program::Iptables(Variant::Nft),
@@ -186,7 +186,7 @@ pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
     Block { stop, doubt: false }
 }
 
-/// Returns a rule of the table mangle that drops packets of this kind.
+/// Returns a rule of the iptables table mangle that drops pod packets or tunnel packets, as `carried` states.
 pub(super) fn dropped(carried: Carried) -> Drop {
     let rule = "-A PREROUTING -s 10.244.0.0/16 -j DROP";
     let Block { stop, .. } = block("PREROUTING", Some(rule));
@@ -243,7 +243,7 @@ pub(super) fn silent(name: &str, number: u8) -> Silent {
     }
 }
 
-/// Switches the node to WireGuard with these silent peers.
+/// Switches the facts to the backend wireguard, with WireGuard peers that complete no handshake.
 pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     network(facts).backend = backends::profile("wireguard");
     (network(facts).encapsulation, network(facts).vni) = (Some(Encapsulation::udp(51820)), None);
@@ -258,7 +258,7 @@ pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     });
 }
 
-/// Faults, each with the only check that the fault raises apart from explained checks.
+/// Faults, each with the only check that then has an unexplained finding.
 pub(super) const CASES: &[(&str, Spoil)] = &[
     ("wrong-interface", |facts| {
         behind_nat(facts);
@@ -784,7 +784,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
 ];
 
-/// Returns the results of the probes on the path of pod packets.
+/// Returns the results of the pod probes in the facts of a node.
 fn pod_path(facts: &mut Facts) -> &mut PodPath {
     match &mut facts.pods.paths {
         Fact::Known(paths) => &mut paths[0],
@@ -792,7 +792,7 @@ fn pod_path(facts: &mut Facts) -> &mut PodPath {
     }
 }
 
-/// Gives this name to everything with an untrusted name.
+/// Gives the name `name` to every object whose name comes from an untrusted source.
 pub(super) fn rename(facts: &mut Facts, name: &str) {
     let text = || name.to_owned();
     if let Fact::Known(interfaces) = &mut facts.host.interfaces {

@@ -1,4 +1,4 @@
-//! Tests that the problem that ended a daemon explains its end, and that the doctor scans routes only once.
+//! Tests that the problem in the exit report explains why flanneld exited, and that the doctor scans routes only once.
 
 use super::cases::{CASES, Spoil, exit_report, of_store, problem};
 use super::healthy::{healthy, peer};
@@ -79,7 +79,8 @@ fn cause_of_an_exit_ends_with_the_restart_command() {
     }
 }
 
-/// The command writes the configuration in use instead of an example. The command never shows a configuration with a secret.
+/// The command writes the network configuration in use to the store, instead of an example. The doctor prints no command if the configuration in use
+/// contains a secret.
 #[test]
 fn configuration_in_use_is_put_back() {
     let commands = |in_use: Option<&str>| {

@@ -10,8 +10,8 @@ use crate::firewalls::{Firewalld, Firewalls};
 use crate::surroundings::Surroundings;
 use traffic_rules::reader::nft::{self, Extent};
 
-/// Returns a table like firewalld's. `input` and `forward` send packets to a zone; `open` and `through` are
-/// the zone `public`'s rules for incoming and forwarded packets.
+/// Returns an nftables table with the structure of firewalld's table. `input` and `forward` are rules that send
+/// packets to a zone. `open` and `through` are rules of the zone `public` for incoming and forwarded packets.
 fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
     let steps = |name: &str| {
         format!(
@@ -76,7 +76,7 @@ fn around(peers: &[&str]) -> Surroundings {
     }
 }
 
-/// Returns the kinds of packets that firewalld still rejects, as one word each.
+/// Returns the networks and ports that the commands of the findings open in firewalld, as one word each.
 fn refused(input: &str, forward: &str, open: &str, through: &str) -> Vec<&'static str> {
     let found = found_in(
         &table(input, forward, open, through),
@@ -102,7 +102,7 @@ const SOURCES: [&str; 2] = [
     "ip saddr 10.244.0.0/16 goto filter_IN_trusted; ip6 saddr fd10:244::/48 goto filter_IN_trusted;",
     "ip saddr 10.244.0.0/16 goto filter_FWD_trusted; ip6 saddr fd10:244::/48 goto filter_FWD_trusted;",
 ];
-/// Rules of the zone `public` after the installation of firewalld.
+/// Default rules of firewalld's zone `public`.
 const USUAL: &str = "tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 accept;";
 
 #[test]

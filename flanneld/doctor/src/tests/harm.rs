@@ -1,4 +1,4 @@
-//! Tests that commands do no harm, and that a note names the changes that do not survive a reboot.
+//! Tests that the doctor's commands do no harm, and that notes name the changes that a reboot undoes.
 
 use super::cases::{CASES, behind_nat, exit_report, named_by, of_store, problem};
 use super::healthy::{address, healthy, interface, path};
@@ -16,7 +16,7 @@ use types::access::Etcd;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Access, Detail, Subnets};
 
-/// Returns the findings of all prepared faults, with systemd and in a cluster.
+/// Returns the findings about all prepared faults, for a daemon under systemd and for a daemon in a pod.
 fn everything() -> Vec<Finding> {
     let cluster = Launch::Kubernetes {
         namespace: "kube-flannel".to_owned(),
@@ -37,7 +37,7 @@ fn everything() -> Vec<Finding> {
     found
 }
 
-/// Runs a script. Panics if the script contains a program that would change this machine, because a test may run an unexpected command.
+/// Runs a script. Panics if the script names a program that would change this machine, because a test may run an unexpected command.
 fn run_in_shell(script: &str) -> std::process::Output {
     assert!(
         ![
@@ -54,7 +54,7 @@ fn run_in_shell(script: &str) -> std::process::Output {
         .unwrap()
 }
 
-/// Returns whether the change that a command makes is lost at a reboot.
+/// Returns whether a reboot undoes the change that a command makes.
 fn is_fleeting(command: &str) -> bool {
     let words: Vec<&str> = command.split_whitespace().collect();
     let changes = |pair: &[&str]| {
@@ -76,7 +76,7 @@ fn is_fleeting(command: &str) -> bool {
         || command.starts_with("ethtool -K")
 }
 
-/// Returns whether a line makes a change survive a reboot, or notes that the change is lost.
+/// Returns whether a line of a remedy makes a change survive a reboot, or notes that a reboot undoes the change.
 fn is_lasting(line: &str) -> bool {
     line.starts_with("# ")
         || [
@@ -140,7 +140,7 @@ fn no_command_is_known_to_harm() {
     }
 }
 
-/// Notes are shell comments and come last, because the log joins all lines with semicolons.
+/// A note is a shell comment after all commands, because the log joins the lines of a remedy with semicolons.
 #[test]
 fn note_is_a_comment_after_its_commands() {
     let mut notes = 0;
@@ -169,7 +169,7 @@ fn note_is_a_comment_after_its_commands() {
     assert!(notes > 4, "{notes}");
 }
 
-/// Returns facts with peers that do not respond on the chosen interface, and with a store behind another interface.
+/// Returns the facts of a node whose peers do not respond on the chosen interface and whose store is behind another interface.
 fn silent_with_store_elsewhere() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
@@ -329,7 +329,7 @@ fn small_mtu_of_all_peers_is_configured() {
     );
 }
 
-/// The command keeps the rest of the configuration, and writes nothing if it cannot read the configuration.
+/// The command keeps the rest of the network configuration. The command writes nothing if the network configuration is unreadable.
 #[test]
 fn mtu_command_changes_only_the_mtu() {
     let folder = tempfile::tempdir().unwrap();
@@ -426,7 +426,7 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
     assert_eq!(only(&facts, "ipam-full").remedy.commands.len(), 1);
 }
 
-/// The command checks the folders of all runtimes, and frees no address if one of the folders has disappeared.
+/// The command searches the folders of all container runtimes for the container. The command frees no address if one of the folders is missing.
 #[test]
 fn address_is_freed_if_no_runtime_has_its_container() {
     let root = tempfile::tempdir().unwrap();
@@ -593,7 +593,8 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
     );
 }
 
-/// The package's unit does not change. The new drop-in takes precedence over the package's unit and over earlier drop-ins.
+/// The command does not change the systemd unit of the package. The new drop-in takes precedence over the package's systemd unit and over earlier
+/// drop-ins.
 #[test]
 fn argument_of_the_unit_is_replaced_in_a_drop_in() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Facts of a healthy node with vxlan, both families and two peers.
+//! Facts of a healthy node with the backend vxlan, both address families and two peers.
 
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, Launch};
@@ -357,7 +357,7 @@ fn kubernetes() -> Kubernetes {
     }
 }
 
-/// Makes all probe results unknown, so that they do not refute findings about rules.
+/// Makes all probe results unknown, so that no probe refutes a finding about firewall rules.
 pub(super) fn forget_probes(facts: &mut Facts) {
     if let Fact::Known(mesh) = &mut facts.mesh {
         mesh.paths

@@ -1,4 +1,4 @@
-//! Tests of the findings about firewall listings and about each family's sysctls, and tests of corrected sysctls.
+//! Tests of the findings about firewall rules and sysctls, and of the sysctls that flanneld corrects.
 
 use super::healthy::healthy;
 use super::{causes, only, report};
@@ -23,7 +23,7 @@ pub(super) fn network() -> Network {
     healthy().network.known().unwrap().clone()
 }
 
-/// Returns the underlay and the peers of [`healthy`].
+/// Returns the underlay and the peers of the node in [`healthy`].
 pub(super) fn around() -> Surroundings {
     let peers =
         ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"].map(|peer| peer.parse().unwrap());
@@ -35,7 +35,7 @@ pub(super) fn around() -> Surroundings {
     }
 }
 
-/// Judges the output of `iptables-save`.
+/// Returns the doctor's view of the rules in the output of `iptables-save`.
 pub(super) fn table(
     saved: &str,
     net: &IpNet,
@@ -56,7 +56,7 @@ pub(super) fn table(
     )
 }
 
-/// Returns the barriers for some networks in a listing of nft.
+/// Returns the chains of an nft listing that drop packets of the pod networks `nets`.
 pub(super) fn barriers(listing: &serde_json::Value, nets: &[IpNet]) -> Vec<Barrier> {
     let rules: Rules = nft::read(listing, Extent::Rules);
     let gates = passage::gates(&rules, &[Family::V4]);
@@ -142,7 +142,7 @@ fn seen(network: &Network, saved: &str) -> Vec<String> {
     plain
 }
 
-/// Returns sysctls in which everything that this network needs is off.
+/// Returns the sysctls that the pod network needs, all of them off.
 fn all_off() -> Sysctls {
     Sysctls {
         ip_forward: Some(0),
@@ -427,7 +427,7 @@ fn reject_rule_is_reported_if_it_comes_first() {
     );
 }
 
-/// Returns ufw's rules in iptables with this policy of INPUT and additional rules.
+/// Returns ufw's rules as `iptables-save` prints them, with the given policy of INPUT and additional rules.
 fn ufw(policy: &str, more: &str) -> String {
     format!(
         "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -j ufw-user-input\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
@@ -646,7 +646,7 @@ fn ufw_has_to_accept_both_ports_of_two_tunnels() {
     );
 }
 
-/// Loads a script with the real nft and returns its listings: the chains only, and the whole ruleset.
+/// Loads an nft script into a new network namespace and returns two listings by nft: the chains, and the whole ruleset.
 pub(super) fn listed(script: &str) -> Vec<serde_json::Value> {
     let list = "nft -f - && nft -j list chains && nft -j list ruleset";
     let mut child = std::process::Command::new("unshare")
@@ -668,7 +668,7 @@ pub(super) fn listed(script: &str) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// Loads a script with the real nft and returns the findings about it.
+/// Loads an nft script into a new network namespace and returns the findings about the ruleset.
 fn barred(script: &str) -> Vec<(String, String)> {
     let barriers = barriers(
         &listed(script)[1],
@@ -689,14 +689,14 @@ fn barred(script: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns an nftables table with a forward chain of this policy and additional rules.
+/// Returns an nftables table whose forward chain has the given policy and additional rules.
 fn wall(family: &str, policy: &str, more: &str) -> String {
     format!(
         "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {NET} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }}\n }}"
     )
 }
 
-/// Rules for a dual-stack forward chain with the policy drop, and the number of families whose pod packets the chain still drops.
+/// Rules for a dual-stack forward chain with the policy drop, each with the number of families whose pod packets the chain drops.
 const RULES_OF_WALL: &[(&str, usize)] = &[
     ("ct state established,related accept", 2),
     ("ip saddr 10.9.0.0/16 accept", 2),

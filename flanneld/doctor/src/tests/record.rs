@@ -1,4 +1,5 @@
-//! Tests that `docs/doctor-commands.md` contains every command for the prepared faults. `FLANNEL_WRITE_DOCS=1` rewrites the file.
+//! Tests that `docs/doctor-commands.md` contains every command for the prepared faults. The test rewrites `docs/doctor-commands.md` if
+//! `FLANNEL_WRITE_DOCS=1` is set.
 
 use super::cases::CASES;
 use super::healthy::healthy;
@@ -10,10 +11,10 @@ use std::fmt::Write as _;
 use types::Access;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor-commands.md");
-/// Last line of the manually written part.
+/// Last line of the manually written part of `docs/doctor-commands.md`.
 const MARK: &str = "## The commands\n";
 
-/// Returns the commands of each check, with the machines on which to run them.
+/// Returns the commands of each check, each with the machine on which to run the commands.
 fn commands() -> BTreeMap<String, BTreeSet<(String, Vec<String>)>> {
     let cluster = Launch::Kubernetes {
         namespace: "kube-flannel".to_owned(),

@@ -1,4 +1,4 @@
-//! Tests of the effects of firewall and sysctl commands, and of their persistence across reboots.
+//! Tests that the doctor's firewall and sysctl commands take effect and survive a reboot.
 
 use super::cases::CASES;
 use super::healthy::healthy;
@@ -107,7 +107,7 @@ fn command_opens_no_port_to_any_source() {
     }
 }
 
-/// Runs the real iptables with the arguments of each line, and returns the rules as `iptables-save` prints them.
+/// Runs iptables in a new network namespace with the arguments in each line, and returns the output of `iptables-save`.
 fn saved(lines: &str) -> String {
     let script: String = lines
         .lines()
@@ -136,7 +136,7 @@ fn read(lines: &str) -> Table {
     )
 }
 
-/// Returns a node with these firewalls and flannel's rules in nftables.
+/// Returns the facts of a node with the given firewalls and with flannel's rules in nftables.
 fn behind(firewalls: Firewalls) -> Facts {
     let mut facts = healthy();
     facts.network = Fact::Known(Network {
@@ -241,7 +241,7 @@ fn iptables_rules_that_let_pods_pass_are_never_broken() {
     }
 }
 
-/// nftables rules of hosts with the severity of the finding. `{pods}` represents the pods' network.
+/// nftables rules of hosts, each with the severity of the expected finding, if any. The test replaces `{pods}` with the pods' network.
 const NFTABLES: &[(&str, Option<Severity>)] = &[
     ("ip saddr {pods} ct state new accept", None),
     ("ip saddr {pods} ip daddr {pods} accept", None),
@@ -292,7 +292,7 @@ fn nftables_rules_that_let_pods_pass_are_never_broken() {
     }
 }
 
-/// Runs the printed commands of a finding unchanged after these rules, and returns the rules of a chain.
+/// Applies iptables rules, runs a finding's commands unchanged, and returns the resulting rules of a chain.
 fn applied(lines: &str, check: &str, chain: &str) -> Vec<String> {
     let found = by_iptables(lines)
         .into_iter()
@@ -412,7 +412,7 @@ fn commands_of_all_findings_typed_twice_keep_network_policies() {
     );
 }
 
-/// Packets of one family prove nothing about the firewall of the other family.
+/// Packets that arrive over one address family prove nothing about the firewall of the other family.
 #[test]
 fn firewall_of_one_family_is_not_acquitted_by_the_other() {
     let mut facts = healthy();
@@ -486,7 +486,7 @@ fn nft_rules_come_before_what_rejects_and_not_before_network_policies() {
     );
 }
 
-/// Returns the facts with all paths in this state.
+/// Returns the facts with all paths to peers in the state `state`.
 fn heard(facts: &Facts, state: &State) -> Facts {
     let mut facts = facts.clone();
     let Fact::Known(mesh) = &mut facts.mesh else {

@@ -1,4 +1,4 @@
-//! Tests of the NAT trap: every machine is behind its own NAT, and flannel has chosen the NAT interface.
+//! Tests of nodes behind NAT: each machine has its own NAT, and flannel has chosen the NAT interface.
 
 use super::cases::{behind_nat, exit_report, named_by, problem};
 use super::healthy::healthy;
@@ -14,7 +14,7 @@ use crate::finding::{Severity, code_or_text};
 use types::Detail;
 use types::problem::{PortPurpose, StoreCause};
 
-/// Returns the exit report of the second node.
+/// Returns the exit report of a daemon whose address another node already uses.
 fn refused() -> Fact<ExitReport> {
     let (address, holder) = (
         Some("10.0.2.15".parse().unwrap()),
@@ -26,7 +26,7 @@ fn refused() -> Fact<ExitReport> {
     )
 }
 
-/// Returns the facts of a node behind NAT whose paths all have this state.
+/// Returns the facts of a node behind NAT, with all paths to peers in the state `state`.
 fn trap(state: &State, underlay: bool) -> Facts {
     let mut facts = healthy();
     behind_nat(&mut facts);

@@ -1,4 +1,5 @@
-//! Tests of WireGuard peers that complete no handshake: the likely causes, the explained findings, and the findings that explain silent peers.
+//! Tests of findings about WireGuard peers that complete no handshake: likely causes, findings that explain the silence, and findings that the
+//! silence explains.
 
 use super::cases::{block, silent, table, tunnels};
 use super::healthy::healthy;
@@ -11,7 +12,7 @@ use crate::finding::{Finding, code_or_text};
 use crate::firewalls::Table;
 use crate::ledger::Ledger;
 
-/// Returns a node with these silent peers, and with paths to both peers in these states.
+/// Returns the facts of a node with the silent WireGuard peers `peers` and with the paths to both peers in the states `states`.
 fn node(peers: Vec<Silent>, states: [State; 2]) -> Facts {
     let mut facts = healthy();
     tunnels(&mut facts, peers);

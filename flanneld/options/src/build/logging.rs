@@ -7,7 +7,7 @@ use crate::reader::{Reader, given};
 use crate::settings::Logging;
 
 impl LogFlags {
-    /// Reads the group. Checks klog's own flags as klog does, but ignores them.
+    /// Reads the log flags. Checks klog's own flags as klog does, but ignores their values.
     pub(super) fn read(&self, reader: &mut Reader) -> Logging {
         let Self {
             log_format,

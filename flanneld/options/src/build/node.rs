@@ -48,7 +48,7 @@ fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
     Some(value.text.clone())
 }
 
-/// Returns the backends that a network configuration may name, out of `all`.
+/// Returns the backends that `--require-backend` lists, and records a mistake for each name that is not in `all`.
 fn known_backends(values: &[Value<String>], all: &[&str], reader: &mut Reader) -> Vec<String> {
     let Some(value) = given(values) else {
         return Vec::new();

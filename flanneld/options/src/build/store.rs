@@ -9,17 +9,17 @@ use crate::value::{Origin, Value};
 use std::path::PathBuf;
 
 impl StoreFlags {
-    /// Returns the store with its warnings, for programs that have only these flags.
+    /// Returns the store that the flags select, and the warnings about the flags, for programs that have only the store flags.
     ///
     /// # Errors
-    /// Returns every mistake in these flags and their variables.
+    /// Returns every mistake in the store flags and their environment variables.
     pub fn read(&self) -> Result<(Store, Vec<Warning>), Vec<Mistake>> {
         let mut reader = Reader::default();
         let store = self.store(&mut reader);
         reader.end().map(|warnings| (store, warnings))
     }
 
-    /// Returns the store. Mistakes and warnings go to the reader.
+    /// Returns the store that the flags select. Adds mistakes and warnings about the flags to `reader`.
     pub(super) fn store(&self, reader: &mut Reader) -> Store {
         let Self {
             etcd,
@@ -53,7 +53,7 @@ impl StoreFlags {
 }
 
 impl EtcdFlags {
-    /// Returns the values that are not defaults.
+    /// Returns the values that the operator set for the etcd flags.
     fn chosen(&self) -> impl Iterator<Item = &Value<String>> {
         let Self {
             etcd_endpoints,
@@ -138,7 +138,7 @@ impl EtcdFlags {
     }
 }
 
-/// Returns the values of two flags that require each other. Each flag comes with the name of the flag that it requires, for the text of the mistake.
+/// Returns the values of two flags that require each other. If only one of the flags is set, records a mistake that names the missing flag.
 fn together<'a>(
     (first, needs): (&'a [Value<String>], Partner),
     (second, is_needed_by): (&'a [Value<String>], Partner),
@@ -157,7 +157,7 @@ fn together<'a>(
     None
 }
 
-/// Returns etcd's addresses. Without a scheme, `tls_by_default` decides whether an address uses TLS.
+/// Returns etcd's addresses. `tls_by_default` decides whether an address without a scheme uses TLS.
 fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader) -> Vec<Endpoint> {
     let Some(value) = values.last() else {
         return Vec::new();

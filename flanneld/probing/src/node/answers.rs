@@ -1,4 +1,4 @@
-//! Replies to the probes of other nodes. A reply is never longer than the probe, goes only to addresses of leases in force, and is rate-limited.
+//! Replies to the probes of other nodes. A reply is at most as long as the probe, goes only to addresses of leases in force, and has a rate limit.
 
 use super::machine::Node;
 use super::message::{Datagram, Now};
@@ -8,7 +8,7 @@ use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_about, row_answer};
 use std::time::Duration;
 use types::Family;
 
-/// Time during which the node reuses an encoded report. Encoding a report visits every peer.
+/// Time during which the node reuses an encoded report. The reuse saves processor time, because a report covers every peer.
 const ROW_MAX_AGE: Duration = Duration::from_secs(1);
 
 impl Node {

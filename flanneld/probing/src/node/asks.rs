@@ -12,12 +12,12 @@ use types::Family;
 const HEADERS: (u16, u16) = (28, 48);
 
 impl Node {
-    /// Returns the address from which this node probes over the overlay, if it has one now.
+    /// Returns the address from which this node probes over the overlay; `None` while the node has no overlay address.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.local.overlay(family)
     }
 
-    /// Returns the address for probes of a peer over the overlay, if any.
+    /// Returns the overlay address to which this node sends probes for a peer; `None` if probes over the overlay are impossible.
     pub(super) fn overlay_of(&self, key: &IpNet) -> Option<IpAddr> {
         self.local.overlay(key.into())?;
         let peer = self.peers.get(key)?;
@@ -28,7 +28,7 @@ impl Node {
         }
     }
 
-    /// Queues a probe. Returns false if this kind of probe cannot reach the peer.
+    /// Queues a probe. Returns false if the node cannot send this kind of probe to the peer.
     pub(super) fn ask(&mut self, now: Now, key: IpNet, what: What, round: u64) -> bool {
         let Some((path, to)) = self.path_of(&key, what) else {
             return false;
@@ -144,7 +144,7 @@ impl Node {
     }
 }
 
-/// Returns the length of the UDP payload of an echo probe whose packet has this length, in bytes. The payload is never shorter than a reply.
+/// Returns the length in bytes of the UDP payload of an echo probe whose packet has `packet` bytes. The payload is never shorter than a reply.
 fn echo_length(packet: u16, family: Family) -> u16 {
     packet
         .saturating_sub(family.pick(HEADERS.0, HEADERS.1))

@@ -1,6 +1,7 @@
-//! Common faults: a single cause for many peers that fail at once. A sample of the peers reveals the fault, and the verdict applies to all peers.
-//! When one peer replies, the node probes other peers again. If any of the newly probed peers also replies, the fault is over. Otherwise the
-//! fault still applies to all peers that do not reply.
+//! Common faults: faults with a single cause that make many peers fail at once. The node probes only some peers to
+//! find a common fault, and applies the verdict to all peers. If a peer replies during a common fault, the node
+//! probes other peers again. If any of the newly probed peers also replies, the common fault is over. If no newly
+//! probed peer replies, the common fault still applies to all silent peers.
 
 use super::message::ANSWER_TIMEOUT;
 use super::peer::PeerState;
@@ -10,21 +11,21 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
-/// Number of different peers whose scheduled probes have to fail consecutively before the node probes other
-/// peers. If half of a cluster is gone, such a sequence occurs within seconds.
+/// Number of different peers whose scheduled probes have to fail consecutively before the node probes other peers.
+/// If half of a cluster is down, five consecutive failures occur by chance within seconds.
 const IN_A_ROW: usize = 5;
-/// Number of other peers that a search probes at once.
+/// Number of additional peers that the search for a common fault probes at once.
 pub(super) const FRESH: usize = 8;
-/// Maximum number of newly probed peers that may fail differently, because a peer may also have another fault.
+/// Maximum number of newly probed peers with a verdict that differs from the common verdict, because a peer may have a fault of its own.
 const MAX_UNLIKE: usize = 1;
-/// Number of additional peers that have to fail consecutively after each search without a result. If half of a
-/// cluster is gone, such sequences of failures recur.
+/// Number of additional peers that have to fail consecutively after each search without a result. Sequences of consecutive failures recur while half
+/// of a cluster is down.
 const MORE_IN_A_ROW: usize = 2;
-/// Time without a failed search after which [`IN_A_ROW`] peers are sufficient again.
+/// Time without a failed search after which [`IN_A_ROW`] consecutive failures again start a search for a common fault.
 const CAUTION_TIME: Duration = Duration::from_secs(300);
-/// Maximum duration of a search.
+/// Maximum duration of a search for a common fault.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
-/// Minimum time between two checks whether the fault is over.
+/// Minimum time between two checks whether a common fault is over.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A fault that all peers of a family have in common.
@@ -34,7 +35,7 @@ pub(super) struct CommonFault {
     pub verdict: Verdict,
     /// Time at which the first probed peer failed.
     pub began: Duration,
-    /// Time from which the verdict applies to the other peers.
+    /// Time from which the verdict on the probed peers applies to the other peers.
     pub since: Duration,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Search {
     /// Peers whose scheduled probes failed consecutively. `began` is the time of the first failure.
     row: Vec<IpNet>,
     began: Duration,
-    /// Other probed peers whose rounds are not over.
+    /// Additional peers that the search probes and whose rounds are not over.
     open: BTreeSet<IpNet>,
     asked_at: Duration,
     verdicts: Vec<Verdict>,
@@ -53,19 +54,19 @@ pub(super) struct Search {
     found: Option<CommonFault>,
 }
 
-/// Effect of a probed peer's round on the search.
+/// Effect of one peer's round on the search for a common fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// No change.
     None,
-    /// A fault that all probed peers have. The verdict on these peers applies to the other peers from now on.
+    /// Discovery of a common fault. The verdict on the probed peers now applies to the other peers.
     Found,
     /// The end of the common fault.
     Over,
 }
 
 impl Search {
-    /// Records a failed turn. Returns whether the node has to probe other peers now.
+    /// Records a peer whose scheduled probes failed. Returns whether the node has to probe additional peers now.
     pub(super) fn failed(&mut self, now: Duration, key: IpNet) -> bool {
         if self.found.is_some() || self.row.contains(&key) {
             return false;
@@ -86,14 +87,14 @@ impl Search {
         self.row.len() >= IN_A_ROW + MORE_IN_A_ROW * self.in_vain.0
     }
 
-    /// Records scheduled probes that got a reply.
+    /// Records that the scheduled probes of a peer got a reply.
     pub(super) fn passed(&mut self) {
         if self.open.is_empty() {
             self.row.clear();
         }
     }
 
-    /// Returns whether a peer failed recently, so that another probe would give no new information.
+    /// Returns whether the peer is part of the current sequence of failures, so that another probe would give no new information.
     pub(super) fn has_failed(&self, key: &IpNet) -> bool {
         self.row.contains(key)
     }
@@ -103,7 +104,8 @@ impl Search {
         self.open.contains(key)
     }
 
-    /// Records that the node probes these peers. If the list is empty, no verdict can apply to other peers, and an existing common fault is over.
+    /// Records that the node probes the additional peers `peers`. An empty list ends an existing common fault, because its verdict can apply to no
+    /// other peer.
     pub(super) fn ask(&mut self, now: Duration, peers: &[IpNet]) -> Progress {
         self.asked_at = now;
         self.verdicts.clear();
@@ -118,7 +120,7 @@ impl Search {
         }
     }
 
-    /// Handles the verdict of one round.
+    /// Handles the verdict on one of the additional peers.
     pub(super) fn judged(&mut self, now: Duration, key: &IpNet, verdict: Verdict) -> Progress {
         if !self.open.remove(key) {
             return Progress::None;
@@ -149,7 +151,7 @@ impl Search {
         }
     }
 
-    /// Returns whether the node has to probe other peers now, after a peer replied in spite of the fault.
+    /// Returns whether the node has to probe additional peers now, after a peer replied in spite of the common fault.
     pub(super) fn refuted(&mut self, now: Duration) -> bool {
         let is_over = now.saturating_sub(self.asked_at) >= SEARCH_TIMEOUT;
         self.found.is_some()
@@ -157,7 +159,7 @@ impl Search {
             && now.saturating_sub(self.asked_at) >= RECHECK_INTERVAL
     }
 
-    /// Returns the verdict on all probed peers, except for up to [`MAX_UNLIKE`] of them.
+    /// Returns the common verdict on the probed peers. Up to [`MAX_UNLIKE`] peers may have another verdict.
     fn alike(&self) -> Option<Verdict> {
         // A peer that received a probe shortly before the cut still reports that probe for a moment. So this check treats `one-way` like `overlay-cut`.
         let is_cut_off = |verdict: &Verdict| verdict.state == State::CutOff;
@@ -192,19 +194,19 @@ impl Search {
         Progress::None
     }
 
-    /// Returns the common fault, if any.
+    /// Returns the current common fault, if any.
     pub(super) fn found(&self) -> Option<CommonFault> {
         self.found
     }
 
-    /// Keeps only peers that still exist.
+    /// Keeps only the peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.row.retain(&stays);
         self.open.retain(&stays);
     }
 }
 
-/// The searches of both families. One family may fail while the other family works.
+/// The searches for common faults in both address families. One family may fail while the other family works.
 #[derive(Debug, Default)]
 pub(super) struct CommonFaults {
     v4: Search,
@@ -220,7 +222,7 @@ impl CommonFaults {
         family.pick(&mut self.v4, &mut self.v6)
     }
 
-    /// Keeps only peers that still exist.
+    /// Keeps only the peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.v4.retain(&stays);
         self.v6.retain(&stays);
@@ -234,7 +236,7 @@ impl PeerState {
         !self.exempt && self.standing.present.state.impact() != Impact::All
     }
 
-    /// Returns the verdict in force.
+    /// Returns the verdict in force on this peer: the verdict of the common fault, or the peer's own verdict.
     pub(super) fn verdict(&self, fault: Option<CommonFault>) -> Verdict {
         match fault.filter(|_| self.is_covered()) {
             Some(fault) => fault.verdict,
@@ -242,8 +244,8 @@ impl PeerState {
         }
     }
 
-    /// Returns whether this node probed the peer after `began` or shortly before it. The node probes the
-    /// first failing peers shortly before the fault begins.
+    /// Returns whether this node probed the peer after `began` or shortly before `began`. The node probes the
+    /// first failing peers shortly before the common fault begins.
     pub(super) fn is_asked_since(&self, began: Duration) -> bool {
         let from = began.saturating_sub(ANSWER_TIMEOUT);
         self.times
@@ -305,7 +307,7 @@ mod tests {
         let mut search = Search::default();
         fail(&mut search, S, 0..5);
         judge(&mut search, 2 * S, &[OFF; 8]);
-        assert!(!search.refuted(3 * S), "others were asked just now");
+        assert!(!search.refuted(3 * S), "the last check is too recent");
         assert!(search.refuted(9 * S));
         assert_eq!(
             judge(&mut search, 9 * S, &[OFF; 8]),
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(
             judge(&mut search, 15 * S, &[CUT; 8]),
             Progress::Found,
-            "it is another one"
+            "a different fault replaces the first fault"
         );
         let found = search.found().unwrap();
         assert_eq!((found.verdict, found.began, found.since), (CUT, S, 2 * S));
@@ -330,7 +332,7 @@ mod tests {
         assert_eq!(
             search.ask(110 * S, &[]),
             Progress::Over,
-            "nobody else is left"
+            "no other peer is left"
         );
     }
 
@@ -406,6 +408,6 @@ mod tests {
             1
         );
         search.ask(24 * S, &[]);
-        assert!(!search.failed(24 * S, key(9)), "the row begins anew");
+        assert!(!search.failed(24 * S, key(9)), "the sequence restarts");
     }
 }

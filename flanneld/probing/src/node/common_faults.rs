@@ -1,4 +1,4 @@
-//! Search for a fault that all peers of a family have in common, and its effects on each peer.
+//! Search for a fault that all peers of a family have in common, and the fault's effects on each peer.
 
 use super::common_fault::{CommonFault, FRESH, Progress};
 use super::deadlines::Urgency;
@@ -13,12 +13,13 @@ use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
 impl Node {
-    /// Returns the common fault of a peer's family.
+    /// Returns the current common fault in the address family of a peer.
     pub(super) fn fault_of(&self, key: &IpNet) -> Option<CommonFault> {
         self.common.of(Family::from(key)).found()
     }
 
-    /// Derives conclusions about all peers from a round of one peer. `passed` states whether replies were possible under the peer's previous verdict.
+    /// Updates the search for a common fault after a round of one peer. `passed` states whether replies were possible under the peer's previous
+    /// verdict.
     pub(super) fn conclude(
         &mut self,
         now: Now,
@@ -54,7 +55,7 @@ impl Node {
         }
     }
 
-    /// Probes peers that this node has not probed yet, to determine whether they have the same fault.
+    /// Probes additional peers, to determine whether all peers of the family have the same fault.
     fn search(&mut self, now: Now, family: Family) {
         let search = self.common.of(family);
         let is_fresh = |key: &IpNet, peer: &PeerState| {
@@ -140,7 +141,8 @@ impl Node {
     }
 }
 
-/// Returns whether scheduled probes failed because no reply arrived over the overlay. If no scheduled probe used the overlay, the underlay decides.
+/// Returns whether scheduled probes failed because no reply arrived over the overlay. Considers the probes over the
+/// underlay only if no scheduled probe used the overlay.
 fn fails(evidence: &Evidence) -> bool {
     if evidence.asked_through() {
         !evidence.through()
@@ -150,7 +152,7 @@ fn fails(evidence: &Evidence) -> bool {
     }
 }
 
-/// Returns whether the replies contradict a verdict.
+/// Returns whether the replies of a round contradict a verdict.
 fn refutes(evidence: &Evidence, verdict: Verdict) -> bool {
     let underlay = [evidence.underlay, evidence.underlay_ping];
     evidence.through()

@@ -1,10 +1,10 @@
-//! Deadlines of the work that is due for peers.
+//! Deadlines of pending work for each peer: rounds, retries and MTU searches.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Peers, ordered by the time of their next work.
+/// Peers, ordered by the deadlines of their next work.
 #[derive(Debug, Default)]
 pub(super) struct Queue(BTreeSet<(Duration, IpNet)>);
 
@@ -17,18 +17,18 @@ impl Queue {
         self.0.remove(&(at, key));
     }
 
-    /// Returns the time at which the first peer is due.
+    /// Returns the earliest deadline in the queue.
     pub(super) fn first(&self) -> Option<Duration> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// Returns the first peer that is due.
+    /// Returns the peer with the earliest deadline, if this deadline has passed.
     pub(super) fn due(&self, now: Duration) -> Option<IpNet> {
         let (at, key) = self.0.first()?;
         (*at <= now).then_some(*key)
     }
 
-    /// Removes and returns the first peer that is due.
+    /// Removes and returns the peer with the earliest deadline, if this deadline has passed.
     pub(super) fn pop_due(&mut self, now: Duration) -> Option<IpNet> {
         let key = self.due(now)?;
         self.0.pop_first();
@@ -52,9 +52,9 @@ impl Queue {
 /// Priority of a peer among the peers that wait for another round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    /// A peer of the search for a common fault, whose result decides about all peers.
+    /// A peer that the search for a common fault probes. The verdict on the peer affects all peers.
     Decisive,
-    /// A peer for which a round has already shown a change. One more round confirms the change as a verdict.
+    /// A peer for which one round has already shown a changed state. The next round confirms or refutes the change.
     Undecided,
     /// A peer that the node probes often to keep the peer's verdict recent.
     Sampled,
@@ -62,7 +62,7 @@ pub(super) enum Urgency {
     Walked,
 }
 
-/// Peers that wait for a whole round, each at most once.
+/// Peers that wait for a round with all probes, each at most once.
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     order: BTreeSet<(Urgency, Duration, IpNet)>,
@@ -70,7 +70,7 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// Adds a peer. A peer that already waits keeps the earlier of its two places in the order.
+    /// Adds a peer. If the peer already waits, the more urgent of both entries remains.
     pub(super) fn insert(&mut self, urgency: Urgency, at: Duration, key: IpNet) {
         let new = (urgency, at);
         let old = self.places.get(&key).copied();
@@ -98,7 +98,7 @@ impl Retries {
         head.copied().filter(|(of, ..)| *of == urgency)
     }
 
-    /// Returns the first peer of each urgency.
+    /// Returns the waiting peer with the earliest deadline for each urgency.
     fn heads(&self) -> impl Iterator<Item = (Urgency, Duration, IpNet)> {
         use Urgency::{Decisive, Sampled, Undecided, Walked};
         [Decisive, Undecided, Sampled, Walked]
@@ -106,17 +106,17 @@ impl Retries {
             .filter_map(|urgency| self.head(urgency))
     }
 
-    /// Returns the time at which the first peer of this urgency is due.
+    /// Returns the earliest deadline among the waiting peers of an urgency.
     pub(super) fn first_of(&self, urgency: Urgency) -> Option<Duration> {
         self.head(urgency).map(|(_, at, _)| at)
     }
 
-    /// Returns the time at which the first peer is due.
+    /// Returns the earliest deadline among all waiting peers.
     pub(super) fn first(&self) -> Option<Duration> {
         self.heads().map(|(_, at, _)| at).min()
     }
 
-    /// Returns the most urgent peer that is due.
+    /// Returns the most urgent peer whose deadline has passed.
     pub(super) fn due(&self, now: Duration) -> Option<(Urgency, IpNet)> {
         let (urgency, _, key) = self.heads().find(|(_, at, _)| *at <= now)?;
         Some((urgency, key))
@@ -134,7 +134,7 @@ impl Retries {
     }
 }
 
-/// All deadlines of peers.
+/// Deadlines of all pending work for peers.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     /// End times of open rounds.
@@ -181,7 +181,7 @@ mod tests {
             Some(key)
         };
         let popped: Vec<_> = std::iter::from_fn(pop).collect();
-        assert_eq!(popped, [key(2), key(4), key(1)], "the undecided is not due");
+        assert_eq!(popped, [key(2), key(4), key(1)], "key 3 is not due yet");
         assert_eq!(retries.first(), Some(s(9)));
         retries.retain(|_| false);
         assert!(retries.first().is_none() && !retries.contains(&key(3)));

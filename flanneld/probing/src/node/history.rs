@@ -5,50 +5,51 @@ use super::moment::Moment;
 use crate::verdict::is_slow;
 use std::time::Duration;
 
-/// Number of probes that reports and views cover.
+/// Number of last probes whose losses reports and views show.
 const SHOWN: u32 = 16;
-/// Number of the last probes that decide about recent loss: five minutes of probes to a peer of the sample.
+/// Number of last probes in the check of recent loss: five minutes of probes to a peer in the sample.
 const LATELY: u32 = 37;
-/// Number of losses among the last [`LATELY`] probes from which a peer is lossy. At 1 % loss, chance causes so many losses in one of 25 000 cases.
+/// Minimum number of losses among the last [`LATELY`] probes of a lossy peer. At a loss rate of 1 %, five or more of 37 probes get lost by chance in
+/// one of 25 000 samples.
 const LOST_LATELY: u32 = 5;
 /// Number of losses among the last [`LATELY`] probes below which a lossy peer has recovered.
 const RECOVERED: u32 = 3;
 /// Number of consecutive replies after which a lossy peer has recovered.
 const ANSWERED: u32 = 12;
-/// Number of probes from which the long-run loss also applies: one hour of probes to a peer of the sample.
+/// Minimum number of probes in the check of long-run loss: one hour of probes to a peer in the sample.
 const LONG_RUN: u16 = 450;
-/// Number of probes after which the history halves both counters of the long run.
+/// Number of counted probes at which the history halves both long-run counters.
 const LONG_RUN_MAX: u16 = 2 * LONG_RUN;
-/// Largest number of probes per loss in the long run at which a peer is lossy.
+/// A peer is lossy in the long run if, on average, at least one of this many probes gets lost.
 const LOST_IN_LONG_RUN: u16 = 50;
-/// Minimum number of round trips before a peer can be slow.
+/// Minimum number of measured round trips before a peer can get the state `slow`.
 const MIN_ROUND_TRIPS: u8 = 4;
-/// Number of stored round trips, a power of two.
+/// Number of round-trip times that the history stores, a power of two.
 const ROUND_TRIPS: u8 = 8;
-/// Divisor of the weight of one round trip in the usual round trip.
+/// Reciprocal of the weight of a new round trip in the moving average of the usual round trip.
 const USUAL_WEIGHT: i64 = 256;
 
-/// Results of the last probes over the overlay.
+/// Results of the last probes of one peer over the overlay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct History {
-    /// One bit per probe; the lowest bit is the last probe. A set bit represents a probe without a reply.
+    /// One bit per probe; the lowest bit represents the last probe. A set bit represents a probe without a reply.
     lost: u64,
     asked: u8,
     last_loss: Option<Moment>,
-    /// Losses whose cause is not decided yet: the path lost the probe, or the daemon was silent.
+    /// Number of losses whose cause is still unknown: the path, or a daemon that does not respond.
     pending: u8,
-    /// Whether many of the last probes got lost. The long run omits such bursts, because it would remember them for an hour.
+    /// Whether many of the last probes got lost. The long-run counters omit bursts, because the counters would retain a burst for an hour.
     burst: bool,
     long_asked: u16,
     long_lost: u16,
     rtts: [u32; ROUND_TRIPS as usize],
     known: u8,
-    /// The usual round trip in microseconds; 0 while unknown.
+    /// The usual round-trip time in microseconds; 0 while unknown.
     usual_us: u32,
 }
 
 impl History {
-    /// Returns a history with only the usual round trip, which stays valid when packets start or stop arriving.
+    /// Returns a history that contains only the usual round-trip time, which remains valid when packets start or stop arriving.
     pub(super) fn after_a_break(&self) -> Self {
         Self {
             usual_us: self.usual_us,
@@ -61,13 +62,13 @@ impl History {
         self.push(false);
     }
 
-    /// Records a probe that got no reply. The history records a loss only when the cause is known.
+    /// Records a probe that got no reply. The history records the loss of the probe only after its cause is known.
     pub(super) fn unanswered(&mut self, now: Duration) {
         self.pending = self.pending.saturating_add(1);
         self.last_loss = Some(now.into());
     }
 
-    /// Counts the pending losses as losses of the path. Returns the number of these losses.
+    /// Counts the pending losses as losses of the path. Returns the number of losses that the history counted.
     pub(super) fn count_losses(&mut self) -> u8 {
         let pending = std::mem::take(&mut self.pending);
         for _ in 0..pending {
@@ -105,7 +106,7 @@ impl History {
         }
     }
 
-    /// Drops losses from before the peer began to listen, which the path did not cause.
+    /// Drops losses that occurred before the peer began to listen, because the path did not cause these losses.
     pub(super) fn began(&mut self, began: Duration) {
         if self
             .last_loss
@@ -118,8 +119,8 @@ impl History {
         }
     }
 
-    /// Records a round trip. Ignores a late reply, whose probe was recorded as lost. A stalled peer replies to many probes at once, so its round
-    /// trips do not describe the path.
+    /// Records a round trip. Ignores the round trip of a late reply, because the history has recorded the probe as
+    /// lost. A stalled peer replies to many probes at once, so the peer's round trips do not describe the path.
     pub(super) fn round_trip(&mut self, rtt: Duration) {
         if rtt > ANSWER_TIMEOUT {
             return;
@@ -169,7 +170,7 @@ impl History {
         self.last_loss.map(Duration::from)
     }
 
-    /// Returns whether more probes get lost than chance explains. `was` is the previous result.
+    /// Returns whether more probes get lost than chance explains. `was` is the result of the previous check.
     pub(super) fn is_lossy(&mut self, was: bool) -> bool {
         let lately = self.lost_of(LATELY);
         if self.burst {
@@ -192,8 +193,9 @@ impl History {
         self.burst || long
     }
 
-    /// Returns whether replies take much longer than usual. On a busy machine, any reply may be late, and so may the median of a few replies. The
-    /// fastest reply therefore decides, because a slow path never yields a fast reply.
+    /// Returns whether the replies of the peer take much longer than usual. On a busy machine, any single reply and
+    /// the median of a few replies may be late. The function therefore uses the fastest reply: a slow path never
+    /// yields a fast reply.
     pub(super) fn is_slow(&self) -> bool {
         let known = self.rtts.get(..usize::from(self.known.min(ROUND_TRIPS)));
         let fastest = known.and_then(|known| known.iter().min());
@@ -264,14 +266,14 @@ mod tests {
         ask(&mut history, 1, |_| true);
         assert!(history.is_lossy(false));
         ask(&mut history, 11, |_| false);
-        assert!(history.is_lossy(true), "it stays for a while");
+        assert!(history.is_lossy(true), "the peer stays lossy for a while");
         ask(&mut history, 1, |_| false);
         assert!(
             !history.is_lossy(true) && !history.is_lossy(false),
             "twelve answers"
         );
         ask(&mut history, 4, |_| true);
-        assert!(!history.is_lossy(false), "what was before is over");
+        assert!(!history.is_lossy(false), "earlier losses no longer apply");
     }
 
     #[test]
@@ -310,17 +312,17 @@ mod tests {
         trips(&mut history, ms(8), 100);
         assert!(!history.is_slow(), "two sites");
         trips(&mut history, ms(60), 7);
-        assert!(!history.is_slow(), "one fast answer is enough");
+        assert!(!history.is_slow(), "one fast reply is enough");
         trips(&mut history, ms(60), 500);
-        assert!(history.is_slow(), "it does not become usual meanwhile");
+        assert!(history.is_slow(), "the usual round trip stays the same");
         let mut after = history.after_a_break();
         trips(&mut after, ms(60), 4);
-        assert!(after.is_slow(), "what is usual stays known");
+        assert!(after.is_slow(), "the usual round trip stays known");
         history.adopt();
         assert!(!history.is_slow());
         let mut new = History::default();
         trips(&mut new, ms(45), 50);
-        assert!(!new.is_slow(), "it was never faster");
+        assert!(!new.is_slow(), "the path was never faster");
     }
 
     #[test]

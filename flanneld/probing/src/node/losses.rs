@@ -1,15 +1,15 @@
-//! Losses among all probes of a node.
+//! Counts the sent and lost probes of a node in a sliding window.
 
 use std::time::Duration;
 
-/// Length of a step in seconds. Each step has one count of its probes.
+/// Length in seconds of one interval of the window. The window counts the probes of each interval separately.
 const STEP: u64 = 60;
-/// Number of steps in the window.
+/// Number of intervals in the window.
 const STEPS: u64 = 5;
 /// Time over which the window counts losses.
 pub(super) const LOSS_WINDOW: Duration = Duration::from_secs(STEP * STEPS);
 
-/// Counts of the probes over the overlay to peers without a fault, and of their losses, in the last five minutes.
+/// Numbers of sent and lost probes over the overlay to peers without a fault, in the last five minutes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Losses {
     step: u64,
@@ -17,7 +17,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Drops the counts of steps that are too old.
+    /// Drops the counts of intervals that are older than the window.
     fn advance(&mut self, now: Duration) {
         let step = now.as_secs() / STEP;
         for old in self.step + 1..=step.min(self.step + STEPS) {
@@ -28,7 +28,7 @@ impl Losses {
         self.step = self.step.max(step);
     }
 
-    /// Adds the numbers of sent and lost probes.
+    /// Adds numbers of sent and lost probes to the current interval.
     pub(super) fn count(&mut self, now: Duration, (asked, lost): (u32, u32)) {
         self.advance(now);
         if let Some(count) = self.counts.get_mut((self.step % STEPS) as usize) {
@@ -36,7 +36,7 @@ impl Losses {
         }
     }
 
-    /// Returns the numbers of sent and lost probes.
+    /// Returns the numbers of sent and lost probes in the window.
     pub(super) fn sum(mut self, now: Duration) -> (u32, u32) {
         self.advance(now);
         self.counts.iter().fold((0, 0), |sum: (u32, u32), count| {
@@ -58,7 +58,7 @@ mod tests {
         }
         let (asked, lost) = losses.sum(s(999));
         assert!((500..=600).contains(&asked), "{asked}");
-        assert_eq!(lost, 0, "it ended five minutes ago");
+        assert_eq!(lost, 0, "the losses ended five minutes ago");
         assert_eq!(losses.sum(s(1100)).0, 2 * 160, "840 to 999");
         assert_eq!(losses.sum(s(9999)), (0, 0));
         // A clock that stops or goes back loses no counts.

@@ -1,4 +1,4 @@
-//! The state of a node, and the order of its work.
+//! State of a node that probes its peers, and the sequence of the node's periodic work.
 
 use super::common_fault::CommonFaults;
 use super::deadlines::{Deadlines, Urgency};
@@ -22,14 +22,14 @@ use types::{Family, Histogram};
 /// A node that probes its peers and replies to their probes.
 pub struct Node {
     pub(super) local: LocalNode,
-    /// Returns whether a socket for a path and a family exists. The flag is true for ping.
+    /// Function that returns whether a socket for a path and an address family is open. The boolean argument is true for a ping socket.
     pub(super) can: Box<dyn Fn(Path, Family, bool) -> bool + std::marker::Send>,
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
-    /// This node's last encoded report, and the time of the encoding.
+    /// This node's last encoded report, and the time at which the node encoded the report.
     pub(super) row: Option<(Duration, Vec<u8>)>,
-    /// The peers by subnet, boxed because a map that grows by single insertions has half-empty tree nodes.
+    /// The peers by subnet. The map stores boxes, because a map that grows by single insertions has half-empty tree nodes.
     pub(super) peers: BTreeMap<IpNet, Box<PeerState>>,
     /// Peers by their underlay address, sorted. The peers' overlay addresses follow from their subnets.
     pub(super) addresses: Vec<(IpAddr, IpNet)>,
@@ -41,7 +41,7 @@ pub struct Node {
     pub(super) viewer: Viewer,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
-    /// Round trips over the overlay.
+    /// Histogram of round-trip times over the overlay.
     pub(super) rtts: Histogram,
     /// Unknown senders: hosts without a lease that probe this node.
     pub(super) strangers: BTreeMap<IpAddr, Asked>,
@@ -59,13 +59,13 @@ pub(super) struct Pace {
     pub(super) searches: Bucket,
     pub(super) broken: Bucket,
     pub(super) hints: Bucket,
-    /// Number of the last round.
+    /// Sequence number of the last round.
     pub(super) rounds: u64,
-    /// Losses among all probes.
+    /// Counts of sent and lost probes to peers without a fault.
     pub(super) losses: Losses,
 }
 
-/// Sessions in which a caller probes one peer on demand.
+/// Sessions in which this node probes one peer on demand of a caller.
 #[derive(Default)]
 pub(super) struct Sessions {
     pub(super) open: BTreeMap<u64, Session>,
@@ -73,7 +73,7 @@ pub(super) struct Sessions {
 }
 
 impl Node {
-    /// Creates a node without peers. `random` generates nonces. A guessable nonce would let other hosts forge replies.
+    /// Creates a node without peers. `random` generates unpredictable nonces, because a guessable nonce would let other hosts forge replies.
     pub fn new(
         local: LocalNode,
         now: Duration,
@@ -115,7 +115,8 @@ impl Node {
         }
     }
 
-    /// Sets which sockets are open, by path, family and kind (ping or probe). Without a socket, a path gives no evidence.
+    /// Sets the function that returns whether a socket is open, by path, family and kind (ping or probe). A path without a socket yields no evidence
+    /// for verdicts.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn set_sockets(
         &mut self,
@@ -136,7 +137,7 @@ impl Node {
         self.local = local;
     }
 
-    /// Sets this node's report about itself for other nodes.
+    /// Sets the report about this node that other nodes request.
     pub fn set_own(&mut self, own: Own) {
         if self.own != own {
             self.own = own;
@@ -144,7 +145,7 @@ impl Node {
         }
     }
 
-    /// Sets the peers from the leases. Peers that stay keep their results.
+    /// Replaces the peers with the given peers from the leases. A peer that remains the same node at the same address keeps its probe results.
     pub fn set_targets(&mut self, targets: Vec<Target>, now: Duration) {
         let mut before = std::mem::take(&mut self.peers);
         let mut new = Vec::new();
@@ -207,7 +208,7 @@ impl Node {
         self.pace.sample.choose(now, &ends);
     }
 
-    /// Does all due work. Returns the time of the next call.
+    /// Does all work that is due for the peers, and returns the time at which the next work is due.
     pub fn wake(&mut self, now: Now) -> Duration {
         self.traffic.lost += self.outstanding.expire(now.at);
         self.close_rounds(now);
@@ -259,7 +260,7 @@ impl Node {
             .fold(self.pace.walk.next(), Duration::min)
     }
 
-    /// Returns whether no probe beyond the scheduled probes is outstanding, so that no reply is urgent.
+    /// Returns whether only scheduled probes are outstanding, so that no reply is urgent.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn is_calm(&self) -> bool {
         self.sessions.open.is_empty()
@@ -267,8 +268,8 @@ impl Node {
             && self.deadlines.again.is_empty()
     }
 
-    /// Extends all deadlines by the time for which the kernel did not schedule the program. Replies that the
-    /// program did not read meanwhile are not lost.
+    /// Extends all deadlines by the time for which the kernel did not schedule the program. Replies that arrived
+    /// during this time are late, but not lost.
     pub fn stalled(&mut self, by: Duration) {
         self.deadlines.closes.delay(by);
         self.deadlines.mtu_searches.delay(by);
@@ -290,7 +291,7 @@ impl Node {
         std::mem::take(&mut self.out)
     }
 
-    /// Removes and returns the changes of verdicts.
+    /// Removes and returns the notices of changed peer states.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
@@ -300,7 +301,7 @@ impl Node {
         std::mem::take(&mut self.common_notices)
     }
 
-    /// Returns the counters since the start.
+    /// Returns the counters of probes and replies since the start.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }

@@ -1,4 +1,4 @@
-//! Input and output of a node, and its kinds of probes.
+//! Inputs and outputs of the state machine that probes peers, and the kinds of probes.
 
 use crate::target::{Path, Target};
 use ipnet::IpNet;
@@ -24,12 +24,12 @@ pub struct Now {
     pub wall_ms: u64,
 }
 
-/// Numbers, addresses and MTUs of the node itself.
+/// Identifying numbers, subnets, addresses and MTUs of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalNode {
-    /// The number that identifies the node on the wire in IPv4.
+    /// The number that identifies the node in probes over IPv4.
     pub who_v4: Option<u64>,
-    /// The number that identifies the node on the wire in IPv6.
+    /// The number that identifies the node in probes over IPv6.
     pub who_v6: Option<u64>,
     /// The node's IPv4 subnet.
     pub subnet_v4: Option<IpNet>,
@@ -39,8 +39,8 @@ pub struct LocalNode {
     pub overlay_v4: Option<IpAddr>,
     /// The node's current IPv6 address in the overlay, if any.
     pub overlay_v6: Option<IpAddr>,
-    /// Whether each node has an overlay device with the first address of its subnet. Without such a device,
-    /// nodes probe the pods' bridge, if the bridge exists.
+    /// Whether each node has an overlay device with the first address of its subnet. Nodes without overlay devices
+    /// probe the pods' bridge of a peer, if the bridge exists.
     pub device: bool,
     /// Whether the node may send probes over the underlay, unencrypted.
     pub clear: bool,
@@ -56,12 +56,12 @@ impl LocalNode {
         family.pick(self.who_v4, self.who_v6)
     }
 
-    /// Returns the node's current address in the overlay, if any.
+    /// Returns the node's current overlay address in an address family, if any.
     pub fn overlay(&self, family: Family) -> Option<IpAddr> {
         family.pick(self.overlay_v4, self.overlay_v6)
     }
 
-    /// Returns the MTU of a family in bytes.
+    /// Returns the overlay's MTU for an address family, in bytes.
     pub fn mtu(&self, family: Family) -> u16 {
         family.pick(self.mtu_v4, self.mtu_v6)
     }
@@ -72,7 +72,7 @@ impl LocalNode {
 pub enum Send {
     /// A datagram from and to the probe port.
     Datagram {
-        /// The path, which selects the socket.
+        /// The overlay or the underlay, which selects the socket.
         path: Path,
         /// The address of the peer on the probe's path.
         to: IpAddr,
@@ -83,7 +83,7 @@ pub enum Send {
     ToPod {
         /// The address that sent the pod probe.
         to: IpAddr,
-        /// The UDP port for the pod call.
+        /// The destination UDP port of the pod call.
         port: u16,
         /// The UDP payload: a message of [`crate::wire`].
         bytes: Vec<u8>,
@@ -94,7 +94,7 @@ pub enum Send {
         path: Path,
         /// The address of the peer on the probe's path.
         to: IpAddr,
-        /// A number that the reply repeats.
+        /// A random number that the reply repeats.
         nonce: u64,
         /// The length of the whole packet in bytes.
         length: u16,
@@ -119,13 +119,13 @@ pub struct Datagram<'a> {
 pub struct Notice {
     /// The peer, with its lease at the time of the change.
     pub target: Target,
-    /// The state before the change.
+    /// The state of the peer before the change.
     pub was: State,
-    /// The state after the change.
+    /// The state of the peer after the change.
     pub is: State,
 }
 
-/// Reports that all peers of a family have the same fault, or no longer have it.
+/// Notice that a fault of all peers in a family began or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonNotice {
     /// The family.
@@ -134,7 +134,7 @@ pub struct CommonNotice {
     pub state: State,
     /// Number of probed peers, whose verdict applies to the other peers.
     pub asked: usize,
-    /// Number of peers in the family.
+    /// Number of peers in the address family.
     pub peers: usize,
 }
 
@@ -155,7 +155,7 @@ pub(super) enum What {
 }
 
 impl What {
-    /// Returns the length of the probe's packet in bytes, at this MTU. 0 means the shortest length.
+    /// Returns the length of the probe's packet in bytes if the overlay has the MTU `mtu`; 0 for the shortest probe.
     pub(super) fn length(self, mtu: u16) -> u16 {
         match self {
             What::Full | What::FullPing => mtu,
@@ -193,11 +193,11 @@ pub(super) struct Waiting {
     pub path: Path,
     pub to: IpAddr,
     pub at: Duration,
-    /// The round that contains the probe.
+    /// The number of the round that contains the probe.
     pub round: u64,
 }
 
-/// A kind of probe in a session.
+/// A kind of probe in an on-demand session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Overlay { full: bool },
@@ -207,7 +207,7 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// All kinds of probes, in the order of `place`.
+    /// All kinds of probes in a session, in the order of the indexes that `place` returns.
     pub(super) const ALL: [Asked; 6] = [
         Asked::Overlay { full: false },
         Asked::Overlay { full: true },

@@ -1,9 +1,9 @@
-//! A point in time that takes half the memory of a `Duration`, also as an `Option`. Each peer stores many such points.
+//! A point in time that takes half the memory of a `Duration`, also as an `Option`. Each peer stores many points in time.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// Microseconds on a monotonic clock, at least 1.
+/// A point in time as microseconds on a monotonic clock, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(NonZeroU64);
 

@@ -5,7 +5,7 @@ use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, judge};
 use std::time::Duration;
 use types::reachability::{Impact, State, Verdict};
 
-/// The result of a round.
+/// The result of a round: verdict, confirmation and losses.
 pub(super) struct Outcome {
     pub verdict: Verdict,
     /// Whether the verdict in force has changed.
@@ -17,7 +17,8 @@ pub(super) struct Outcome {
 }
 
 impl PeerState {
-    /// Handles the results of a round with this overlay MTU. `assumed` is the verdict of a fault that all peers have in common.
+    /// Updates the peer's state with the results of a round. `mtu` is the overlay's MTU. `assumed` is the verdict of a fault that all peers have in
+    /// common, if any.
     pub(super) fn close(
         &mut self,
         round: &Round,
@@ -84,7 +85,7 @@ impl PeerState {
         }
     }
 
-    /// Records the results of a round about packet sizes and about the underlay.
+    /// Records the results of a round for long packets and for the underlay.
     fn note_paths(&mut self, evidence: &Evidence, whole: bool, verdict: Verdict, mtu: u16) {
         if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
             self.carries = Some(mtu);
@@ -98,7 +99,7 @@ impl PeerState {
         }
     }
 
-    /// Drops the data that a change of the verdict invalidates.
+    /// Drops the peer's data that a change of the verdict invalidates.
     fn changed(&mut self, from: Verdict, to: Verdict) {
         if from.state.impact() == Impact::All || to.state.impact() == Impact::All {
             self.history = self.history.after_a_break();
@@ -113,7 +114,7 @@ impl PeerState {
         }
     }
 
-    /// Returns the evidence without an underlay loss that a firewall explains.
+    /// Returns the evidence of a round. Omits a loss over the underlay if a firewall explains the loss.
     fn excused(&self, evidence: Evidence) -> Evidence {
         if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
             Evidence {
@@ -131,8 +132,8 @@ impl PeerState {
         !present.ping_only && present.state.impact() <= Impact::None
     }
 
-    /// Records the losses over the overlay. If the MTU is too small, long probes do not get lost by chance. Returns the number of probes that got a
-    /// reply.
+    /// Records the losses over the overlay. Ignores long probes if the path's MTU is too small, because the losses of
+    /// these probes are not random. Returns the number of probes that got a reply.
     fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) -> u8 {
         let small =
             verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;

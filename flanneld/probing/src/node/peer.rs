@@ -1,4 +1,4 @@
-//! The state of one peer. The state is small, because a cluster can have ten thousand peers.
+//! The state that this node keeps for one peer. The state of a peer is small, because a cluster can have ten thousand peers.
 
 use super::history::History;
 use super::moment::Moment;
@@ -11,26 +11,26 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
-/// Probes whose replies the node judges together.
+/// Probes to one peer whose replies the node evaluates together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub number: u64,
     pub evidence: Evidence,
-    /// Whether the round has every probe that a verdict needs.
+    /// Whether the round contains every probe that a verdict needs.
     pub whole: bool,
     pub began: Duration,
     pub closes: Duration,
-    /// Number of replies that have not arrived.
+    /// Number of replies for which the round still waits.
     pub open: u8,
     /// Whether the peer's host refused a probe.
     pub refused: bool,
-    /// Whether a ping got a reply.
+    /// Whether the peer replied to a ping of the round.
     pub ponged: bool,
-    /// Whether a fault that all peers have in common began or ended during the round, which explains the losses.
+    /// Whether a common fault of all peers began or ended during the round and so explains the losses.
     pub explained: bool,
 }
 
-/// A peer's report on the probes that it received from this node.
+/// A peer's report on the probes that the peer received from this node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerClaim {
     pub at: Moment,
@@ -42,9 +42,9 @@ pub(super) struct PeerClaim {
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub target: Target,
-    /// The peer's number on the wire, for pseudo-random orders; 0 if the number cannot be computed.
+    /// The peer's number on the wire, for pseudo-random orders; 0 if the number is unknown.
     pub who: u64,
-    /// The number of the peer's subnet in reports.
+    /// The number that identifies the peer's subnet in reports.
     pub short: u32,
     pub standing: DebouncedVerdict,
     /// The verdict, including the states `slow` and `loses-some`.
@@ -59,9 +59,9 @@ pub(super) struct PeerState {
     pub claim: Option<PeerClaim>,
     pub clock_offset_ms: Option<i64>,
     pub answered_by: Option<u64>,
-    /// Whether the peer's host refuses probes. A refusal proves as much as a reply to a ping.
+    /// Whether the peer's host refuses probes. A refusal proves the same reachability as a reply to a ping.
     pub refuses: bool,
-    /// Whether the peer replied during a common fault of its family.
+    /// Whether the peer replied during a common fault of its address family.
     pub exempt: bool,
     /// Whether a firewall that accepts only the tunnel drops probes over the underlay, while the overlay works.
     pub tunnel_only: bool,
@@ -83,9 +83,9 @@ pub(super) struct Turn {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     pub asked: Option<Moment>,
-    /// Time of the peer's last reply of any kind.
+    /// Times of the peer's last reply of any kind, by path.
     pub answered: PathTimes,
-    /// Time of the peer's last probe that reached this node.
+    /// Times of the peer's last probe that reached this node, by path.
     pub received: PathTimes,
     /// Time of the peer's last probe that caused a round on this node.
     pub reconsidered: Option<Moment>,
@@ -134,7 +134,7 @@ impl PeerState {
         }
     }
 
-    /// Returns whether the known results still apply, because the target is the same node at the same address.
+    /// Returns whether `target` is the same node at the same address, so that the known probe results still apply.
     pub(super) fn is_same_node(&self, target: &Target) -> bool {
         self.target.address == target.address && self.target.id == target.id
     }

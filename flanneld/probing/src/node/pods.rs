@@ -12,9 +12,10 @@ use types::Family;
 use types::reachability::State;
 
 impl Node {
-    /// Handles a datagram from the overlay whose source port is not the probe port. Returns the reply if the datagram is a pod probe of a peer. The
-    /// sender has to be the peer's pod-probe address or one of the peer's own addresses. Queues the pod call, which follows with the next packets.
-    /// The reply and the pod call together are at most as long as the probe.
+    /// Handles a datagram from the overlay whose source port is not the probe port. Returns the reply if the datagram
+    /// is a pod probe of a peer. The source address has to be the peer's pod-probe address or one of the peer's own
+    /// addresses. Queues the pod call, which the node sends with the next packets. The reply and the pod call
+    /// together are at most as long as the probe.
     pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, _)) = parse(datagram.bytes) else {
             self.traffic.junk += 1;
@@ -66,8 +67,8 @@ impl Node {
         Some(echo(&answer, &body, ECHO))
     }
 
-    /// Returns at most `most` peers that reply to probes over the overlay, each with the address that replies. Peers of `first` come first, then the
-    /// peers after `after`, then the peers from the beginning up to `after`.
+    /// Returns at most `most` peers that reply to probes over the overlay, each with the address that replies. The list begins
+    /// with the peers in `first`, continues with the peers whose subnets follow `after`, and ends with the remaining peers.
     pub fn answering(
         &self,
         family: Family,
@@ -124,7 +125,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Node 10.5.1.0/24 with one peer, 10.5.2.0/24.
+    /// Returns a node with the subnet 10.5.1.0/24 and with one peer, whose subnet is 10.5.2.0/24.
     fn node() -> Node {
         let local = LocalNode {
             who_v4: Some(who("n1", &net("10.5.1.0/24"))),
@@ -151,7 +152,7 @@ mod tests {
         node
     }
 
-    /// Returns the reply to a message from this address, and the packets that are queued with the reply.
+    /// Returns the reply to a message from the address `from`, and the packets that the node queues with the reply.
     fn answered(node: &mut Node, from: &str, bytes: &[u8]) -> (Option<Vec<u8>>, Vec<Send>) {
         let datagram = Datagram {
             path: Path::Overlay,

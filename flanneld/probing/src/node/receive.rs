@@ -43,8 +43,8 @@ impl Node {
         }
     }
 
-    /// Returns the outstanding probe to which this message replies. This node must have sent the probe to
-    /// this address over this path, and the reply must be for this node.
+    /// Returns the outstanding probe to which this message replies. Ignores the message unless this node sent the probe over `path` to the address
+    /// `from` and the reply names this node.
     fn awaited(
         &mut self,
         nonce: u64,
@@ -148,7 +148,7 @@ impl Node {
         self.answered(now, waiting, at, rtt, None);
     }
 
-    /// Handles an ICMP error by which a host refuses a probe. The error proves as much as a reply to a ping.
+    /// Handles an ICMP error by which a host refuses a probe. The error proves the same reachability as a reply to a ping.
     pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self
             .outstanding
@@ -248,7 +248,7 @@ impl Node {
         }
     }
 
-    /// Returns the peer that sent a probe, if the source address belongs to a lease in force on this path.
+    /// Returns the peer that sent a probe, if the source address belongs to a lease in force on the datagram's path.
     pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&PeerState> {
         let address = datagram.from;
         match datagram.path {

@@ -1,4 +1,4 @@
-//! Rounds, which verify the results of scheduled probes, and the verdicts of rounds.
+//! Rounds of probes, which confirm or refute the results of scheduled probes, and the resulting verdicts.
 
 use super::deadlines::Urgency;
 use super::machine::Node;
@@ -13,16 +13,16 @@ use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// Maximum number of rounds after the scheduled probes of a peer.
+/// Maximum number of rounds between two scheduled probes of a peer.
 const MAX_ROUNDS: u8 = 5;
-/// Number of rounds after which a round has two long probes. The verdict that the MTU is too small rests only
-/// on long probes. One in fifty long probes may get lost by chance.
+/// Number of rounds of a peer after which each further round contains two long probes. The verdict that the MTU is
+/// too small depends only on long probes. One in fifty long probes may get lost by chance.
 const DOUBLE_FROM: u8 = 2;
-/// Time after which a slow round trip becomes the usual round trip.
+/// Time after which the node treats the round trip of a slow peer as the usual round trip.
 const SLOW_FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl Node {
-    /// Starts another round after a loss, as far as the budget allows.
+    /// Starts another round with each waiting peer, as far as the rate limit allows.
     pub(super) fn repeat(&mut self, now: Now) {
         while let Some((urgency, key)) = self.deadlines.again.due(now.at) {
             let round = self.peers.get(&key).and_then(|peer| peer.round.as_ref());
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// Starts whole rounds with the peers with confirmed faults, in turn, because their state may have changed.
+    /// Starts a whole round with each peer that has a confirmed fault, in turn, because the peer's state may have changed.
     pub(super) fn look_at_broken(&mut self, now: Now) {
         while let Some((_, key)) = self.deadlines.broken.due(now.at) {
             let peer = self.peers.get_mut(&key);
@@ -63,13 +63,13 @@ impl Node {
         }
     }
 
-    /// Schedules the next round of a broken peer.
+    /// Schedules the next round with a peer that has a confirmed fault.
     fn look_again(&mut self, now: Now, key: IpNet) {
         let at = now.at + SAMPLE_CYCLE;
         self.deadlines.broken.insert(Urgency::Walked, at, key);
     }
 
-    /// Starts a whole round, with every probe that a verdict needs.
+    /// Starts a whole round with a peer: every probe that a verdict needs.
     pub(super) fn begin(&mut self, now: Now, key: IpNet) {
         let mut whats = vec![What::Small, What::Full, What::Ping];
         if self.local.device {
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// Judges the rounds whose time has ended.
+    /// Evaluates the rounds whose time to wait for replies has ended.
     pub(super) fn close_rounds(&mut self, now: Now) {
         while let Some(key) = self.deadlines.closes.pop_due(now.at) {
             self.close_round(now, key);
@@ -198,7 +198,7 @@ impl Node {
         }
     }
 
-    /// Grades the verdict. Returns the states before and after a change.
+    /// Decides whether a healthy path is slow or lossy, without a record for the log. Returns the states before and after a change.
     pub(super) fn grade_quietly(&mut self, now: Now, key: IpNet) -> Option<(State, State)> {
         let fault = self.fault_of(&key);
         // The walk probes too rarely to distinguish losses by chance from others.
@@ -228,7 +228,7 @@ impl Node {
         Some((was, is))
     }
 
-    /// Probes a peer soon because another node does not reach it. The other node may be the first to notice a fault.
+    /// Schedules probes of a peer because another node does not reach the peer. The other node may be the first to notice a fault.
     pub(super) fn hinted(&mut self, now: Now, short: u32) {
         if self.pace.hints.ready_at(now.at, ROUND_COST) > now.at {
             return;
@@ -303,7 +303,7 @@ impl Node {
     }
 }
 
-/// Returns the part of the evidence to which a probe belongs.
+/// Returns the field of the evidence that stores the result of this kind of probe.
 pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResult> {
     match what {
         What::Full => Some(&mut evidence.full),

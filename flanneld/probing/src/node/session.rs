@@ -1,11 +1,11 @@
-//! One session: its probes and their replies.
+//! An on-demand session: the probes to one peer and the replies to these probes.
 
 use super::message::Asked;
 use crate::view::Tally;
 use ipnet::IpNet;
 use std::time::Duration;
 
-/// Counts of one kind of probe.
+/// Numbers of sent and refused probes of one kind, and the round trips of the replies.
 #[derive(Clone, Debug, Default)]
 struct Count {
     asked: u8,
@@ -13,13 +13,13 @@ struct Count {
     rtts: Vec<u32>,
 }
 
-/// Probes of one peer on demand.
+/// Series of probes that a caller requests for one peer.
 #[derive(Debug)]
 pub(super) struct Session {
     pub key: IpNet,
     pub next: Duration,
     pub done: u8,
-    /// The number of the node that replied in the peer's place.
+    /// The identifying number of another node that replied at the peer's address, if any.
     pub other: Option<u64>,
     counts: [Count; Asked::ALL.len()],
 }
@@ -61,7 +61,7 @@ impl Session {
         self.count(kind, |count| count.refused += 1);
     }
 
-    /// Returns whether the session is complete, without outstanding replies.
+    /// Returns whether every sent probe of the session got a reply or a refusal.
     pub(super) fn is_complete(&self) -> bool {
         self.counts
             .iter()

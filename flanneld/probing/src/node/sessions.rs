@@ -7,9 +7,9 @@ use crate::view::Probe;
 use ipnet::IpNet;
 use std::time::Duration;
 
-/// Number of probes of each kind.
+/// Number of probes of each kind in a session.
 const REPETITIONS: u8 = 5;
-/// Time between two rounds of probes.
+/// Time between two rounds of probes in a session.
 const REPETITION_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of open sessions.
 const MAX_SESSIONS: usize = 8;
@@ -27,7 +27,7 @@ impl Node {
         Some(number)
     }
 
-    /// Returns the result and ends the session, if the session is complete.
+    /// Returns the result of a session and ends the session; `None` while the session is not complete.
     pub fn end_session(&mut self, now: Now, number: u64) -> Option<Probe> {
         let is_over = |session: &Session| {
             session.done > REPETITIONS || session.done == REPETITIONS && session.is_complete()

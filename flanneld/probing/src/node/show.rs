@@ -1,4 +1,4 @@
-//! Results of a node, for views and reports.
+//! Results of a node's probes, for views and reports.
 
 use super::losses::LOSS_WINDOW;
 use super::machine::Node;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use types::reachability::{Impact, State};
 use types::{Durations, Family};
 
-/// Maximum number of other nodes' verdicts on a peer.
+/// Maximum number of other nodes' verdicts that a view contains for a peer.
 const MAX_OPINIONS: usize = 16;
 /// Time for which a measured difference of two clocks is valid, in milliseconds.
 const MAX_CLOCK_AGE_MS: u64 = 300_000;
@@ -27,7 +27,7 @@ fn age(now: Now, at: impl Into<Duration>) -> u64 {
 }
 
 impl Node {
-    /// Returns all results. `port` and `problems` describe the sockets.
+    /// Returns all results of this node's probes. `port` is the probe port, and `problems` lists the unusable sockets.
     pub fn show(&self, now: Now, port: u16, problems: Vec<view::Problem>) -> Mesh {
         let rows = self.show_rows(now);
         Mesh {
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// Returns the time in which this node probes all peers once.
+    /// Returns the period in which this node probes each peer once.
     fn cycle(&self) -> Duration {
         let on_link = self.peers.values().filter(|peer| peer.target.on_link);
         cycle(self.peers.len(), on_link.count())
@@ -83,7 +83,7 @@ impl Node {
         Family::ALL.into_iter().filter_map(show).collect()
     }
 
-    /// Returns the losses among all recent probes.
+    /// Returns the losses among the probes of the last five minutes.
     pub fn show_losses(&self, now: Now) -> view::Losses {
         let (asked, lost) = self.pace.losses.sum(now.at);
         let lately = |peer: &&PeerState| {
@@ -167,7 +167,7 @@ impl Node {
         peers
     }
 
-    /// Returns the state of the peer with this subnet, if such a peer exists.
+    /// Returns the state of the peer with the subnet `subnet`; `None` if no peer has this subnet.
     pub fn state(&self, subnet: &IpNet) -> Option<State> {
         self.peers.get(subnet).map(|peer| peer.shown)
     }
@@ -202,7 +202,7 @@ impl Node {
         counts
     }
 
-    /// Returns the round trips over the overlay since the start.
+    /// Returns a histogram of the round-trip times over the overlay since the start.
     pub fn round_trips(&self) -> Durations {
         self.rtts.snapshot()
     }
@@ -259,7 +259,7 @@ impl Node {
         })
     }
 
-    /// Returns the name of a node. Falls back to the subnet of a node without a name, and to the number of an unknown node.
+    /// Returns the name of a node. Returns the subnet if the node has no name, and the identifying number if the node is unknown.
     pub(super) fn name_of(&self, who: u64) -> String {
         let known = self
             .peers
@@ -323,7 +323,7 @@ impl Node {
         })
     }
 
-    /// Returns this node's own report.
+    /// Returns this node's report on all peers, for other nodes.
     pub(super) fn body(&self, now: Now) -> Body {
         let cell = |peer: &PeerState| Wire {
             subnet: peer.short,

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Times of the sender's first and last probes.
+/// Times of an unknown sender's first and last probes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub first: Duration,
     pub last: Duration,
-    /// The number that the sender claims to have.
+    /// The number with which the sender identifies itself in probes.
     pub who: u64,
 }

@@ -1,5 +1,5 @@
-//! Unknown senders: hosts without a lease that probe this node. Unknown senders are nodes of the same network with another store, or nodes whose
-//! lease is gone.
+//! Unknown senders: hosts without a lease that probe this node. An unknown sender is a node of the same network with another store, or a node whose
+//! lease no longer exists.
 
 use super::machine::Node;
 use super::message::{Datagram, Now};
@@ -11,15 +11,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Maximum number of remembered senders.
+/// Maximum number of unknown senders that this node remembers.
 const MOST: usize = 8;
-/// Time for which this node remembers a sender. Except in the largest clusters, a node probes each peer within this time.
+/// Time for which this node remembers an unknown sender. A node probes each peer at least once in two minutes, except in the largest clusters.
 const MEMORY: Duration = Duration::from_secs(120);
-/// Time for which a sender has to probe before this node reports it. A node that joins or leaves is unknown for a moment.
+/// Time for which an unknown sender has to probe before this node reports the sender. A node that joins or leaves the cluster is an unknown sender
+/// for a moment.
 const LASTING: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// Records the sender of a probe without a lease, if the probe is for this node's id, in any subnet.
+    /// Records a sender without a lease if the sender addressed the probe to this node's id, in any subnet.
     pub(super) fn stranger(&mut self, now: Now, datagram: &Datagram<'_>, header: &Header) {
         self.traffic.strangers += 1;
         let own = [self.local.who_v4, self.local.who_v6];
@@ -41,7 +42,7 @@ impl Node {
         }
     }
 
-    /// Returns the addresses without a lease that have probed this node for a while.
+    /// Returns the addresses without a lease that have probed this node for at least 30 seconds.
     pub fn strangers(&self, now: Now) -> Vec<IpAddr> {
         let lasts = |asked: &Asked| {
             asked.last.saturating_sub(asked.first) >= LASTING
@@ -103,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Sends a probe for a node id, in a subnet that the node had in another store.
+    /// Sends a probe to the node id `id`, in a subnet that the node had in another store.
     fn ask(node: &mut Node, seconds: u64, from: &str, id: &str, path: Path) {
         let header = Header {
             kind: MessageKind::EchoQuestion,
@@ -132,11 +133,11 @@ mod tests {
         }
         assert!(
             node.strangers(now(30)).is_empty(),
-            "it may have joined just now"
+            "the sender may have joined just now"
         );
         ask(&mut node, 40, "192.0.2.7", "n1", Path::Underlay);
         assert_eq!(node.strangers(now(41)), [stranger]);
-        assert!(node.strangers(now(200)).is_empty(), "it asks no more");
+        assert!(node.strangers(now(200)).is_empty(), "the sender is silent");
         // The sender gets a lease.
         let peer = Target {
             id: None,

@@ -2,19 +2,20 @@
 
 use crate::wire::{Echo, NONE};
 
-/// The tokens of one peer. Any host can forge a peer's address, but only a node that receives packets at that address can repeat the token in them.
+/// The tokens of one peer. Any host can forge a peer's address, but only a node that receives packets at this address can repeat this node's token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens {
     /// This node's token, which the peer has to repeat.
     pub own: u32,
     /// The peer's token, from a probe that repeated this node's token.
     sure: Option<u32>,
-    /// The token of the last probe from the peer's address, possibly forged.
+    /// The token in the last probe from the peer's address; the probe may be forged.
     last: Option<u32>,
 }
 
 impl Tokens {
-    /// Creates tokens. `random` generates this node's own token. With a guessable token, other hosts could exhaust the peer's replies.
+    /// Creates tokens. `random` generates this node's own token. Other hosts that guess the token could exhaust the rate limit of replies to the
+    /// peer.
     pub(super) fn new(random: u64) -> Self {
         // The remainder is never `NONE`, which stands for no token.
         Self {
@@ -34,13 +35,13 @@ impl Tokens {
         sure
     }
 
-    /// Returns whether the peer has repeated this node's token. Once the peer has repeated the token, a probe without the token is not from the peer.
+    /// Returns whether the peer has repeated this node's token. After the first repetition, a probe without the token is not from the peer.
     pub(super) fn is_sure(&self) -> bool {
         self.sure.is_some()
     }
 
-    /// Returns the token that a probe repeats. The result alternates between the confirmed token and the last
-    /// token, because a restarted peer has a new token. `random` is the nonce.
+    /// Returns the peer's token, which a new probe has to repeat. The result alternates between the confirmed token and the
+    /// last token, because a restarted peer has a new token. `random` is the nonce of the probe.
     pub(super) fn repeated(&self, random: u64) -> Option<u32> {
         self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
     }
@@ -61,7 +62,7 @@ mod tests {
     #[test]
     fn tokens_are_sure_after_three_questions_and_after_a_restart() {
         let (mut a, mut b) = (Tokens::new(1), Tokens::new(2));
-        assert!(!b.take(&question(&a, 0)), "nothing was sent to it yet");
+        assert!(!b.take(&question(&a, 0)), "b has not sent a token yet");
         assert!(a.take(&question(&b, 0)) && b.take(&question(&a, 0)));
         // Forged probes arrive in between, and the peer is still recognized.
         let forged = Echo {

@@ -6,11 +6,11 @@ use crate::schedule::turn_paths;
 use ipnet::IpNet;
 use types::reachability::State;
 
-/// Number of probe intervals between two probes of a peer that replies only to ping.
+/// Number of probe intervals between two UDP probes of a peer that replies only to ping.
 const QUESTION_INTERVAL: u32 = 10;
 /// Number of probe intervals between two long pings of a peer that replies only to ping.
 const LONG_PING_INTERVAL: u32 = 4;
-/// Number of probe intervals between two MTU searches while the MTU is too small.
+/// Number of probe intervals between two MTU searches while the path's MTU is too small.
 const MTU_SEARCH_INTERVAL: u32 = 8;
 
 impl Node {
@@ -55,8 +55,8 @@ impl Node {
         self.round(now, key, &whats, false);
     }
 
-    /// Returns the scheduled pings of a peer that replies only to ping. In some probe intervals, the result
-    /// contains a probe, because the peer may have changed.
+    /// Returns the scheduled pings of a peer that replies only to ping. The result also contains a UDP probe in some
+    /// probe intervals, because the peer may now reply to UDP probes.
     fn pings_of_turn(&self, key: IpNet) -> Vec<What> {
         let has_overlay = self.overlay_of(&key).is_some();
         let (turn, refuses) = self

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 /// Minimum time between two report requests to a node.
 const ROW_INTERVAL: Duration = Duration::from_secs(5);
-/// Average time between two report requests for an open status page, which limits the page's cost in a large cluster.
+/// Average time between two report requests for an open status page. The interval limits the cost of the status page in a large cluster.
 const PAGE_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum time between two report requests to a node for a status page. This maximum is shorter than
+/// Maximum time between two report requests to a node for a status page. The maximum is less than
 /// [`ROW_LIFETIME`], so that a new report arrives before the old report expires.
 const MAX_PAGE_INTERVAL: Duration = Duration::from_secs(180);
 /// Time for which the cache keeps a report.
@@ -23,13 +23,13 @@ const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) struct CachedRow {
     pub(crate) asked_at: Duration,
     pub(crate) answered_at: Option<Duration>,
-    /// The report in the encoding of the wire, because the cache may contain reports of ten thousand nodes.
+    /// The encoded report, which takes little memory, because the cache may contain reports of ten thousand nodes.
     pub bytes: Box<[u8]>,
     pub attempts: u8,
 }
 
 impl CachedRow {
-    /// Returns the expiry of the report.
+    /// Returns the time at which the report expires.
     pub(super) fn until(&self) -> Duration {
         self.answered_at.unwrap_or(self.asked_at) + ROW_LIFETIME
     }
@@ -50,7 +50,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// Returns the minimum time between two report requests to each of `nodes` nodes.
+    /// Returns the minimum time between two report requests to the same node, for a cluster of `nodes` nodes.
     fn row_interval(self, nodes: usize) -> Duration {
         match self {
             Self::Command => ROW_INTERVAL,
@@ -91,7 +91,7 @@ impl Viewer {
         }
     }
 
-    /// Requests reports for a client until this time.
+    /// Makes this node request reports for a client until the time `until`.
     pub(super) fn look(&mut self, client: Client, until: Duration) {
         self.client = client;
         self.until = Some(until);
@@ -104,13 +104,13 @@ impl Viewer {
             .map(|at| at + self.client.row_interval(self.rows.len()))
     }
 
-    /// Drops nodes that no longer exist.
+    /// Drops the reports of nodes for which `stays` returns false.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.rows.retain(|key, _| stays(key));
         self.queue.retain(|key| stays(key));
     }
 
-    /// Requests the reports of some other nodes because peers fail: the peer with this subnet number, or all peers.
+    /// Requests the reports of some other nodes on failing peers: the peer with the subnet number `about`, or all peers.
     pub(super) fn trouble(&mut self, now: Duration, about: Option<u32>) {
         if self
             .troubled_at
@@ -133,7 +133,7 @@ impl Viewer {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Returns the time of the next work.
+    /// Returns the time at which this node next has to request or drop reports.
     pub(super) fn next(&mut self, now: Duration) -> Option<Duration> {
         if self.wants_witnesses {
             return Some(now);

@@ -9,12 +9,12 @@ use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// Time after a view during which this node requests reports.
+/// Time after a client's request during which this node requests other nodes' reports.
 const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of other nodes that get a report request when a peer fails.
 const MAX_WITNESSES: usize = 16;
-/// Maximum number of peers in the cached reports of other nodes. This number covers all peers of some 140 nodes.
-/// With more nodes, reports contain only the worst peers.
+/// Maximum number of peers in the cached reports of other nodes. The maximum is enough for all peers in a cluster of
+/// about 140 nodes. Reports in larger clusters contain only the peers with the worst states.
 const MAX_CELLS: usize = 20_200;
 
 impl Node {

@@ -1,4 +1,4 @@
-//! Pings to a pod's address. These pings are independent of the prober's pings.
+//! Pings a pod's address. The pings to pods are independent of the prober's pings to peers.
 
 use super::ping;
 use super::socket::Registered;
@@ -13,10 +13,10 @@ use types::Family;
 
 /// Time between two pings.
 const PING_INTERVAL: Duration = Duration::from_millis(200);
-/// Time to wait for the last reply.
+/// Time to wait for the reply to the last ping.
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pings an address `times` times, from `from` or otherwise from the address that the route selects.
+/// Pings an address `times` times from the address `from` or, without `from`, from the address that the route selects.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses the raw socket, which needs CAP_NET_RAW.

@@ -1,4 +1,4 @@
-//! Logs peers whose state changes: one line for each peer, up to a readable number of lines.
+//! Logs peers whose state changes: one line for each peer, up to ten lines a minute.
 
 use crate::node::{CommonNotice, Notice};
 use crate::target::Target;
@@ -12,7 +12,7 @@ use types::reachability::{Impact, State};
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Number of lines in the current window.
+/// Counter of the log lines in the current window.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     since: Duration,

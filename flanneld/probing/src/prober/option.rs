@@ -9,7 +9,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use types::Family;
 
-/// Sets an option whose value is one int.
+/// Sets a socket option whose value is one C int.
 fn set(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
@@ -27,7 +27,7 @@ fn set(
     }
 }
 
-/// Registers a socket with the runtime.
+/// Registers a socket with the tokio runtime.
 pub(super) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: the socket owns its descriptor, always returns the same one, and closes it only when it is dropped with the registration.
     Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)

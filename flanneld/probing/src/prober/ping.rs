@@ -2,11 +2,11 @@
 
 use types::Family;
 
-/// Lengths of the headers before the payload, in bytes: of ICMP, and of IPv4 or IPv6.
+/// Lengths in bytes of the headers before the payload: the ICMP header, and the IPv4 or IPv6 header.
 const ICMP: usize = 8;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
-/// Length of the shortest payload in bytes: twice the length of the nonce.
+/// Minimum length of the payload in bytes: twice the length of the nonce.
 const MIN_PAYLOAD: usize = 16;
 
 /// Encodes an echo request. `length` is the length of the whole packet in bytes.
@@ -29,7 +29,7 @@ pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u
     out
 }
 
-/// Returns the nonce of an echo reply with this identifier.
+/// Returns the nonce of an ICMP echo reply with the identifier `id`.
 pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     // With IPv4 the packet begins with the IP header.
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
@@ -42,7 +42,7 @@ pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     rest.first_chunk().map(|nonce| u64::from_be_bytes(*nonce))
 }
 
-/// Returns the nonce of this node's probe from an ICMP error by which the destination refuses that probe. An
+/// Returns the nonce of this node's probe from an ICMP error with which the destination refuses the probe. An
 /// ICMP error from the destination proves that the path works.
 pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
@@ -135,7 +135,7 @@ mod tests {
             let mut packet = request(family, 0xabcd, 0x0102_0304_0506_0708, 100);
             assert!(
                 family.is_v6() || checksum(&packet) == 0,
-                "with its checksum it adds up"
+                "the checksum over the whole packet is 0"
             );
             packet[0] = family.pick(0, 129);
             let packet = if family.is_v6() {

@@ -1,4 +1,4 @@
-//! Unusable sockets, and the reasons.
+//! Sockets that the prober cannot use, and the reasons.
 
 use crate::target::Path;
 use crate::view;
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use types::problem::{PortPurpose, text};
 use types::{Coded, Detail, Family};
 
-/// Identity of a socket: its path, its family, and whether it is for ping.
+/// Identity of a socket: its path, its address family, and whether the socket is for ping.
 pub(super) type Place = (Path, Family, bool);
 
 /// A socket that the prober cannot use.
@@ -24,12 +24,12 @@ pub(super) struct Unusable {
 pub(super) enum Why {
     /// Port that another flanneld on this host uses for its tunnel. Contains the device or the network of the other flanneld's tunnel.
     Lent(String),
-    /// Socket that the kernel refuses. Contains the kind and the text of the error.
+    /// Socket that the kernel refuses. Contains the error kind and the error text.
     Refused(io::ErrorKind, String),
 }
 
 impl Unusable {
-    /// Describes a socket that the kernel refuses.
+    /// Creates the description of a socket that the kernel refuses to open.
     pub(super) fn refused(place: Place, address: SocketAddr, error: &io::Error) -> Self {
         Self {
             place,
@@ -38,7 +38,7 @@ impl Unusable {
         }
     }
 
-    /// Returns whether another program has the port.
+    /// Returns whether another program uses the socket's port.
     fn is_taken(&self) -> bool {
         matches!(
             self.why,
@@ -46,7 +46,7 @@ impl Unusable {
         )
     }
 
-    /// Converts the problem for the API.
+    /// Converts the problem to the type that the status API shows.
     pub(super) fn shown(&self) -> view::Problem {
         let (_, _, is_ping) = self.place;
         view::Problem {

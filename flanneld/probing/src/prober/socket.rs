@@ -1,4 +1,4 @@
-//! One socket, for probes and replies or for ping. Received packets have the kernel's timestamps.
+//! A socket of the prober, either for probes and replies or for ping. The kernel timestamps received packets.
 
 use super::option::{do_not_fragment, register};
 use crate::pods;
@@ -15,12 +15,12 @@ use tokio::io::unix::AsyncFd;
 
 /// Size of the receive buffer in bytes. The buffer holds packets that arrive while the kernel does not schedule this program.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// Maximum length in bytes of a datagram that the socket reads, which exceeds every probed MTU.
+/// Maximum length in bytes of a datagram that the socket reads; longer than every probed MTU.
 pub(super) const MAX_DATAGRAM: usize = 65_536;
-/// The first four bytes of every message.
+/// The first four bytes of every message between probers.
 const MAGIC: u32 = u32::from_be_bytes(*b"flpr");
 
-/// Offset of a message's kind, counted from the UDP header.
+/// Offset in bytes of a message's kind from the beginning of the UDP header.
 const KIND: u32 = 8 + 5;
 
 /// Instruction codes of socket filters, from linux/bpf_common.h.
@@ -43,14 +43,14 @@ const UDP: u32 = 17;
 const IP: u32 = 0xfff0_0000;
 const RETURN: u16 = 0x06;
 
-/// A socket that is registered with the runtime.
+/// A socket of the prober that the tokio runtime can watch.
 pub(super) struct Registered {
     socket: Socket,
-    /// The registration of the socket. `None` while packets do not wake the program.
+    /// The registration of the socket with the runtime; `None` while packets do not wake the program.
     registered: Option<AsyncFd<Socket>>,
     /// The address to which the socket is bound.
     pub address: SocketAddr,
-    /// Time at which a read last found the socket empty. Packets in the current read arrived after this time.
+    /// Time at which a read last found the socket empty. The packets of the current read arrived after this time.
     emptied: Instant,
 }
 
@@ -61,13 +61,14 @@ pub(super) struct Read {
     pub port: u16,
     /// Number of bytes written to the buffer.
     pub length: usize,
-    /// Time since the packet arrived.
+    /// Time since the arrival of the packet.
     pub age: Duration,
 }
 
 impl Registered {
-    /// Opens a socket for probes and replies. The host may get the address later. `hosts` contains the host bits of a sender's address, at most the
-    /// last 32, which select the senders in the overlay. `None` accepts any address.
+    /// Opens a socket for probes and replies. The host need not have the address yet. `hosts` is the mask of an
+    /// address's host bits, at most the last 32, by which the filter recognises senders in the overlay. The socket
+    /// accepts any source address if `hosts` is `None`.
     pub(super) fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
         let socket = Socket::new(
             Domain::for_address(address),
@@ -78,12 +79,12 @@ impl Registered {
         Self::open(socket, address)
     }
 
-    /// Sets the accepted senders.
+    /// Replaces the socket filter that selects the accepted senders.
     pub(super) fn let_send(&self, hosts: Option<u32>) -> io::Result<()> {
         self.socket.attach_filter(&senders(self.address, hosts))
     }
 
-    /// Opens a socket for pings with this identifier. The socket also receives the ICMP errors by which hosts refuse probes to this port.
+    /// Opens a socket for pings with the identifier `id`. The socket also receives the ICMP errors with which hosts refuse probes to the port `port`.
     pub(super) fn pings(address: IpAddr, id: u16, port: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
         let protocol = if address.is_ipv6() {
@@ -214,16 +215,17 @@ impl Registered {
         }
     }
 
-    /// Sends a packet. If the send fails, the packet is lost, as if the path had lost it.
+    /// Sends a packet. The prober treats a packet that the kernel does not send as lost on the path.
     pub(super) fn send(&self, to: SocketAddr, bytes: &[u8]) {
         let _ = self.socket.send_to(bytes, &to.into());
     }
 }
 
-/// Builds the filter of a datagram socket. The filter drops packets of other senders before these packets take space in the buffer. Without the
-/// filter, a flood of other packets would displace the packets of nodes. Nodes send from the probe port. In the overlay, nodes send from the
-/// first or the second address of a subnet, which pods do not have. Pod probes may have any source port; their source address is one of a
-/// node's overlay addresses or a subnet's pod-probe address.
+/// Builds the filter of a datagram socket. The filter drops packets of other senders before these packets take space
+/// in the receive buffer. Without the filter, a flood of other packets would displace the packets of nodes. Nodes
+/// send probes from the probe port. The source address of a node in the overlay is the first or the second address of
+/// a subnet, which pods do not have. Pod probes may have any source port; their source address is one of a node's
+/// overlay addresses or a subnet's pod-probe address.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.
     let port = [
@@ -262,8 +264,8 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         .collect()
 }
 
-/// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings, and errors
-/// about this node's probes. Therefore, a flood of errors about other packets displaces no reply.
+/// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings, and ICMP errors
+/// about this node's probes. A flood of errors about other packets therefore displaces no reply.
 fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     vec![
         SockFilter::new(HEADER_LENGTH, 0, 0, 0),
@@ -290,7 +292,7 @@ fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     ]
 }
 
-/// Builds the IPv6 filter of a ping socket, like [`pongs_v4`]. The filter does not see the IPv6 header.
+/// Builds the IPv6 filter of a ping socket, like [`pongs_v4`]. The kernel passes IPv6 packets to the filter without the IPv6 header.
 fn pongs_v6(id: u16, port: u16) -> Vec<SockFilter> {
     const INNER: u32 = 8 + 40;
     vec![
@@ -324,7 +326,8 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// Returns the senders that a socket accepts. A sender consists of an address, a flag that is set for the receiver's port, and a message.
+    /// Returns the addresses from which a socket accepts messages. Each element of `senders` contains a sender's address, whether
+    /// the sender uses the receiver's port, and a message.
     fn read_of(
         hosts: Option<u32>,
         anew: Option<u32>,
@@ -357,7 +360,7 @@ mod tests {
         let senders = [
             ("127.0.0.1", true, message),
             ("127.0.0.1", false, message),
-            ("127.0.0.1", true, &b"junk of a host that is none"[..]),
+            ("127.0.0.1", true, &b"junk of a host, not a node"[..]),
             ("127.0.0.1", true, b"fl"),
             ("127.0.0.7", true, message),
             ("127.0.1.0", true, message),
@@ -394,7 +397,7 @@ mod tests {
                 .map(IpAddr::to_string)
                 .collect::<Vec<_>>(),
             ["127.0.0.254", "127.0.0.254", "127.0.1.0"],
-            "pod questions, from any port"
+            "pod probes from any port"
         );
         assert_eq!(came(Some(0xff), Some(0x6)), ["127.0.0.1", "127.0.1.0"]);
         assert_eq!(

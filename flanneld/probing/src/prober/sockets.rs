@@ -15,7 +15,7 @@ use types::{Coded, Family};
 /// Maximum number of packets that the prober reads from a socket before it reads the next socket.
 const MAX_READS_PER_SOCKET: usize = 64;
 
-/// A packet that the prober received, by the kind of its socket.
+/// A received packet: a datagram, a reply to a ping, or an ICMP error.
 pub(super) enum Incoming<'a> {
     /// A datagram, with its source port.
     Datagram {
@@ -34,11 +34,11 @@ pub(super) enum Incoming<'a> {
     Refusal { from: IpAddr, nonce: u64 },
 }
 
-/// The result of one pass over the sockets.
+/// Result of reading all sockets once.
 pub(super) struct Drained {
     /// Number of packets read from all sockets.
     pub count: usize,
-    /// Whether more packets may be waiting.
+    /// Whether a socket may hold more packets.
     pub more: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Creates an empty set of sockets. `id` is the identifier of pings.
+    /// Creates an empty set of sockets. `id` is the identifier in ICMP echo requests.
     pub(super) fn new(port: u16, id: u16) -> Self {
         Self {
             port,
@@ -65,14 +65,14 @@ impl Sockets {
         }
     }
 
-    /// Returns the identities of the open sockets.
+    /// Returns the path, the address family and the type (probe or ping) of each open socket.
     pub(super) fn places(&self) -> BTreeSet<Place> {
         self.open.keys().copied().collect()
     }
 
-    /// Opens and closes sockets until exactly the sockets for `wanted` exist. `hosts` are the bits that distinguish a
-    /// node's overlay address from its pods' addresses, for IPv4 and IPv6. `clear` is true if probes may travel over the
-    /// underlay. `yields_to` is the tunnel that uses the port.
+    /// Opens missing sockets for the paths and local addresses in `wanted`, and closes all other sockets. `hosts` are the bits that distinguish a
+    /// node's overlay address from its pods' addresses, for IPv4 and IPv6. `clear` is true if unencrypted probes may
+    /// use the underlay. `yields_to` is the tunnel that needs the probe port.
     pub(super) fn follow(
         &mut self,
         wanted: &[(Path, IpAddr)],
@@ -143,12 +143,12 @@ impl Sockets {
         }
     }
 
-    /// Returns the unusable sockets.
+    /// Returns the probe sockets that are not open, with the reasons.
     pub(super) fn problems(&self) -> Vec<Problem> {
         self.problems.values().map(Unusable::shown).collect()
     }
 
-    /// Sets whether received packets wake the program. Returns whether packets of all sockets wake the program.
+    /// Sets whether received packets wake the program. Returns whether packets on all sockets wake the program.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {
@@ -173,7 +173,7 @@ impl Sockets {
         .await;
     }
 
-    /// Reads the received packets. `take` receives each packet with its age and may return a reply.
+    /// Reads the received packets. Calls `take` with each packet and its age, and sends the reply that `take` returns, if any.
     pub(super) fn drain(
         &mut self,
         mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>,
@@ -224,7 +224,7 @@ impl Sockets {
         drained
     }
 
-    /// Sends a packet. A packet without a socket is lost.
+    /// Sends a packet. Drops the packet if no socket is open for its path.
     pub(super) fn send(&self, send: &Send) {
         match send {
             Send::Datagram { path, to, bytes } => {

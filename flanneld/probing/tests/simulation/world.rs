@@ -1,4 +1,4 @@
-//! Nodes and the network between them.
+//! Simulates nodes and the network between the nodes.
 
 #![allow(dead_code, reason = "each test has its own part of it")]
 
@@ -80,7 +80,7 @@ pub(crate) struct World {
     pub counts: Vec<Count>,
     /// Whether the overlay encrypts packets, so that nodes may send no unencrypted probes except pings.
     encrypted: bool,
-    /// Machines that are off or whose cables are cut.
+    /// Nodes that are off or disconnected from the underlay.
     pub off: BTreeSet<usize>,
     /// Nodes whose packets do not leave over the overlay. `cut_in`: nodes that no packets reach over the overlay.
     pub cut_out: BTreeSet<usize>,
@@ -91,10 +91,10 @@ pub(crate) struct World {
     pub clocks: BTreeMap<usize, i64>,
     /// The nodes that run the state machine. A stub replies in place of each node that is `None`.
     nodes: Vec<Option<Node>>,
-    /// Time at which a stub last received a probe of a node. The flag is true for the overlay.
+    /// Time at which a stub last received a probe of a node. The flag in the key is true for a probe over the overlay.
     heard: HashMap<(usize, usize, bool), Duration>,
     links: HashMap<(usize, usize), Link>,
-    /// The node that holds the address of another node.
+    /// The node that receives the packets for another node's address, by the number of the other node.
     holders: BTreeMap<usize, usize>,
     stalled: BTreeMap<usize, Duration>,
     /// Time at which each node next wakes up. Wake events at other times are stale.
@@ -273,7 +273,7 @@ impl World {
         self.links.insert((a, b), link);
     }
 
-    /// Gives all packets for the node `whose`, which is off, to the node `by`.
+    /// Stops the daemon of the node `whose`, and delivers the packets for this node to the node `by`.
     pub(crate) fn takes_over(&mut self, whose: usize, by: usize) {
         self.deaf.insert(whose);
         self.holders.insert(whose, by);
@@ -285,7 +285,7 @@ impl World {
         self.wake(node);
     }
 
-    /// Stops the daemon of a node for a while. The daemon then reads the packets that arrived meanwhile.
+    /// Pauses the daemon of a node. After the pause, the daemon reads the packets that arrived during the pause.
     pub(crate) fn stall(&mut self, node: usize, time: Duration) {
         self.stalled.insert(node, self.now.at + time);
         self.run(time);
@@ -298,14 +298,14 @@ impl World {
         self.look_as(Client::Command, node);
     }
 
-    /// Requests the reports of other nodes for this client at a node.
+    /// Makes a node request the reports of other nodes for a client.
     pub(crate) fn look_as(&mut self, client: Client, node: usize) {
         let now = self.now_at(node);
         self.node_mut(node).request_rows(client, now);
         self.wake(node);
     }
 
-    /// Probes a node on demand.
+    /// Makes `node` probe the node `of` on demand.
     pub(crate) fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
         let now = self.now_at(node);
         let number = self.node_mut(node).begin_session(now, subnet(of))?;
@@ -371,7 +371,7 @@ impl World {
         self.set_time(end);
     }
 
-    /// Runs until the condition holds. Returns the time until the condition holds, or `None` if the deadline passes first.
+    /// Runs the cluster until the condition holds. Returns the elapsed time, or `None` if the deadline passes first.
     pub(crate) fn until(
         &mut self,
         deadline: Duration,
@@ -387,7 +387,7 @@ impl World {
         Some(self.now.at - start)
     }
 
-    /// Delivers a datagram to a node, as if it came over the network.
+    /// Delivers a datagram to a node, as the network does.
     pub(crate) fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         let now = self.now_at(node);
         let answer = self.node_mut(node).receive(now, datagram);
@@ -583,7 +583,7 @@ impl World {
         }
     }
 
-    /// Returns the time at which a packet of this length arrives, or `None` if the packet does not pass.
+    /// Returns the time at which a packet of this length arrives, or `None` if the network drops the packet.
     fn passes(&mut self, from: usize, to: usize, path: Path, length: usize) -> Option<Duration> {
         let link = self
             .links

@@ -1,4 +1,4 @@
-//! Errors of claiming a network or a host resource.
+//! Errors when a process claims a network or a host resource.
 
 use super::sockets::Holder;
 use ipnet::IpNet;
@@ -27,7 +27,7 @@ pub enum InstanceError {
         /// Process that holds the lock.
         holder: Holder,
     },
-    /// Another process that holds a resource that cannot be shared.
+    /// Another process that holds a resource that only one daemon can hold.
     Taken {
         /// The contended resource.
         resource: Resource,
@@ -46,7 +46,7 @@ pub enum InstanceError {
 /// A host resource that only one daemon can hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// The rules for a network.
+    /// The traffic rules for a network.
     Rules(IpNet),
     /// A tunnel endpoint that the kernel allows only once, by its description.
     Tunnel(String),
@@ -56,7 +56,7 @@ pub enum Resource {
     Port(u16),
 }
 
-/// A claim that can fail for reasons other than another process.
+/// A socket or lock by which a process claims a network, a resource or a subnet.env.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The abstract socket of a network.
@@ -68,7 +68,7 @@ pub enum Claim {
     },
     /// The abstract socket of a resource.
     Resource(Resource),
-    /// The abstract socket of a guard slot.
+    /// The abstract socket that reserves the number of a daemon's encapsulation port rules.
     Guard,
     /// The lock next to a subnet.env, by its path.
     Lock(PathBuf),
@@ -111,7 +111,7 @@ impl fmt::Display for Claim {
                 named(backend)
             ),
             Self::Resource(resource) => write!(f, "binding the abstract socket of {resource}"),
-            Self::Guard => f.write_str("binding the abstract socket of the port's guard"),
+            Self::Guard => f.write_str("binding the abstract socket that reserves a number for the rules of the encapsulation port"),
             Self::Lock(file) => write!(f, "locking {}", file.display()),
         }
     }
@@ -171,14 +171,14 @@ impl fmt::Display for InstanceError {
             Self::SubnetFile { file, holder } => {
                 write!(
                     f,
-                    "another flanneld already writes {} ({holder}): stop the other daemon, or give this daemon its own --subnet-file",
+                    "another flanneld already writes {} ({holder}); stop the other daemon, or give this daemon its own --subnet-file",
                     file.display()
                 )
             }
             Self::Taken { resource, holder } => {
                 write!(
                     f,
-                    "another flanneld on this host already uses {resource} ({holder}): {}, or stop the other daemon",
+                    "another flanneld on this host already uses {resource} ({holder}); {}, or stop the other daemon",
                     resource.remedy()
                 )
             }

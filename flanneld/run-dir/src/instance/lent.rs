@@ -6,25 +6,26 @@ use super::sockets::{LENT, TAKEN, owner};
 use std::io;
 use std::os::unix::net::UnixListener;
 
-/// Announces that this daemon uses a port until a tunnel needs it. A connection to the listener requests the port back. The announcement ends
-/// with the listener or the process.
+/// Announces that this daemon uses a port until a tunnel needs it. A process that connects to the listener requests
+/// the port. The announcement ends when this daemon drops the listener or ends.
 ///
 /// # Errors
-/// Returns an error if the socket cannot be created.
+/// Returns an error if this process cannot create the socket.
 pub fn borrow(port: u16) -> io::Result<UnixListener> {
     let name = format!("{LENT}{port}/{}", std::process::id());
-    let listener =
-        hold(&name, "would have kept tunnels from asking for the port").map_err(|denied| {
-            match denied {
-                Denied::Held(_) => io::ErrorKind::AddrInUse.into(),
-                Denied::Host(why) => why,
-            }
-        })?;
+    let listener = hold(
+        &name,
+        "would have prevented tunnels from requesting the port",
+    )
+    .map_err(|denied| match denied {
+        Denied::Held(_) => io::ErrorKind::AddrInUse.into(),
+        Denied::Host(why) => why,
+    })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Requests a port back from the daemons that have borrowed it.
+/// Requests a port from the daemons that use the port until a tunnel needs it.
 pub(super) fn ask_back(port: u16) {
     for name in named(
         &format!("{LENT}{port}/"),
@@ -35,7 +36,7 @@ pub(super) fn ask_back(port: u16) {
     }
 }
 
-/// Describes the daemon in this network namespace whose tunnel uses a UDP port, and that daemon's network.
+/// Returns a description of the daemon whose tunnel uses this UDP port in this network namespace, with the daemon's network.
 pub fn tunnel_on(port: u16) -> Option<String> {
     named(&format!("{TAKEN}port/{port}/"), "would have stopped probes")
         .first()

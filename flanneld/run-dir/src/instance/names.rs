@@ -1,6 +1,6 @@
 //! The names of abstract sockets in this network namespace, with the users who created the sockets (unix_diag).
 //!
-//! Any user can bind any name. The claims of daemons therefore ignore names that neither root nor this user created.
+//! Any user can bind an abstract socket to any name. A daemon therefore ignores sockets that neither root nor the daemon's own user created.
 
 use super::peer::peer;
 use crate::process;
@@ -18,10 +18,10 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Mark between a name and the random part that makes the name unique if another user holds the plain name. No name
-/// of a device, port or network contains this mark.
+/// Separator between a name and the random suffix that a process appends if another user holds the plain name. No
+/// name of a device, port or network contains this separator.
 const MARK: &str = "//";
-/// Maximum number of ignored names that one process logs. Other users can bind any number of names.
+/// Maximum number of ignored names that one process logs. The limit protects the log, because other users can bind any number of names.
 const MAX_LOGGED: usize = 16;
 
 const NLMSG_ERROR: u16 = 2;
@@ -48,16 +48,16 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// Returns the name without the part that makes it unique.
+    /// Returns the name without the random suffix.
     pub(super) fn base(&self) -> &str {
         self.raw
             .rsplit_once(MARK)
             .map_or(self.raw.as_str(), |(base, _)| base)
     }
 
-    /// Returns the user who created the socket, from unix_diag or from the socket's file in /proc. The credentials of a connection would also name
-    /// the user. However, daemons never accept connections. With a full queue, a connection
-    /// fails and has no credentials.
+    /// Returns the user who created the socket, from unix_diag or from the socket's file in /proc. This function
+    /// opens no connection to read the user's credentials. Daemons never accept connections, so a connection fails
+    /// once the backlog is full.
     fn user(&self) -> Option<u32> {
         self.uid.or_else(|| {
             std::fs::metadata(open_file(self.inode)?.1)
@@ -67,15 +67,15 @@ impl Name {
     }
 
     /// Returns whether root or the user of this process created the socket. Returns false for a user that
-    /// this user namespace does not map. Returns true if the user is unknown: two daemons would do more harm
-    /// than one daemon that does not start.
+    /// this user namespace does not map. Returns true if the user is unknown, because two daemons on one network do
+    /// more harm than a daemon that does not start.
     fn is_ours(&self) -> bool {
         self.user()
             .is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
     }
 
-    /// Logs once that this process ignores this name of another user. `effect` states what the name would
-    /// have done if this process did not ignore it.
+    /// Logs once that this process ignores a socket name that another user bound. `effect` describes what the name
+    /// would cause if this process did not ignore the name.
     fn ignore(&self, effect: &str) {
         static LOG: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let mut logged = LOG.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,27 +111,28 @@ fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     })
 }
 
-/// Returns the sockets of root and of this user whose names have a prefix, sorted. Logs other users' sockets with the prefix, and the effect that
-/// each name would have had.
+/// Returns the sockets with a name prefix that root or this user created, sorted by name. Logs each socket of another user
+/// with the prefix, and the effect that the socket would have had.
 pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
     let (ours, others): (Vec<Name>, Vec<Name>) = all(start).into_iter().partition(Name::is_ours);
     others.iter().for_each(|name| name.ignore(effect));
     ours
 }
 
-/// Error when this process cannot hold a name.
+/// Error when this process cannot bind an abstract socket to a name.
 #[derive(Debug)]
 pub(super) enum Denied {
-    /// Another daemon holds it.
+    /// A name to which another daemon has bound a socket.
     Held(Name),
     /// A socket that this process cannot create.
     Host(io::Error),
 }
 
-/// Holds a name until the returned listener is dropped. If another user holds the plain name, holds a unique name that begins with the plain name.
+/// Binds an abstract socket to a name until the caller drops the returned listener. If another user has bound a
+/// socket to the plain name, this function appends a random suffix to the name.
 ///
 /// # Errors
-/// Returns an error if another daemon holds the name, or if the socket cannot be created.
+/// Returns an error if another daemon has bound a socket to the name, or if this process cannot create the socket.
 pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
     let listen = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
     let mut raw = name.to_owned();
@@ -153,7 +154,7 @@ pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
     }
 }
 
-/// Returns the socket of another daemon with this name.
+/// Returns the socket that another daemon bound to this name.
 fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
     let is = |held: &Name| held.base() == name && Some(held.raw.as_str()) != own;
     let (ours, others): (Vec<Name>, Vec<Name>) =
@@ -227,7 +228,7 @@ fn dump(start: &str) -> io::Result<Vec<Name>> {
     }
 }
 
-/// Parses a message about a socket. Returns `None` unless the socket's name has the prefix.
+/// Parses a unix_diag message about a socket. Returns `None` unless the socket's name has the prefix.
 fn name_in(message: &[u8], start: &str) -> Option<Name> {
     let inode = u32::from_ne_bytes(message.get(4..8)?.try_into().ok()?);
     let (mut raw, mut uid) = (None, None);
@@ -265,7 +266,7 @@ fn item(bytes: &[u8], width: usize, header: usize) -> Option<(u16, &[u8], &[u8])
     Some((kind, bytes.get(header..length)?, after))
 }
 
-/// Returns the sockets in /proc/net/unix whose names have a prefix, for kernels without unix_diag. Their users are unknown.
+/// Returns the sockets in /proc/net/unix whose names have a prefix, for kernels without unix_diag. /proc/net/unix does not contain the users of the sockets.
 fn table(start: &str) -> Vec<Name> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     // A name may contain blanks: two networks are joined by " and ".
@@ -333,7 +334,7 @@ mod tests {
         );
     }
 
-    /// Reads of the table make no connections. No process accepts connections to these sockets, so repeated connections would fill the backlog.
+    /// A read of /proc/net/unix opens no connection to a socket. No process accepts connections to the daemons' sockets, so connections would fill the backlog.
     #[test]
     fn table_names_stay_ours_after_many_reads() {
         let name = format!("flannel-rs.test/looks/{}", std::process::id());
@@ -367,7 +368,7 @@ mod tests {
         );
     }
 
-    /// The server end of a connection that waits to be accepted has the listener's name, but no user yet.
+    /// Before the listener accepts a connection, the server end of the connection has the listener's name, but no user.
     #[test]
     fn unaccepted_names_of_another_user_are_not_ours() {
         if !nix::unistd::geteuid().is_root() {

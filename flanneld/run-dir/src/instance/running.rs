@@ -15,7 +15,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Returns the networks that our daemons in this network namespace serve, one set per daemon.
+/// Returns the networks that flannel-rs daemons in this network namespace serve, one set per daemon.
 pub fn served() -> Vec<BTreeSet<IpNet>> {
     sockets()
         .iter()
@@ -30,13 +30,13 @@ pub struct OtherInstances {
     pub networks: BTreeSet<IpNet>,
     /// The names of these daemons' devices.
     pub devices: BTreeSet<String>,
-    /// The numbers of these daemons' guard slots.
+    /// The numbers of these daemons' encapsulation port rules.
     pub guards: BTreeSet<u16>,
     /// Descriptions of the daemons, for messages.
     pub who: BTreeSet<String>,
 }
 
-/// Finds the daemons that serve none of these networks.
+/// Returns the resources of the daemons that serve none of these networks.
 pub fn others(networks: &BTreeSet<IpNet>) -> OtherInstances {
     let mut sockets = sockets();
     sockets.retain(|name| networks_of(name.base()).is_disjoint(networks));
@@ -50,7 +50,10 @@ pub fn others(networks: &BTreeSet<IpNet>) -> OtherInstances {
             .collect::<Vec<_>>()
     };
     let start = format!("{TAKEN}device/");
-    let devices = theirs(names::named(&start, "would have kept a device"));
+    let devices = theirs(names::named(
+        &start,
+        "would have prevented the removal of a device",
+    ));
     OtherInstances {
         networks: sockets
             .iter()
@@ -94,7 +97,7 @@ fn networks_of(name: &str) -> BTreeSet<IpNet> {
         .collect()
 }
 
-/// Describes the daemons that run in this network namespace. Finds our daemons by socket and lock, and Go flannel's daemons by process name.
+/// Describes the daemons that run in this network namespace. Finds flannel-rs daemons by socket and lock, and Go flannel's daemons by process name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
     let mut found: Vec<String> = sockets()
         .iter()
@@ -111,7 +114,7 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
     found
 }
 
-/// Returns whether another implementation of flanneld runs in this network namespace: a process called flanneld without one of our sockets.
+/// Returns whether another implementation of flanneld runs in this network namespace: a process called flanneld without a socket of flannel-rs.
 pub fn foreign_flanneld() -> bool {
     let ours: BTreeSet<u64> = sockets().iter().map(|name| u64::from(name.inode)).collect();
     let has = |pid: &i32| process::sockets(*pid).any(|(inode, _)| ours.contains(&inode));
@@ -126,7 +129,7 @@ pub fn foreign_flanneld() -> bool {
         .any(|pid| !listening.contains(pid) && !has(pid))
 }
 
-/// Returns the other processes of root or of this user in this network namespace whose program is called flanneld.
+/// Returns the processes called flanneld of root or this user in this network namespace, without this process.
 fn named_flanneld() -> Vec<i32> {
     // The inode of this file identifies the network namespace. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
     let namespace = |process: &str| {

@@ -1,4 +1,4 @@
-//! Abstract sockets by which the daemons in a network namespace discover each other. The kernel removes these sockets when their process ends.
+//! Abstract sockets by which the daemons in a network namespace discover each other. The kernel removes an abstract socket when its process ends.
 
 use super::names::{self, Name};
 use super::peer::peer;
@@ -9,17 +9,14 @@ pub(super) const SOCKETS: &str = "flannel-rs/";
 
 /// Prefix of the names of the sockets for host resources that a daemon holds.
 pub(super) const TAKEN: &str = "flannel-rs.taken/";
-/// Prefix of the names of the sockets for UDP ports that a daemon gives back when a tunnel needs them.
+/// Name prefix of the sockets that reserve UDP ports. A daemon releases a reserved port when a tunnel needs the port.
 pub(super) const LENT: &str = "flannel-rs.lent/";
-/// Prefix of the names of the sockets for guard slots.
+/// Name prefix of the sockets that reserve numbers of encapsulation port rules.
 pub(super) const GUARDS: &str = "flannel-rs.guard/";
 
-/// Returns the sockets of our daemons in this network namespace.
+/// Returns the sockets of flannel-rs daemons in this network namespace.
 pub(super) fn sockets() -> Vec<Name> {
-    names::named(
-        SOCKETS,
-        "would have been taken for a daemon of that network",
-    )
+    names::named(SOCKETS, "would have looked like a daemon of that network")
 }
 
 /// Process that holds a claim or a resource.

@@ -1,4 +1,4 @@
-//! Host resources that only one daemon can hold: device names, VNIs, UDP ports, and the rules for a network.
+//! Host resources that only one daemon can hold: device names, VNIs, UDP ports, and the traffic rules for a network.
 
 use super::error::{Claim, InstanceError, Resource};
 use super::lent;
@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use types::Subnets;
 
-/// Effect, for the log, that another user's claim would have if this daemon did not ignore it.
+/// Effect, for the log, that another user's claim would have if this daemon did not ignore the claim.
 const STOPPED: &str = "would have kept this daemon from starting";
 
 /// Resources that a network needs exclusively.
@@ -21,17 +21,17 @@ pub struct Wants {
     pub tunnels: Vec<String>,
     /// The UDP ports of the network's tunnels.
     pub ports: Vec<u16>,
-    /// Whether other networks that also share these ports may use them at the same time.
+    /// Whether other networks may use the same ports; the other networks must also set this field.
     pub shares_ports: bool,
 }
 
-/// Host resources that this daemon holds until this value is dropped or the process ends.
+/// Host resources that this daemon holds until the daemon drops this value or ends.
 #[derive(Debug)]
 pub struct Taken {
     _sockets: Vec<UnixListener>,
 }
 
-/// Slot for this daemon's guard of its encapsulation port. The daemon holds the slot until the value is dropped or the process ends.
+/// Unique number of the rules by which this daemon protects its encapsulation port. The daemon holds the number until the daemon drops this value or ends.
 #[derive(Debug)]
 pub struct GuardSlot {
     /// The number of the slot.
@@ -39,11 +39,11 @@ pub struct GuardSlot {
     _socket: UnixListener,
 }
 
-/// Claims the resources that the network needs exclusively: its rules, device names, VNIs and UDP port.
+/// Claims the resources that the network needs exclusively: its traffic rules, device names, VNIs and UDP port.
 ///
 /// # Errors
-/// Returns an error if another process holds a resource. The error names the process and its network. Also returns an error if a socket cannot be
-/// created.
+/// Returns an error if another process holds a resource, or if this process cannot create a socket. The error names
+/// the other process and its network.
 pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     let mut sockets = Vec::new();
     let mut bind = |resource: Resource, name: String| {
@@ -97,10 +97,10 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     Ok(Taken { _sockets: sockets })
 }
 
-/// Claims the first free guard slot.
+/// Claims the first free number for this daemon's encapsulation port rules.
 ///
 /// # Errors
-/// Returns an error if the socket cannot be created or no slot is free.
+/// Returns an error if no slot is free, or if this process cannot create the socket.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     let host = |why| InstanceError::Host {
         claim: Claim::Guard,
@@ -109,7 +109,7 @@ pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     for number in 0..u16::MAX {
         match hold(
             &format!("{GUARDS}{number}"),
-            "would have taken the number of a guard",
+            "would have occupied a number for rules of an encapsulation port",
         ) {
             Ok(_socket) => return Ok(GuardSlot { number, _socket }),
             Err(Denied::Held(_)) => {}
@@ -119,17 +119,20 @@ pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
 }
 
-/// Returns the sockets of the guard slots of all our daemons in this network namespace.
+/// Returns the sockets that reserve numbers of encapsulation port rules, for all flannel-rs daemons in this network namespace.
 pub(super) fn guards() -> Vec<Name> {
-    named(GUARDS, "would have kept a guard without a daemon")
+    named(
+        GUARDS,
+        "would have prevented the removal of an ended daemon's rules for its encapsulation port",
+    )
 }
 
-/// Parses the number from the name of a guard slot.
+/// Parses the number of a daemon's encapsulation port rules from the name of a socket.
 pub(super) fn number(name: &Name) -> Option<u16> {
     name.base().strip_prefix(GUARDS)?.parse().ok()
 }
 
-/// Returns the numbers of the guard slots of all our daemons in this network namespace.
+/// Returns the numbers that all flannel-rs daemons in this network namespace reserved for their encapsulation port rules.
 pub fn guard_slots() -> BTreeSet<u16> {
     guards().iter().filter_map(number).collect()
 }

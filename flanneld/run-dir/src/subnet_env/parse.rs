@@ -1,12 +1,12 @@
 //! Lenient reader of subnet.env in dotenv syntax. This reader skips unusable lines with a warning.
 //!
 //! The CNI plugin has its own small reader (`cni/src/subnet_env.rs`), which is as strict as Go flannel's
-//! reader. The plugin's tests compare the two readers.
+//! reader. The tests of the CNI plugin compare the plugin's reader with this reader.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use types::Subnets;
 
-/// The readable contents of a file that an earlier run wrote.
+/// The readable contents of a subnet.env that an earlier run wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
     /// FLANNEL_NETWORK: the cluster's IPv4 network.
@@ -45,12 +45,12 @@ pub fn parse(bytes: &[u8]) -> Previous {
 }
 
 impl Previous {
-    /// Returns the cluster's networks, or `None` if the file has none.
+    /// Returns the cluster's networks, or `None` if the file names no network.
     pub fn networks(&self) -> Option<Subnets> {
         Subnets::from_options(self.network, self.v6_network)
     }
 
-    /// Returns this node's subnets, or `None` if the file has none.
+    /// Returns this node's subnets, or `None` if the file names no subnet.
     pub fn subnets(&self) -> Option<Subnets> {
         Subnets::from_options(self.subnet, self.v6_subnet)
     }

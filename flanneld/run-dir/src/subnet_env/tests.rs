@@ -1,4 +1,4 @@
-//! Tests of the exact bytes of the file, and of reading arbitrary contents.
+//! Tests the exact bytes of subnet.env, and the parser with arbitrary contents.
 
 use super::*;
 use proptest::prelude::*;

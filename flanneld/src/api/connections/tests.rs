@@ -1,4 +1,4 @@
-//! Slow, silent and greedy clients of a server in this process.
+//! Tests the server with clients that are slow, send nothing, or open many connections.
 
 use super::*;
 use axum::routing::get;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Deadline of a wait: more than ten times the expected time.
+/// Deadline for each wait of the tests: more than ten times the expected time.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Server {
@@ -257,10 +257,10 @@ impl Client {
     }
 }
 
-/// Returns the time in which ten probes succeed while three hundred clients request `path`.
+/// Returns the time until ten probes have succeeded, while three hundred clients request `path`.
 ///
-/// On a busy machine, the server may displace a probe before this process has run. Kubernetes restarts a pod
-/// only after three failed probes in sequence, so no probe may fail three times.
+/// On a busy machine, the server may displace a probe's connection before the test sends the request. Kubernetes restarts a pod
+/// only after three failed probes in sequence, so at most two probes in sequence may fail.
 async fn ten_probes_during_flood(
     address: SocketAddr,
     (client, path): (Client, &'static str),
@@ -293,7 +293,7 @@ async fn ten_probes_during_flood(
     begun.elapsed()
 }
 
-/// Clients that read nothing delay probes little more than clients that read everything.
+/// Clients that read no responses delay probes only a little more than clients that read all responses.
 #[tokio::test]
 async fn probes_are_answered_while_300_clients_do_not_read() {
     let server = start().await;
@@ -322,7 +322,7 @@ async fn probes_are_answered_while_300_clients_do_not_read() {
     served.await.unwrap();
 }
 
-/// Returns the number of bytes that the kernel keeps for clients of a port of 127.0.0.1, and the number of connections without a process.
+/// Returns the number of bytes in the send queues of a port of 127.0.0.1, and the number of orphaned connections that still hold bytes.
 fn kept(port: u16) -> (usize, usize) {
     let local = format!("0100007F:{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -348,7 +348,7 @@ fn kept(port: u16) -> (usize, usize) {
     )
 }
 
-/// Three hundred clients request a large response and read either nothing or everything except the end.
+/// Unread responses to three hundred clients use little memory, and the kernel discards these responses after the time limit.
 #[tokio::test]
 async fn unread_answers_use_little_memory_and_expire() {
     const KEPT: usize = 16 << 20;

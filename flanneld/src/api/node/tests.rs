@@ -1,4 +1,4 @@
-//! The document over the status API's port and over the Unix socket.
+//! Tests the node document over the status API's port and over the Unix socket.
 
 use super::*;
 use crate::api::listeners;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns the code and the body of a response.
+/// Returns the status code and the body of a response.
 fn split(answer: &str) -> (u16, String) {
     let (head, body) = answer
         .split_once("\r\n\r\n")
@@ -181,7 +181,7 @@ async fn document_holds_lease_peers_and_subnet_file() {
     );
 }
 
-/// Starts the status API on a port that is taken at first, and frees the port once the notice is present.
+/// Starts the status API on a port that another socket uses, and closes the other socket once flanneld reports the problem.
 async fn serve_after_port_is_freed(
     status_source: &StatusSource,
     health: &Health,

@@ -38,7 +38,7 @@ fn peer(number: u32) -> PeerView {
     }
 }
 
-/// Returns counts in which every optional part is known.
+/// Returns counters in which no optional field is `None`.
 fn counts() -> Counts {
     let histogram = Histogram::default();
     histogram.record(Duration::from_micros(300));
@@ -171,7 +171,7 @@ fn peers_have_series_only_on_request() {
     }
 }
 
-/// Nothing in the text depends on the number of leases.
+/// The length of the metrics text does not depend on the number of leases.
 #[test]
 fn text_is_small_with_every_part() {
     let mut counts = counts();

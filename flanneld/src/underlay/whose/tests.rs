@@ -1,4 +1,5 @@
-//! Choices on hosts of labs and data centres, by the addresses that Nodes claim.
+//! Tests the choice of the underlay interface on hosts of labs and data centres, if the store lists the addresses of
+//! Nodes.
 
 use super::*;
 use crate::underlay::{Address, Families, NoRoute, Route, RouteAnswer, StoreAt, select};
@@ -13,7 +14,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A host with these interfaces, each given as `name address/length ...`. The default route uses the first interface and this router.
+/// Facts about a made-up host, and the addresses that the store knows.
 struct HostOf {
     facts: HostFacts,
     known: KnownAddresses,
@@ -88,8 +89,8 @@ impl HostOf {
         self
     }
 
-    /// Adds addresses that other live Nodes claim. flannel serves the Nodes of `publish`, which publish these
-    /// addresses. The Nodes of `report` report their addresses but do not publish them.
+    /// Adds addresses that another Node claims. The Node publishes the addresses in `publish`; the Node reports the
+    /// addresses in `report` without publishing them.
     fn others(mut self, publish: &[&str], report: &[&str]) -> Self {
         for (list, publishes) in [(publish, true), (report, false)] {
             for text in list {
@@ -103,7 +104,8 @@ impl HostOf {
         self
     }
 
-    /// Adds addresses of API servers and other nodes. The route to a server uses the interface with the server's network, or else the default route.
+    /// Adds addresses of API servers. The route to a server uses the interface with the server's network, otherwise
+    /// the default route.
     fn servers(mut self, addresses: &[&str]) -> Self {
         self.known
             .servers
@@ -165,7 +167,8 @@ impl HostOf {
         select(&request, &self.facts)
     }
 
-    /// Returns the name and addresses of the chosen interface, with a mark for a warning; on an error, the addresses that other nodes have.
+    /// Returns the name and addresses of the chosen interface, and whether the choice has a warning. If flanneld
+    /// chooses no interface, returns the addresses that other Nodes also have.
     fn choice(self) -> String {
         match self.select() {
             Ok(chosen) => {
@@ -193,7 +196,8 @@ impl HostOf {
 }
 
 const NAT: &str = "10.0.2.2";
-/// A VirtualBox machine: its own NAT, and the network that joins the machines.
+/// Interfaces of a VirtualBox machine: enp0s3 behind the machine's own NAT, and enp0s8 in the network that connects
+/// the machines.
 const VAGRANT: [&str; 2] = [
     "enp0s3 10.0.2.15/24 fd17::2/64",
     "enp0s8 192.168.56.11/24 fd00:56::11/64",

@@ -35,7 +35,7 @@ impl Bed {
         self.files.txn(&[], &write, KEY)
     }
 
-    /// Asserts that all operations fail because the directory is unavailable, with this reason.
+    /// Asserts that all operations fail with the given reason, because the directory is unavailable.
     fn fails_as_unavailable(&self, why: &str) {
         let asked = [
             self.files.present(),
@@ -54,7 +54,8 @@ impl Bed {
     }
 }
 
-/// Returns the text of a failure of the directory (`unavailable`), or else of a single operation; `None` for any other result.
+/// Returns the text of an error that makes the directory unavailable. If `unavailable` is false, the function returns
+/// only the text of an error that affects one operation.
 fn failure_text<T>(done: &Result<T, Trouble>, unavailable: bool) -> Option<String> {
     done.as_ref()
         .err()

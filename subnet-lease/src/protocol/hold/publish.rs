@@ -9,7 +9,7 @@ use crate::protocol::registry::Unanswered;
 use types::Dual;
 
 impl Holder {
-    /// Replaces the desired attributes of the lease, and publishes them.
+    /// Replaces the desired attributes of the lease, and publishes the new attributes.
     pub(super) async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), Lost> {
         if let Some(public) = Dual::from_options(attrs.public_ip, attrs.public_ipv6) {
             self.claim.public = public;
@@ -19,7 +19,7 @@ impl Holder {
         self.tell().await
     }
 
-    /// Publishes the attributes that the peers do not know yet, as soon as the store responds.
+    /// Publishes the desired attributes if the attributes in the store differ.
     pub(super) async fn tell(&mut self) -> Result<(), Lost> {
         let attrs = self.publication();
         if attrs == self.tenure.attrs {
@@ -55,7 +55,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Returns the desired attributes in the form that the node writes.
+    /// Returns the attributes that the node writes: the desired attributes, with this node's identity.
     pub(super) fn publication(&self) -> LeaseAttrs {
         let contested = self
             .tenure
@@ -93,7 +93,7 @@ impl Holder {
         }
     }
 
-    /// Records a write without a reply. The store may have executed this write.
+    /// Records a write to which the store did not reply. The store may have executed the recorded write.
     pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Unanswered) {
         complain(&self.io, failure);
         if !self.unsure.contains(&attrs) {

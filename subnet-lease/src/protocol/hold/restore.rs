@@ -12,7 +12,7 @@ use crate::wire;
 use std::time::Duration;
 
 impl Holder {
-    /// Restores the key at once, then at most once a minute, because the other writer may also restore the key.
+    /// Restores the key at once, then at most once a minute, because another writer may also restore the key.
     pub(super) async fn defend(
         &mut self,
         item: &Item,
@@ -178,7 +178,7 @@ impl Holder {
         }
     }
 
-    /// Decides between this node's key and other keys that were written at the same time.
+    /// Checks the restored key against keys that other nodes wrote at the same time.
     async fn settle_again(&mut self) -> Result<(), Lost> {
         match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
             Settled::Ours(_) => Ok(()),
@@ -191,7 +191,7 @@ impl Holder {
         Lost::Taken(LeaseProblem::taken(&self.tenure.key, item).into())
     }
 
-    /// Returns the store's lease that this node keeps alive. If the lease is gone, the function requests a new lease.
+    /// Returns the store's lease that this node keeps alive. If the store's lease is gone, the function requests a new lease.
     pub(super) async fn keepalive(&self) -> i64 {
         let request = Request::KeepAlive {
             key: self.tenure.key.clone(),
@@ -205,7 +205,7 @@ impl Holder {
         grant(&self.io).await
     }
 
-    /// Handles a key that exists again, because of this node's own write without a reply or because of another writer.
+    /// Handles this node's key if the key exists again, because this node or another writer wrote the key.
     pub(super) async fn changed_back(&mut self, entry: Entry) -> Result<(), Lost> {
         Box::pin(self.changed(entry)).await
     }

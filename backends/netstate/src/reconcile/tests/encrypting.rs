@@ -1,4 +1,4 @@
-//! Tests of a plan that encrypts. The plan's first pass removes all narrower routes that bypass the encrypting device.
+//! Tests of a plan that encrypts packets. The plan's first pass removes all narrower routes that bypass the encrypting device.
 
 use super::*;
 use crate::link::LinkSpec;
@@ -44,7 +44,7 @@ fn encrypting() -> Encrypting {
     })
 }
 
-/// Returns the leases of peers by number. Each value of `peers` shows whether the lease belongs to this backend.
+/// Returns the leases of the peers with the given numbers. Each value of `peers` is true if the peer uses the WireGuard backend.
 fn leases(peers: &BTreeMap<u8, bool>, unreadable: &BTreeSet<u8>) -> LeaseTable {
     let lease = |(n, encrypts): (&u8, &bool)| Lease {
         subnets: subnets_of(*n),
@@ -130,7 +130,7 @@ fn route(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> RouteSpec {
     }
 }
 
-/// Returns a route over the underlay to a subnet, as host-gw and DirectRouting of flannel-rs and Go flannel add it.
+/// Returns a route over the underlay to a subnet, like the routes of host-gw and DirectRouting.
 fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
     let to = net(to);
     let via: IpAddr = if to.addr().is_ipv4() {
@@ -270,7 +270,7 @@ fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
     });
 }
 
-/// Any network inside or outside the cluster network.
+/// Generates networks inside and outside the cluster network.
 fn any_net() -> impl Strategy<Value = IpNet> {
     prop_oneof![
         (0u8..6, 16u8..=32)
@@ -289,7 +289,7 @@ fn any_net() -> impl Strategy<Value = IpNet> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-    /// From any initial state, no route that we or Go flannel add bypasses the device. All other routes are unchanged.
+    /// From any initial state, no route of flannel-rs or Go flannel bypasses the encrypting device. The reconciler leaves all other routes unchanged.
     #[test]
     fn flannel_routes_never_bypass_the_encrypting_device(
         ours in proptest::collection::btree_set(any_net(), 0..12),

@@ -6,7 +6,7 @@ use crate::reason::Reason;
 use crate::wireguard::{Device as WireGuard, Secret, Worker};
 use std::net::SocketAddr;
 
-/// One end of the tunnel: the state of the engine's threads, which the test runs itself.
+/// One end of the tunnel. The test itself does the work of the engine's threads.
 struct End {
     tun: Arc<FakeTun>,
     socket: Arc<Socket>,
@@ -175,7 +175,7 @@ fn pair() -> (End, End) {
     (a, b)
 }
 
-/// Returns the packets of a recipe, with at most `size` bytes of payload each.
+/// Returns the segments of the test packet that `recipe` describes, with at most `size` bytes of payload each.
 fn segments(recipe: &Recipe, size: usize) -> Vec<Vec<u8>> {
     let packet = if recipe.payload.len() > size {
         recipe.partial()
@@ -223,7 +223,8 @@ proptest! {
     }
 }
 
-/// The endpoint of one peer is inside the allowed IPs of another. An operator's mistake or a pod network that contains the nodes causes this overlap.
+/// The endpoint of one peer is inside the allowed IPs of another peer. An operator's mistake, or a pod network that
+/// contains the nodes' addresses, causes this overlap of endpoint and allowed IPs.
 #[test]
 fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() {
     let (mut a, mut b) = pair();
@@ -316,7 +317,7 @@ fn udp(source: IpAddr, to: IpAddr, port: u16) -> Vec<u8> {
     packet
 }
 
-/// Segments of equal size leave in one send and are delivered in one write.
+/// Segments of equal size leave in one send, and the receiving engine delivers the segments in one write.
 #[test]
 fn a_stream_stays_together() {
     let (mut a, mut b) = pair();
@@ -496,7 +497,7 @@ fn unsendable_handshake_is_logged_and_counted() {
     );
 }
 
-/// A device requests a better class for handshakes than for packets, as the kernel does (HANDSHAKE_DSCP).
+/// The WireGuard device sends handshakes with a higher DSCP than packets, as the kernel does (HANDSHAKE_DSCP).
 #[test]
 fn handshakes_ask_for_a_better_class_than_packets() {
     let device = Arc::new(WireGuard::new(Arc::default()));

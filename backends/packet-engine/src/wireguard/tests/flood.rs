@@ -1,11 +1,11 @@
-//! Floods of handshake messages. The thread does one round per millisecond, the rate that one processor
-//! manages. The tests check which senders can complete handshakes.
+//! Floods of handshake messages. The handshake thread runs one round per millisecond, which one processor can
+//! sustain. The tests check which senders can complete handshakes.
 
 use super::*;
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519;
 
-/// Messages of the flood per round: 150 000 per second.
+/// Messages of the flood in each round of one millisecond: 150 000 messages per second.
 const FLOOD: usize = 150;
 const INITIATION: usize = 148;
 const ANSWER: usize = 92;
@@ -40,7 +40,7 @@ impl Sender {
         }
     }
 
-    /// Adds peers to the node, each with its own address, and returns them.
+    /// Adds peers to the node, each with its own address, and returns the peers as senders.
     fn peers(node: &Node, count: u8) -> Vec<Self> {
         let peer = |number| {
             let peer = Self::new(
@@ -65,7 +65,7 @@ impl Sender {
         }
     }
 
-    /// Handles a message of the node. Returns the reply.
+    /// Handles a message from the node. Returns the reply.
     fn takes(&mut self, message: &[u8]) -> Option<Vec<u8>> {
         let mut buffer = [0; 256];
         match self.tunn.decapsulate(None, message, &mut buffer) {
@@ -77,7 +77,7 @@ impl Sender {
         }
     }
 
-    /// Floods the node until it demands a proof of the address. Returns an initiation with the proof of the address.
+    /// Floods the node until the node demands a proof of the sender's address. Returns an initiation with a proof of the sender's address.
     fn proven(&mut self, node: &mut Node) -> Vec<u8> {
         // A cookie reply refers to one message, so the flood repeats a single message.
         let message = self.initiation();
@@ -98,14 +98,14 @@ impl Sender {
     }
 }
 
-/// Returns a node whose clock advances only with its rounds.
+/// Returns a node whose clock advances only with each round of work.
 fn node() -> Node {
     let mut node = Node::new(1);
     node.stopped = Some(Instant::now());
     node
 }
 
-/// Runs one round of the node's thread and advances its clock by a millisecond.
+/// Runs one round of the node's handshake thread, and advances the node's clock by a millisecond.
 fn round(node: &mut Node) {
     let now = node.now();
     let Node {
@@ -121,14 +121,14 @@ fn round(node: &mut Node) {
     node.ahead += Duration::from_millis(1);
 }
 
-/// Lets the node receive a message this many times. Returns the number of times that the node queued the message for the thread.
+/// Lets the node receive a message `times` times. Returns the number of times that the node queued the message for the handshake thread.
 fn repeat(node: &mut Node, from: SocketAddr, message: &[u8], times: usize) -> usize {
     (0..times)
         .filter(|_| node.receives(from, message).is_ok())
         .count()
 }
 
-/// Delivers the node's messages to the peers, and their replies to the node.
+/// Delivers the node's messages to the peers, and the peers' replies to the node.
 fn deliver(node: &mut Node, peers: &mut [Sender]) {
     while let Some((to, message)) = node.sent.pop_front() {
         if message.len() == INITIATION {
@@ -197,7 +197,7 @@ fn peers_renew_while_one_address_floods_with_its_cookie() {
     );
 }
 
-/// Peers and the flood share the address of a NAT. The endpoint of a peer shows the peer's port.
+/// Peers and the flood share the address of a NAT. The port in a peer's endpoint distinguishes the peer from the flood.
 #[test]
 fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
     let mut node = node();
@@ -217,7 +217,7 @@ fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
     assert!(renewed >= 38, "{renewed} of 40 peers");
 }
 
-/// An unknown sender has many networks and proves an address in each network.
+/// An unknown sender has many IPv6 networks, and proves an address in each network.
 #[test]
 fn peers_renew_while_many_networks_flood_with_their_cookies() {
     let mut node = node();
@@ -259,7 +259,7 @@ fn a_cookie_proves_an_address_with_its_port() {
     assert_eq!(identity.proof(elsewhere(), &damaged, now), None);
 }
 
-/// While the thread gets no processor time, messages from one address leave room for messages from other addresses.
+/// While the handshake thread gets no processor time, messages from one address leave room in the inbox for messages from other addresses.
 #[test]
 fn a_full_inbox_has_room_for_other_sources() {
     let mut node = node();
@@ -274,7 +274,7 @@ fn a_full_inbox_has_room_for_other_sources() {
     assert!(refused <= 2, "{refused} of 8 peers found no room");
 }
 
-/// A thousand initiations per second from forged addresses are 1.2 Mb/s. A sender needs only the node's public key to make such initiations.
+/// A thousand initiations per second from forged addresses are 1.2 Mb/s. A sender needs only the node's public key to forge an initiation.
 #[test]
 fn a_thousand_forged_initiations_a_second_are_no_load() {
     let mut node = node();

@@ -1,4 +1,4 @@
-//! Properties that hold for any datagrams and any changes.
+//! Properties of a device that hold for any datagrams and any configuration changes.
 
 use super::*;
 use proptest::collection::vec;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A device delivers only the packets of datagrams that arrive exactly as a peer sent them. No datagram causes a panic.
+    /// A device delivers a packet only if the datagram arrives exactly as a peer sent the datagram. No datagram causes a panic.
     #[test]
     fn junk_is_dropped(junk in vec((any::<prop::sample::Index>(), 1u8.., vec(any::<u8>(), 0..200), 0u32..6, prop::sample::select(vec![4usize, 16, 32, 40, 64, 92, 148, 200])), 1..20)) {
         let (a, mut b) = pair();

@@ -14,7 +14,7 @@ fn back() -> Vec<u8> {
     packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back")
 }
 
-/// Sets both clocks to this many seconds after the session began.
+/// Sets the clocks of both nodes to `seconds` after the start of the session.
 fn at(nodes: [&mut Node; 2], seconds: u64) {
     for node in nodes {
         node.ahead = Duration::from_secs(seconds);
@@ -69,7 +69,7 @@ fn initiator_asks_for_the_next_session_when_it_sends_after_two_minutes() {
     passes(&mut b, &mut a, &back());
 }
 
-/// After many packets, either side requests the next session: the initiator or the responder.
+/// The side that sent [`RENEWED_AFTER`] packets requests the next session, even as the responder.
 #[test]
 fn either_asks_for_the_next_session_after_many_packets() {
     let (mut a, mut b) = session_of_a();
@@ -164,7 +164,7 @@ fn session_opens_and_seals_for_three_minutes() {
     );
 }
 
-/// The operator changes the peer's preshared key before ours. The peer initiates handshakes repeatedly, and none of our responses leads to a session.
+/// The operator has changed the preshared key only at the peer. The peer initiates handshakes repeatedly, and none of this node's responses leads to a session.
 #[test]
 fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
     // Both sides initiated a handshake, so each may send in a different session.
@@ -189,7 +189,7 @@ fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
     assert!(b.device.counters.received.drops(Reason::BadTag) >= 12);
 }
 
-/// The worker does not visit a peer while nothing is due for the peer: ten thousand idle peers cost nothing.
+/// The handshake thread does not run a peer's timers while no work for the peer is due.
 #[test]
 fn idle_peer_is_visited_at_the_end_of_its_sessions_only() {
     let (mut a, mut b) = session_of_a();

@@ -1,5 +1,5 @@
 //! Tests with the kernel's WireGuard as the peer. Few machines have a kernel with WireGuard, so `make
-//! test-vm` runs the tests in a virtual machine. The kernel uses the machine's clock. Tests move our clock ahead.
+//! test-vm` runs the tests in a virtual machine. The kernel's WireGuard uses the machine's clock. Tests move the clock of our node ahead.
 
 use super::*;
 use crate::wireguard::keypair::RENEWED_AFTER;
@@ -11,14 +11,14 @@ use std::process::{Command, Stdio};
 const SOON: Duration = Duration::from_secs(60);
 /// The longest time from one initiation to the next, including the random delay.
 const NEXT_TRY: Duration = Duration::from_millis(5400);
-/// The age of a session at which its initiator requests the next session.
+/// Session age from which the initiator requests the next session.
 const RENEWED: Duration = Duration::from_secs(120);
 /// Addresses of the kernel's pod and of our pod.
 const THEIRS: &str = "10.5.1.1";
 const OURS: &str = "10.5.2.9";
 /// The port of both pods.
 const PORT: u16 = 2000;
-/// Number of packets that a test sends between two checks for arrived packets. The socket buffers have room for this many packets.
+/// Number of packets that a test sends between two checks for arrived packets. The socket buffers have room for all packets between two checks.
 const BATCH: u64 = 64;
 
 fn run(command: &str, input: &str) -> String {
@@ -50,10 +50,10 @@ fn socket(address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Counts of handshake messages that passed.
+/// Counts of handshake messages that our node and the kernel exchanged.
 #[derive(Default)]
 struct Seen {
-    /// Numbers of cookie replies, and of initiations that prove an address with a cookie.
+    /// Counts of cookie replies, and of initiations that prove an address with a cookie.
     cookies: usize,
     proofs: usize,
 }
@@ -68,7 +68,7 @@ impl Seen {
     }
 }
 
-/// Our node and the kernel's device, in a network namespace of their own.
+/// Our node and the kernel's WireGuard interface, in a separate network namespace.
 struct Pair {
     node: Node,
     kernel: PublicKey,
@@ -77,14 +77,15 @@ struct Pair {
     line: UdpSocket,
     /// The kernel's pod.
     pod: UdpSocket,
-    /// Numbers of the packets that arrived at the kernel's pod.
+    /// The numbers in the payloads of the packets that arrived at the kernel's pod.
     arrived: Vec<u64>,
     sent: Seen,
     received: Seen,
 }
 
 impl Pair {
-    /// Creates the pair. We know the kernel's endpoint only if `we_begin` is true. Otherwise, only the kernel can initiate the first handshake.
+    /// Creates the pair. We know the kernel's endpoint only if `we_begin` is true. If `we_begin` is false, only the
+    /// kernel knows its peer's endpoint and can initiate the first handshake.
     fn new(we_begin: bool) -> Self {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         run("ip link set lo up", "");
@@ -139,7 +140,7 @@ impl Pair {
             .unwrap();
     }
 
-    /// Gives the kernel a preshared key.
+    /// Sets the kernel's preshared key for our node.
     fn set_kernels_psk(&self, preshared: [u8; 32]) {
         run(
             &format!(
@@ -150,13 +151,13 @@ impl Pair {
         );
     }
 
-    /// Removes the kernel's peer, and adds a new one with the same key.
+    /// Removes our node from the kernel's peers, and adds the node again with the same key.
     fn renew_kernels_peer(&self) {
         run(&format!("wg set wg0 peer {} remove", self.node.key), "");
         self.set_kernels_peer();
     }
 
-    /// Lets our node's clock advance by one millisecond per call of `turn` from now on, however long the machine needs.
+    /// Makes each call of `turn` advance our node's clock by one millisecond, however long the call takes.
     fn stop_the_clock(&mut self) {
         self.node.stopped = Some(self.node.now());
         self.node.ahead = Duration::ZERO;
@@ -182,7 +183,7 @@ impl Pair {
         }
     }
 
-    /// Returns the datagrams that the kernel's device sent.
+    /// Returns the datagrams that the kernel's WireGuard interface sent.
     fn incoming(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut buffer = [0; 2048];
         let mut all = Vec::new();
@@ -206,7 +207,7 @@ impl Pair {
         }
     }
 
-    /// Returns a sealed packet for the kernel's pod with this number, or `None` if the packet waits for a session.
+    /// Returns a sealed packet with `number` as payload for the kernel's pod, or `None` if the packet waits for a session.
     fn sealed(&self, number: u64) -> Option<Vec<u8>> {
         let packet = packet(ip(OURS), ip(THEIRS), &number.to_be_bytes());
         let (to, datagram) = self.node.pod_sends(&packet).unwrap()?;
@@ -225,13 +226,13 @@ impl Pair {
         self.pod.send_to(&number.to_be_bytes(), to).unwrap();
     }
 
-    /// Returns the numbers of the packets that arrived at our pod.
+    /// Returns the numbers in the payloads of the packets that arrived at our pod.
     fn delivered(&self) -> Vec<u64> {
         let number = |packet: &Vec<u8>| u64::from_be_bytes(packet[28..].try_into().unwrap());
         self.node.delivered.iter().map(number).collect()
     }
 
-    /// Sends a packet with this number in each direction, and waits until both arrive.
+    /// Sends a packet with `number` as payload in each direction, and waits until both packets arrive.
     fn passes(&mut self, number: u64) {
         self.send(number);
         self.until("ours comes", |pair| pair.arrived.contains(&number));
@@ -246,14 +247,14 @@ impl Pair {
         (count(&handshakes.initiated), count(&handshakes.completed))
     }
 
-    /// Returns whether we initiated handshakes since these counts and exactly one more handshake is complete. After a lost or refused
-    /// message, we may have requested the session repeatedly.
+    /// Returns whether our node initiated more than `initiated` handshakes and completed exactly `completed` + 1 handshakes. After
+    /// a lost or refused message, our node may have initiated several handshakes.
     fn asked_and_completed(&self, initiated: u64, completed: u64) -> bool {
         let now = self.handshakes();
         now.0 > initiated && now.1 == completed + 1
     }
 
-    /// Creates a pair with a first session, initiated by us or by the kernel.
+    /// Creates a pair with a first session, which our node or the kernel initiates.
     fn meets(we_begin: bool) -> Self {
         let mut pair = Self::new(we_begin);
         if we_begin {
@@ -271,7 +272,7 @@ impl Pair {
         pair
     }
 
-    /// Returns initiations of unknown senders to the device with this public key.
+    /// Returns initiations from unknown senders for the WireGuard device with this public key.
     fn strangers(key: PublicKey) -> Vec<Vec<u8>> {
         let initiation = |n: u8| {
             let identity = noise::Identity::new(&[100 + n; 32]);
@@ -285,8 +286,8 @@ impl Pair {
     }
 }
 
-/// We request the next session after a number of packets (a small limit in this build), whichever side
-/// initiated the current one. As the initiator, we also request the next session after two minutes.
+/// Our node requests the next session after [`RENEWED_AFTER`] packets, whichever side initiated the current session.
+/// If our node initiated a session, the node also requests the next session after two minutes.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn sessions_are_renewed_by_count_and_by_time_without_loss() {
@@ -325,7 +326,7 @@ fn sessions_are_renewed_by_count_and_by_time_without_loss() {
     }
 }
 
-/// A session continues while handshakes fail because of a wrong preshared key, whichever side initiates them.
+/// A session continues while handshakes fail because of a wrong preshared key, whichever side initiates the handshakes.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
@@ -428,7 +429,7 @@ fn reordered_packets_come_and_copies_do_not() {
     assert!(delivered.into_iter().eq(0..count as u64));
 }
 
-/// If one side moves to a new port, the other side follows its authentic packets to this port.
+/// If one side sends authentic packets from a new port, the other side sends its packets to that port.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn each_side_follows_the_other_to_its_new_port() {
@@ -451,7 +452,7 @@ fn each_side_follows_the_other_to_its_new_port() {
     pair.passes(2);
 }
 
-/// Under a flood of handshakes, the kernel demands a proof of our address, gets it, and responds.
+/// Under a flood of handshakes, the kernel demands a proof of our node's address, receives the proof, and responds.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn we_prove_our_address_to_a_kernel_under_load() {
@@ -482,7 +483,7 @@ fn we_prove_our_address_to_a_kernel_under_load() {
     pair.passes(1);
 }
 
-/// Under a flood of handshakes, we demand a proof of the kernel's address, get it, and respond.
+/// Under a flood of handshakes, our node demands a proof of the kernel's address, receives the proof, and responds.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn the_kernel_proves_its_address_to_us_under_load() {

@@ -2,8 +2,9 @@
 
 use crate::kube::cluster::options::ClusterOptions;
 
-/// Returns containerd's configuration. The configuration disables AppArmor, because profiles would apply to this machine. The default snapshotter,
-/// `native`, copies images instead of using layers, and so works on every file system.
+/// Returns containerd's configuration. The configuration disables AppArmor, because AppArmor profiles would apply to
+/// the whole machine. The default snapshotter, `native`, copies images instead of using layers, and therefore works
+/// on every file system.
 pub(super) fn containerd(options: &ClusterOptions) -> String {
     CONTAINERD.replace("native", options.snapshotter())
 }
@@ -56,10 +57,10 @@ const NAME_SERVICE: &str = r"clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 ";
 
-/// Script that sets up a mount namespace as a machine. `$0` is the machine's folder. The namespace already has its own `/run`.
+/// Script that makes a mount namespace look like a separate machine. `$0` is the machine's folder. The mount namespace already has its own `/run`.
 ///
-/// - The `/sys` of the lab's hosts hides the cgroups, so the script unmounts it.
-/// - Mounts below are shared, as on every machine with systemd, because a pod may ask for mount propagation.
+/// - The `/sys` of the lab's hosts hides the cgroups, so the script unmounts `/sys`.
+/// - The script makes all mounts shared, as on every machine with systemd, because a pod may ask for mount propagation.
 /// - `resolv.conf` is empty: without a name server, a lookup of the host's name fails at once.
 /// - Each machine has its own boot ID, which kubelet reports.
 pub(super) const MACHINE: &str = r#"

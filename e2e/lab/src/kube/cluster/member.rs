@@ -1,4 +1,4 @@
-//! A node of a cluster: a machine with its own files, with containerd, kubelet and kube-proxy.
+//! A node of a cluster: a machine with its own files, containerd, kubelet and kube-proxy.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::wait::eventually;
 
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(10);
-/// Path of kubeadm's arguments for kubelet, below /var/lib.
+/// Path, relative to `/var/lib`, of the file with kubeadm's arguments for kubelet.
 const KUBEADM_FLAGS: &str = "kubelet/kubeadm-flags.env";
 
 /// The processes of a node.
@@ -127,7 +127,7 @@ impl Member {
         self.start_kubelet()
     }
 
-    /// Writes the content of the node's disk before the node's first start.
+    /// Writes the files of the node's disk before the node's first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
         std::fs::write(
@@ -199,7 +199,7 @@ impl Member {
         Ok(())
     }
 
-    /// Stops kubelet. The pods keep running.
+    /// Stops kubelet. The node's pods keep running.
     ///
     /// # Errors
     /// Returns an error if kubelet does not run or does not end in time.
@@ -212,7 +212,7 @@ impl Member {
         kubelet.terminate(STOP).map(drop)
     }
 
-    /// Kills containerd and starts it again, without waiting until it is ready. The pods keep running.
+    /// Kills containerd and starts it again, without waiting until it is ready. The node's pods keep running.
     ///
     /// # Errors
     /// Returns an error if the node does not run, or if containerd does not start.
@@ -238,10 +238,10 @@ impl Member {
         Ok(())
     }
 
-    /// Switches the node off and on. The node keeps the same state as a real node after a reboot.
+    /// Switches the node off and on. Like a real node after a reboot, the node keeps its disk but not `/run` or its kernel state.
     ///
     /// # Errors
-    /// Returns an error if the node does not come up.
+    /// Returns an error if the node does not start again.
     pub fn reboot(&mut self) -> Result<()> {
         self.power_off()?;
         self.start()
@@ -273,20 +273,20 @@ impl Member {
     /// Runs a program on this node, with the node's network and files. Returns the program's standard output.
     ///
     /// # Errors
-    /// Returns an error if the program cannot be started, or if its exit code is not 0.
+    /// Returns an error if the program does not start, or if its exit code is not 0.
     pub fn command(&self, command: &[&str]) -> Result<String> {
         self.host.netns().exec("nsenter", &self.entered(command)?)
     }
 
-    /// Runs a program on this node, with the node's network and files. Returns the program's output, with any exit code.
+    /// Runs a program on this node, with the node's network and files. Returns the program's output, regardless of the exit code.
     ///
     /// # Errors
-    /// Returns an error if the program cannot be started.
+    /// Returns an error if the program does not start.
     pub fn output(&self, command: &[&str]) -> Result<Output> {
         self.host.netns().output("nsenter", &self.entered(command)?)
     }
 
-    /// Returns the arguments with which `nsenter` runs a command with this node's files.
+    /// Returns the arguments with which `nsenter` runs a command in this node's mount namespace.
     fn entered(&self, command: &[&str]) -> Result<Vec<String>> {
         let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
         let path = format!("PATH={}", path()?);
@@ -300,7 +300,7 @@ impl Member {
     /// Writes a file below `/etc/cni/net.d`, as the installation of a pod network does.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written.
+    /// Returns an error if the write of the file fails.
     pub fn write_cni_config(&self, name: &str, text: &str) -> Result<()> {
         let file = self.host.folder()?.join("disk/etc/cni/net.d").join(name);
         std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
@@ -326,7 +326,7 @@ impl Member {
     }
 }
 
-/// Returns `PATH` for a node's programs: the programs of this machine or the programs that `make setup` keeps.
+/// Returns `PATH` for a node's programs: this machine's folders, preceded by the cache of `make setup` if containerd is not installed.
 fn path() -> Result<String> {
     let usual = std::env::var("PATH").unwrap_or_default();
     let is_installed =

@@ -47,7 +47,7 @@ pub struct ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// Creates options for `nodes` nodes with IPv4, kube-proxy with iptables, and kubelets with `--node-ip`.
+    /// Creates options for `nodes` nodes with IPv4, kube-proxy in the mode iptables, and kubelets with `--node-ip`.
     pub fn new(nodes: u8) -> ClusterOptions {
         ClusterOptions {
             nodes,
@@ -83,7 +83,7 @@ impl ClusterOptions {
         self.node_ip(&vec![false; nodes])
     }
 
-    /// Sets for each node whether its kubelet gets `--node-ip`. Kubelets of nodes after the end of the list receive the flag `--node-ip`.
+    /// Sets for each node whether its kubelet gets `--node-ip`. If the list is shorter than the number of nodes, the other kubelets get `--node-ip`.
     #[must_use]
     pub fn node_ip(mut self, nodes: &[bool]) -> ClusterOptions {
         self.node_ip = nodes.to_vec();
@@ -111,14 +111,14 @@ impl ClusterOptions {
         self
     }
 
-    /// Configures pods with a DNS server at 10.96.0.10, which the test installs.
+    /// Configures pods to use the DNS server 10.96.0.10, which the test installs.
     #[must_use]
     pub fn name_service(mut self) -> ClusterOptions {
         self.name_service = true;
         self
     }
 
-    /// Stores images as overlayfs layers instead of copies for each container, which suits large images if the file system supports overlayfs.
+    /// Stores images as overlayfs layers instead of one copy per container, for large images on file systems that support overlayfs.
     #[must_use]
     pub fn layers(mut self) -> ClusterOptions {
         self.layers = true;
@@ -130,7 +130,7 @@ impl ClusterOptions {
         if self.layers { "overlayfs" } else { "native" }
     }
 
-    /// Returns the networks of the podCIDRs as command line arguments.
+    /// Returns the networks that contain all podCIDRs, as command line arguments.
     pub(crate) fn pod_networks(&self) -> String {
         match self.families {
             Families::V4 => self.network.0.clone(),

@@ -15,7 +15,7 @@ impl Cluster {
     /// Waits until a pod is Ready. Returns the pod object.
     ///
     /// # Errors
-    /// Returns an error with the pod's status if it is not Ready in time.
+    /// Returns an error with the pod's status if the pod is not Ready in time.
     pub fn wait_pod(&self, namespace: &str, name: &str) -> Result<Value> {
         let admin = self.api.admin();
         eventually_ok(SLOW, "a pod is ready", || {
@@ -28,7 +28,7 @@ impl Cluster {
         })
     }
 
-    /// Runs a command in the first container of a pod. Returns its standard output.
+    /// Runs a command in the first container of a pod. Returns the command's standard output.
     ///
     /// # Errors
     /// Returns an error if the pod has no container, or if the command fails.
@@ -37,7 +37,7 @@ impl Cluster {
         node.exec_in_container(&id, command)
     }
 
-    /// Runs a command in the first container of a pod. Returns the command's output, with any exit code.
+    /// Runs a command in the first container of a pod. Returns the command's output, regardless of the exit code.
     ///
     /// # Errors
     /// Returns an error if the pod has no container, or if the command does not start.
@@ -47,7 +47,7 @@ impl Cluster {
         node.output(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Returns the network namespace of a pod, for measurements from inside.
+    /// Returns the network namespace of a pod, for measurements inside the namespace.
     ///
     /// # Errors
     /// Returns an error if the pod does not run.
@@ -56,7 +56,7 @@ impl Cluster {
         node.netns_of_container(&id)
     }
 
-    /// Returns the node of a pod and the ID of its first container.
+    /// Returns the node of a pod and the ID of the pod's first container.
     fn container(&self, namespace: &str, pod: &str) -> Result<(&Member, String)> {
         let found = self
             .api

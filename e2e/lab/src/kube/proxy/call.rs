@@ -1,9 +1,9 @@
-//! A request to the proxy, and the decision about it.
+//! A request to the proxy, and the decision about the request.
 
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// A request, and the status of its response.
+/// A request to the proxy, and the status code of its response.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// Address of the client's host.
@@ -18,7 +18,7 @@ pub struct Call {
     pub authorization: Option<String>,
     /// The status code of the response, or 0 before the response.
     pub status: u16,
-    /// Time at which the proxy read the head of the request.
+    /// Time at which the proxy read the request's header fields.
     pub at: Instant,
 }
 
@@ -34,15 +34,15 @@ impl Call {
     }
 }
 
-/// The judge's decision about a request.
+/// The proxy's reaction to a request, which the test chooses.
 #[derive(Debug, Clone, Default)]
 pub enum Answer {
     /// Forwards the request and passes the server's response to the client.
     #[default]
     Pass,
-    /// Forwards the request with this token instead of the client's own.
+    /// Forwards the request with this token instead of the client's token.
     As(String),
-    /// Replies with this status, header fields such as `Retry-After: 1`, and a body.
+    /// Replies with a status code, header fields such as `Retry-After: 1`, and a body.
     Reply(u16, Vec<(String, String)>, String),
     /// Does not reply and keeps the connection open.
     Silence,
@@ -51,7 +51,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Returns a failure as a Status object, as the API server sends it.
+    /// Returns an error reply with a Kubernetes Status object, like an error reply of the API server.
     pub fn status(code: u16, reason: &str) -> Answer {
         let body = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("{reason} (reply of the lab's proxy)"), "reason": reason, "code": code });
         Answer::Reply(code, Vec::new(), body.to_string())

@@ -1,4 +1,4 @@
-//! Serves a client's connection: judges, forwards and answers its requests, one after the other.
+//! Serves a client's connection: forwards or answers its requests, one after the other.
 
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{IpAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::kube::proxy::call::{Answer, Call};
 use crate::kube::proxy::shared::{Judge, Shared};
 use crate::kube::users::User;
 
-/// Serves a client until one side closes the connection.
+/// Serves a client until the client, the server or the proxy closes the connection.
 pub(super) fn serve(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
     client.set_nodelay(true)?;
     shared.lock().sockets.push(client.try_clone()?);
@@ -92,7 +92,7 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Sends a response in place of the server.
+/// Sends the proxy's own response to the client, instead of the server's response.
 fn reply(
     answers: &mut TcpStream,
     status: u16,
@@ -127,7 +127,7 @@ impl Call {
 }
 
 impl Shared {
-    /// Adds a request to the list. Returns the judge for the request, and the request's place in the list.
+    /// Adds a request to the list of recorded requests. Returns the test's function that chooses the reaction to the request, and the request's index in the list.
     fn record(&self, call: &Call) -> (Judge, usize) {
         let mut state = self.lock();
         state.calls.push(call.clone());

@@ -34,7 +34,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the proxy is stalled. Returns an error if the proxy has ended.
+    /// Waits until the proxy's stall ends, if any. Returns an error if the proxy has ended.
     pub(super) fn gate(&self) -> std::io::Result<()> {
         let mut state = self.lock();
         while state.stalled && !self.over.load(Ordering::Relaxed) {

@@ -1,16 +1,16 @@
-//! Cases for the values of the chart, and their effect on the DaemonSet.
+//! Test cases for values of the Helm chart, with expected effects on net-conf.json and the DaemonSet.
 
 use serde_json::{Value, json};
 
-/// Values that are set together, and their effect.
+/// A test case: chart values, and their expected effect.
 pub(super) struct Case {
-    /// Name of the case, and of the namespace for which the test renders the chart.
+    /// Name of the test case, and of the namespace for which the test renders the chart.
     pub name: &'static str,
-    /// Paths of values, and their JSON.
+    /// Paths of chart values, and the JSON of each value.
     pub values: &'static [(&'static str, &'static str)],
-    /// Backend in net-conf.json. `None` is not compared.
+    /// Backend in net-conf.json. `None` skips the comparison.
     pub backend: Option<Value>,
-    /// JSON pointers into the DaemonSet's pod, and the values there. `null` means that the place has no value.
+    /// JSON pointers into the DaemonSet's pod, and the expected JSON at each pointer. `null` means that nothing exists at the pointer.
     pub places: Vec<(&'static str, Value)>,
 }
 
