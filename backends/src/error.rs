@@ -219,8 +219,8 @@ impl fmt::Display for UnderlayError {
             ),
             UnderlayError::NoCarrier { interface, addresses } => write!(
                 f,
-                "wireguard over {interface} needs an address for each family that carries packets between nodes, and {interface} has {addresses}; \
-                 choose another interface with --iface, or another Mode in the Backend"
+                "wireguard over {interface} needs an address for each family that carries packets between nodes, and {interface} has {addresses}. \
+                 Choose another interface with --iface, or another Mode in the Backend"
             ),
             UnderlayError::Translated { public, interface, addresses } => write!(
                 f,

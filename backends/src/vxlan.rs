@@ -1,5 +1,5 @@
-//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a neighbour and a route. With
-//! `DirectRouting`, a peer on the underlay's link needs only a route.
+//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a neighbour and a route. If
+//! `DirectRouting` is set, a peer on the underlay's link needs only a route.
 
 mod config;
 

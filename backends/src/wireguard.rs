@@ -81,7 +81,7 @@ pub struct Wireguard {
     /// The WireGuard keys, which the announcement reads from files or creates.
     secrets: Option<Arc<Secrets>>,
     renewal: Renewal,
-    /// Whether the packet engine encrypts packets, instead of the kernel. With implementation `auto`, the
+    /// Whether the packet engine encrypts packets, instead of the kernel. For implementation `auto`, the
     /// announcement sets this field if the kernel does not support WireGuard.
     userspace: bool,
 }

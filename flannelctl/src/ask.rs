@@ -147,7 +147,7 @@ impl fmt::Display for BadAnswer {
     }
 }
 
-/// Reads the state of this node from the daemon. With `rows`, the daemon also requests the other nodes' verdicts on their peers.
+/// Reads the state of this node from the daemon. If `rows` is true, the daemon also requests the other nodes' verdicts on their peers.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond or sends an unexpected response.

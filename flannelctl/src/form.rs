@@ -62,8 +62,8 @@ pub(crate) fn print(document: &impl Serialize) -> Result<()> {
 
 /// Prints a document once, or with `--watch` repeatedly until standard output is closed. Returns the last document.
 ///
-/// With `--watch`, an error after the first output does not end the command: the function prints the error and
-/// continues. A restarting daemon does not respond for a while.
+/// If `--watch` is set, an error after the first output does not end the command: the function prints the error
+/// and continues. A restarting daemon does not respond for a while.
 ///
 /// # Errors
 /// Returns an error if the first read of the document fails, or if serialising the document in this output format fails.

@@ -1,7 +1,7 @@
 //! The doctor's rounds, which gather facts, evaluate them, log new and resolved findings, and pass the report to /status, /metrics and the API.
 //!
 //! Findings of checks never change readiness. The rounds change the host in only two cases: with `--set-sysctls`, and if
-//! they load a missing br_netfilter. With nftables, the rounds do not load br_netfilter.
+//! they load a missing br_netfilter. For nftables, the rounds do not load br_netfilter.
 
 mod budget;
 mod clock;
@@ -353,7 +353,7 @@ impl Checks {
     }
 }
 
-/// Waits until the set of silent WireGuard peers changes. With a backend other than WireGuard, waits forever. This
+/// Waits until the set of silent WireGuard peers changes. If the backend is not WireGuard, waits forever. This
 /// function polls, because the kernel does not report changes of WireGuard sessions.
 async fn tunnels(running: Option<RunningNetwork>) {
     let Some(running) = running.filter(wireguard::is_used) else {

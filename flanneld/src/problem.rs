@@ -269,7 +269,7 @@ fn write_backend_not_taken(
     };
     write!(
         f,
-        "this node does not accept backend type {found} (--require-backend={}); set Backend.Type in the network configuration to {}, in {at}; to use {found}, change --require-backend on this node",
+        "this node does not accept backend type {found} (--require-backend={}); set Backend.Type in the network configuration to {}, in {at}. To use {found}, change --require-backend on this node",
         required.join(","),
         required.join(" or "),
     )

@@ -1,6 +1,6 @@
 //! Tests the status page in a real browser: clusters of 3 to 1000 nodes, screens of 320 to 1280 pixels, light and dark colours.
 //!
-//! With `FLANNEL_WRITE_DOCS=1`, the tests also renew the screenshots in the documentation.
+//! If `FLANNEL_WRITE_DOCS=1` is set, the tests also renew the screenshots in the documentation.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -8,7 +8,7 @@ use types::{Coded, Problem};
 
 /// A problem that may last for many attempts.
 pub trait Lasting: Coded {
-    /// Returns the part of the problem's text that stays the same while the problem lasts. By default, the topic is the whole text.
+    /// Returns the part of the problem's text that stays the same while the problem lasts. The topic is the whole text by default.
     fn topic(&self) -> String {
         self.to_string()
     }
@@ -76,7 +76,7 @@ impl LogOnce {
     /// success, which the daemon logs only after a failure. If two problems alternate, the daemon logs each problem
     /// only once.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
-        /// Maximum number of remembered topics. With more topics, the log repeats some topics.
+        /// Maximum number of remembered topics. If there are more topics, the log repeats some of them.
         const KEPT: usize = 32;
         let Some(reason) = reason else {
             return !std::mem::take(&mut self.0).is_empty();

@@ -137,7 +137,7 @@ impl fmt::Display for EngineError {
         text(f, self, |f| match self {
             EngineError::PortTaken { address, rival } => write!(
                 f,
-                "cannot bind UDP {address}: another program (`ss -lunp sport = :{}`), another flanneld, or {} uses the port; stop the program or delete the interface, or set another {} in the Backend of the network configuration",
+                "cannot bind UDP {address}: another program (`ss -lunp sport = :{}`), another flanneld, or {} uses the port. Stop the program or delete the interface, or set another {} in the Backend of the network configuration",
                 address.port(),
                 rival.interface,
                 rival.key

@@ -1,5 +1,5 @@
 //! Packet modes of the engine: with offloads, with batches of packets, or with single packets. `--datapath`
-//! selects the mode. By default, the engine uses the offloads that the kernel grants.
+//! selects the mode. The default mode uses the offloads that the kernel grants.
 
 use crate::error::UnknownMode;
 

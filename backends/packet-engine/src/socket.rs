@@ -36,7 +36,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds a socket. With `port` 0, the kernel chooses the port, and the engine uses the socket only to send.
+    /// Binds a socket. If `port` is 0, the kernel chooses the port, and the engine uses the socket only to send.
     ///
     /// # Errors
     /// Returns an error if socket(2), bind(2) or an option fails, for example because the port is in use.

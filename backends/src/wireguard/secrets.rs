@@ -370,7 +370,7 @@ mod tests {
         );
     }
 
-    /// With `--refuse-insecure`, flanneld refuses secrets that other users can read, at the start and at each change of a key file.
+    /// If `--refuse-insecure` is set, flanneld refuses secrets that other users can read, at the start and at each change of a key file.
     #[test]
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));

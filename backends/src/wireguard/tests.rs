@@ -218,7 +218,7 @@ fn one_family_alone() {
     );
 }
 
-/// With any leases, no two peers have the same allowed IP, and only the holder of a subnet receives the subnet's packets.
+/// For any leases, no two peers have the same allowed IP, and only the holder of a subnet receives the subnet's packets.
 #[test]
 fn hostile_leases_take_nothing_from_others() {
     let plan = plan(DUAL, "");
@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// With a single device, the IPv4 and the IPv6 subnet of a lease need the same WireGuard peer. The plan updates only
+/// For a single device, the IPv4 and the IPv6 subnet of a lease need the same WireGuard peer. The plan updates only
 /// the objects of changed nodes, even if the subnets of a lease share a peer.
 #[test]
 fn joining_node_changes_nothing_for_other_peers() {

@@ -1,7 +1,7 @@
 //! Renders the rules as an nft script and parses the output of `nft -j`. All functions of this module are pure: their results depend only on their arguments.
 //!
 //! The table, the chains and their comments have Go flannel's names, so that flannel-rs and Go flannel find and replace each other's rules. The
-//! nftables rules have the same effect as the iptables rules: conditions on the mark use a mask, and the fourth
+//! nftables rules have the same effect as the iptables rules. Conditions on the mark use a mask, and the fourth
 //! masquerade rule applies to this node's pods.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};

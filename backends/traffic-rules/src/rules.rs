@@ -26,7 +26,7 @@ pub struct RuleOptions {
     pub guard: GuardOptions,
 }
 
-/// The options of the rules that guard the encapsulation port. By default, no guard rules exist.
+/// The options of the rules that guard the encapsulation port. No guard rules exist by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardOptions {
     /// `--encap-notrack`: whether the kernel excludes encapsulated packets from connection tracking.

@@ -1,5 +1,5 @@
-//! The status page of a host, reachable from outside its network namespace. With `--status`, a firewall drops the
-//! tunnel's packets to one host, and the lab stays until the user presses a key.
+//! The status page of a host, reachable from outside its network namespace. If `--status` is set, a firewall drops
+//! the tunnel's packets to one host, and the lab stays until the user presses a key.
 
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -94,7 +94,8 @@ fn listener() -> Result<TcpListener> {
         .context("no free port for the page")
 }
 
-/// Forwards connections to the status page in a network namespace, in a process that ends after the removal of the namespace. Returns the address.
+/// Starts a process that forwards connections to the status page in a network namespace, and returns the address. The
+/// process ends after the removal of the namespace.
 pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
     let listener = listener()?;
     let address = listener.local_addr()?;

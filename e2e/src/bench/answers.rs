@@ -21,7 +21,7 @@ const PROBES: u16 = 8473;
 const ECHO: usize = 72;
 /// Length of the VXLAN, Ethernet, IP and UDP headers before a message in the tunnel, in bytes.
 const HEADERS: usize = 8 + 14 + 20 + 8;
-/// Interval at which the peers send probes in turn. With a thousand peers, a cycle takes a thousand times this interval.
+/// Interval at which the peers send probes in turn. For a thousand peers, a cycle takes a thousand times this interval.
 const QUESTION_EVERY: Duration = Duration::from_millis(250);
 
 /// A peer that has received its first probe.

@@ -1,5 +1,5 @@
-//! Tests of flanneld's checks of its own host: findings appear and disappear with their causes. With
-//! `--ip-blackhole-route`, no packet to an unassigned pod address uses the default route.
+//! Tests of flanneld's checks of its own host: findings appear and disappear with their causes. If
+//! `--ip-blackhole-route` is set, no packet to an unassigned pod address uses the default route.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

@@ -111,7 +111,7 @@ impl Datagrams<'_> {
         )
     }
 
-    /// Sends datagrams, and repeats lost datagrams until all have arrived. With `gather`, the function sends the datagrams as one GSO packet.
+    /// Sends datagrams, and repeats lost datagrams until all have arrived. If `gather` is true, the function sends the datagrams as one GSO packet.
     fn all_arrive(&self, wanted: &[Vec<u8>], gather: bool) -> Result<()> {
         let mut buffer = vec![0; 65_536];
         let mut missing: BTreeSet<&[u8]> = wanted.iter().map(Vec::as_slice).collect();

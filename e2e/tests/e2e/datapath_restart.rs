@@ -170,7 +170,7 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
     Ok((store, options))
 }
 
-/// With a file descriptor store, checks that the device, its sockets, its routes and the pods' connections survive restarts of the daemon.
+/// Checks that the device, its sockets, its routes and the pods' connections survive restarts of a daemon with a file descriptor store.
 fn restart_with_a_store(
     (engine, net_conf, queues, lost_at_most): (&Engine, String, &str, Duration),
 ) -> Result<()> {
@@ -229,7 +229,7 @@ fn require_kept(store: &FileStore, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Interval of packets. With an interval of 10 ms, the queues of the device and of the socket can store all packets that arrive during a daemon start of several seconds.
+/// Interval of packets. The queues of the device and of the socket can store all packets that arrive every 10 ms during a start of several seconds.
 const RESTART_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Restarts the first host's daemon while packets flow in both directions. Allows packet loss for `lost_at_most`, and
@@ -292,8 +292,8 @@ fn devices(host: &Host) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Checks that a daemon replaces the device of an earlier daemon that had another backend or mode. With `kept`, a
-/// file descriptor store keeps the devices' file descriptors.
+/// Checks that a daemon replaces the device of an earlier daemon that had another backend or mode. If `kept` is
+/// true, a file descriptor store keeps the devices' file descriptors.
 fn backend_or_mode_changes(kept: bool) -> Result<()> {
     Lab::run(if kept { "modes kept" } else { "modes" }, |lab| {
         let mut bed = Bed::start(lab, 2, &UDP.v4(), |_, options| options)?;

@@ -224,7 +224,7 @@ scenarios! { our_node_joins_go_nodes;
     our_node_joins_go_nodes_host_gw => ("host-gw", EtcdVersion::V36),
 }
 
-/// Adds a flannel-rs node to a network of two Go nodes. With vxlan, the first Go node then changes its MAC. At the end, the first Go node leaves.
+/// Adds a flannel-rs node to a network of two Go nodes. If the backend is vxlan, the first Go node then changes its MAC. At the end, the first Go node leaves.
 fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("joins {backend}"), |lab| {
         let bed = Bed::build(lab, backend, version)?;

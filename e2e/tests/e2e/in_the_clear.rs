@@ -137,7 +137,7 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
 }
 
 /// Adds routes to the subnet of a node that joins later, and an operator's route.
-/// With `as_go`, the function also changes flannel-rs' routes into Go flannel's routes, which have the protocol `boot`.
+/// If `as_go` is true, the function also changes flannel-rs' routes into Go flannel's routes, which have the protocol `boot`.
 fn add_foreign_routes(
     host: &Host,
     gateway: &Host,

@@ -55,7 +55,8 @@ struct Read {
     at: Duration,
 }
 
-/// Returns the number of steps whose subnet owners decrypted packets to the subnet. Returns an error if an owner decrypted a packet that was for another owner.
+/// Returns the number of steps in which the owner of the subnet decrypted packets to the subnet. Returns an error if
+/// an owner decrypted a packet that was for another owner.
 ///
 /// Each owner (node and key) has the subnet in only one step. The owner that decrypts a packet therefore shows which step the
 /// daemon uses. The daemon reads the leases of each step some time after the step begins. The daemon must never return to an
@@ -219,7 +220,7 @@ fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
     reads
 }
 
-/// Checks the decrypted packets to both subnets. Returns the number of decrypted packets, and for each subnet the number of steps whose subnet owners decrypted packets.
+/// Checks the decrypted packets to both subnets. Returns the number of decrypted packets, and for each subnet the number of steps in which its owner decrypted packets.
 fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)> {
     let (mut opened, mut steps) = (0, Vec::new());
     for (subnet, third) in SUBNETS.into_iter().enumerate() {

@@ -18,7 +18,7 @@ use types::reachability::State;
 pub const VIEW_SCHEMA: &str = "flannel.view/1";
 /// Schema of [`RowDetails`].
 pub const ROW_SCHEMA: &str = "flannel.view.row/1";
-/// Maximum size of a cluster, in nodes, in which a report has a cell for every known peer. With more nodes, the status page draws a map, which needs
+/// Maximum size of a cluster, in nodes, in which a report has a cell for every known peer. For more nodes, the status page draws a map, which needs
 /// only the states of the paths.
 pub const TABLE_NODES: usize = 24;
 

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use types::Subnets;
 use types::{Encapsulation, Family, Profile};
 
-/// All facts on which the checks depend. By default, every fact is unavailable.
+/// All facts on which the checks depend. Every fact is unavailable by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The profiles of all backends.
@@ -85,7 +85,7 @@ impl Network {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Returns whether the backend encrypts packets between nodes. With encryption, this node probes the underlay only with ping.
+    /// Returns whether the backend encrypts packets between nodes. If the backend encrypts, this node probes the underlay only with ping.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.backend.is_some_and(|backend| backend.encrypts)
     }

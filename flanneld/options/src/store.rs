@@ -87,8 +87,8 @@ impl Store {
 
     /// Opens the store for a daemon.
     ///
-    /// The function connects only to Kubernetes, to determine this node's Node. With etcd and a directory, later requests
-    /// wait until the store is available.
+    /// The function connects only to Kubernetes, to determine this node's Node. If the store is etcd or a directory, later
+    /// requests wait until the store is available.
     ///
     /// # Errors
     /// Returns `Unavailable` if a later attempt may open the store, and `Refused` if no attempt can open it.

@@ -280,7 +280,7 @@ pub struct Probe {
     pub small: Tally,
     /// Probes of the MTU's length, over the overlay.
     pub full: Tally,
-    /// Short probes over the underlay. With a backend that encrypts, this node sends no probes over the underlay.
+    /// Short probes over the underlay. If the backend encrypts, this node sends no probes over the underlay.
     pub underlay: Tally,
     /// Short pings over the overlay.
     pub ping: Tally,

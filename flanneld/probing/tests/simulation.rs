@@ -182,7 +182,7 @@ fn fault_has_its_verdict_at_both_ends() {
     }
 }
 
-/// With an encrypted tunnel, only pings use the underlay, even during a fault and while a client views reports.
+/// If the tunnel is encrypted, only pings use the underlay, even during a fault and while a client views reports.
 #[test]
 fn encrypted_tunnel_sends_no_question_in_the_clear() {
     let mut world = World::encrypted(3);
@@ -966,7 +966,7 @@ fn thousand_idle_nodes_send_little() {
     costs(1000, 1, Link::default());
 }
 
-/// Ten thousand nodes are too many to simulate with all their state, so the test simulates only the scheduled probes of every tenth node, for a whole cycle.
+/// Ten thousand nodes are too many to simulate with all their state. The test simulates only the scheduled probes of every tenth node, for a whole cycle.
 #[test]
 fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     const NODES: usize = 10_000;

@@ -13,7 +13,7 @@ pub(super) async fn probe(State(status_source): State<StatusSource>, target: Uri
         return (
             StatusCode::BAD_REQUEST,
             format!(
-                "name a peer or a pod: {}?peer=10.244.2.7\n",
+                "the request names no peer or pod; use for example {}?peer=10.244.2.7\n",
                 node_api::PROBE_PATH
             ),
         )

@@ -104,7 +104,7 @@ async fn page(State(answers): State<Answers>) -> Response {
     answers.view.page(&answers.status_source).await
 }
 
-/// Responds with the document of the status page. With the query `?row=`, responds with one node's results for its peers.
+/// Responds with the document of the status page. For the query `?row=`, responds with one node's results for its peers.
 async fn view(State(answers): State<Answers>, target: Uri, headers: HeaderMap) -> Response {
     match target.query() {
         Some(query) => match parameter(Some(query), "row") {

@@ -21,7 +21,7 @@ pub(super) fn is_used(running: &RunningNetwork) -> bool {
         .is_some_and(|backend| backend.name == KIND)
 }
 
-/// Gathers the facts about the WireGuard peers. With a backend other than WireGuard, the facts are absent.
+/// Gathers the facts about the WireGuard peers. If the backend is not WireGuard, the facts are absent.
 pub(super) fn wireguard(
     running: Option<&RunningNetwork>,
     clock_behind: Option<u64>,

@@ -23,7 +23,7 @@ use types::Problem;
 use types::backoff::Backoff;
 use types::{Dual, Subnets};
 
-/// Delay between two requests for this node's entry, unless the store reports a change. With each request, the daemon also reads the network configuration again.
+/// Delay between two requests for this node's entry, unless the store reports a change. The daemon also reads the network configuration again with each request.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// Time for which a node waits for an address of its second address family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);

@@ -15,8 +15,8 @@ use types::Problem;
 /// Interval at which a node that waits for its lease reads the configuration.
 const CONFIGURATION: Duration = Duration::from_secs(2);
 
-/// Returns when the store's configuration differs from `waiting_with`. With a store that does not know its nodes,
-/// this function never returns. This function ignores an unusable configuration.
+/// Returns when the store's configuration differs from `waiting_with`. If the store does not know its nodes, this
+/// function never returns. This function ignores an unusable configuration.
 pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,
     waiting_with: &NetworkConfig,

@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(
             text,
             "this node does not accept backend type vxlan (--require-backend=wireguard,ipip); set Backend.Type in the network configuration to \
-             wireguard or ipip, in the file /leases/config; to use vxlan, change --require-backend on this node"
+             wireguard or ipip, in the file /leases/config. To use vxlan, change --require-backend on this node"
         );
         let problem = check(
             &["ipip".to_owned()],

@@ -459,7 +459,7 @@ fn write_shared(
     };
     write!(
         f,
-        "other Nodes also have the addresses of this host: {shared}. With Vagrant, for example, every machine has the address 10.0.2.15 on its NAT interface. Use --iface or --iface-cidr in the arguments of the DaemonSet to name the interface that connects the nodes. Alternatively, set the annotation node-public-ip of this Node or kubelet's --node-ip, or delete the Node that is gone; this host has {host}{whys}"
+        "other Nodes also have the addresses of this host: {shared}. For example, every Vagrant machine has the address 10.0.2.15 on its NAT interface. Use --iface or --iface-cidr in the arguments of the DaemonSet to name the interface that connects the nodes. Alternatively, set the annotation node-public-ip of this Node or kubelet's --node-ip, or delete the Node that is gone; this host has {host}{whys}"
     )
 }
 

@@ -81,7 +81,7 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
             let given: Vec<String> = v4.into_iter().chain(v6).map(|ip| ip.to_string()).collect();
             if !given.is_empty() {
                 candidate.warnings.push(format!(
-                    "the public address {} is not an address of this host: flanneld publishes it to the other nodes, and packets leave through {}, which holds the default route; choose another interface with --iface",
+                    "flanneld publishes the public address {}, which is not an address of this host, to the other nodes. Packets leave through {}, which holds the default route; choose another interface with --iface",
                     given.join(" and "),
                     candidate.interface.name
                 ));

@@ -398,7 +398,7 @@ impl Known {
 }
 
 impl Leases {
-    /// Returns a `Reset` with all leases, after a `Delete` for each unreadable lease that another Node held in `before`.
+    /// Returns a `Delete` for each unreadable lease that belonged to another Node in `before`, then a `Reset` with all leases.
     pub fn reset(&self, before: &Leases) -> Vec<LeaseEvent> {
         let leases = self
             .readable

@@ -127,7 +127,7 @@ impl fmt::Display for PodCidrTrouble {
                 other,
             } => write!(
                 f,
-                "node \"{node}\" has podCIDR {subnets}, which overlaps the podCIDR of the older Node {other}; delete one of the two Nodes (kubectl delete node {node}), and restart the deleted Node's kubelet, which registers the Node again"
+                "node \"{node}\" has podCIDR {subnets}, which overlaps the podCIDR of the older Node {other}. Delete one of the two Nodes (kubectl delete node {node}), and restart the deleted Node's kubelet, which registers the Node again"
             ),
         })
     }

@@ -360,7 +360,7 @@ impl Coded for KubeTrouble {
 fn remedy_of_refusal(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
-            "; the API server does not accept the token or the certificate; check the expiry of the token or certificate, this host's clock, and whether the service account still exists"
+            "; the API server does not accept the token or the certificate. Check the expiry of the token or certificate, this host's clock, and whether the service account still exists"
         }
         StatusCode::FORBIDDEN => {
             "; apply the ClusterRole and the ClusterRoleBinding of conf/kube-flannel.yml"

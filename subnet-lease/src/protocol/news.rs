@@ -134,7 +134,7 @@ impl fmt::Display for News {
             }
             Self::AddressEdited { key, address } => write!(
                 f,
-                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's address: flanneld restored the lease; to publish another address, start flanneld with --public-ip"
+                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's address: flanneld restored the lease. To publish another address, start flanneld with --public-ip"
             ),
             Self::Edited(key) => {
                 write!(

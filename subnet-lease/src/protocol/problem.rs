@@ -369,7 +369,7 @@ fn write_identity_in_use(
 ) -> fmt::Result {
     write!(
         f,
-        "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last 3 minutes; this machine is named {} and has the address {}. Cloned machines share an identity: give this machine its own /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
+        "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last 3 minutes. This machine is named {} and has the address {}. Cloned machines share an identity: give this machine its own /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
         own.node.id, own.node.name, own.public,
     )
 }

@@ -102,7 +102,8 @@ pub struct Snapshot {
     pub pass_durations: Durations,
     /// Whether the kernel is in the desired state, apart from `failed_peers`.
     pub in_sync: bool,
-    /// Whether a full pass holds both the desired and the actual kernel state in memory. With thousands of peers, the desired and the actual state use much memory.
+    /// Whether a full pass holds both the desired and the actual kernel state in memory. If a node has thousands of
+    /// peers, the desired and the actual state use much memory.
     pub comparing: bool,
     /// The current problem with the kernel's first refusals as details, or `None` while the kernel is in sync.
     pub trouble: Option<Problem>,

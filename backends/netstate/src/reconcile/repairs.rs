@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 /// Time for which the reconciler remembers a repair.
 const WINDOW: Duration = Duration::from_secs(600);
-/// The maximum number of remembered objects, and the maximum number of remembered repairs for each object. With more
-/// than 64 objects in conflict, the remembered objects still reveal the conflict.
+/// The maximum number of remembered objects, and the maximum number of remembered repairs for each object. If more than
+/// 64 objects are in conflict, the remembered objects still reveal the conflict.
 const WATCHED: usize = 64;
 
 /// The repairs of the last ten minutes.

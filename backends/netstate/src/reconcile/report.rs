@@ -20,7 +20,7 @@ use types::Problem;
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// The number of repairs of one object at which the loop reports a conflict with another program. A minute without a repair of the object resets the count.
 const CONFLICT_REPAIRS: u32 = 5;
-/// The maximum number of objects whose repairs the loop counts. With more than 64 objects in conflict, the counted objects still reveal the conflict.
+/// The maximum number of objects whose repairs the loop counts. If more than 64 objects are in conflict, the counted objects still reveal the conflict.
 const WATCHED: usize = 64;
 /// The maximum number of peers that the loop logs one by one.
 const LOGGED_PEERS: usize = 20;

@@ -7,7 +7,7 @@ use boringtun::noise::{Tunn, TunnResult};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// With keys of consecutive bytes, this crate creates exactly the expected messages. The expected messages come from
+/// For keys of consecutive bytes, this crate creates exactly the expected messages. The expected messages come from
 /// a Python program that implements the paper's formulas with hashlib and cryptography.
 #[test]
 fn messages_are_those_of_the_paper() {

@@ -498,7 +498,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Returns the packet in a dropped datagram. With WireGuard, an earlier step opened the datagram in
+    /// Returns the packet in a dropped datagram. For WireGuard, an earlier step opened the datagram in
     /// place, so the packet is at the beginning of the datagram.
     fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
         if self.wireguard.is_some() {

@@ -19,9 +19,9 @@ const RENEWED: Duration = Duration::from_secs(120);
 const RENEWED_BY_RECEIVER: Duration = Duration::from_secs(165);
 /// The number of sealed packets after which either side requests the next session (REKEY_AFTER_MESSAGES). The tests of this crate use a lower limit.
 pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 12 } else { 1 << 60 };
-/// Maximum number of attempts to find an unused index. With a million sessions, one index in 4000 is in use.
+/// Maximum number of attempts to find an unused index. If a million sessions exist, one index in 4000 is in use.
 const TRIES: usize = 64;
-/// The number of lists over which [`Indices`] spreads the indices. With ten thousand peers, each list has about seven indices.
+/// The number of lists over which [`Indices`] spreads the indices. For ten thousand peers, each list has about seven indices.
 const BUCKETS: usize = 4096;
 
 /// Returns random bytes from the kernel, or `None` if the kernel provides none.

@@ -91,7 +91,7 @@ impl Proxy {
         self.stall(false);
     }
 
-    /// Holds back all responses and new requests while connections stay open. With `stalled` false, ends the stall.
+    /// Holds back all responses and new requests while connections stay open. If `stalled` is false, ends the stall.
     pub fn stall(&self, stalled: bool) {
         self.shared.lock().stalled = stalled;
         self.shared.changed.notify_all();

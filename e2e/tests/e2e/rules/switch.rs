@@ -68,7 +68,7 @@ const BEFORE: [Before; 11] = [
 ];
 
 impl Before {
-    /// Returns the program with which the daemon applies the rules after a start with `target`. With iptables, flannel's existing rules determine the variant.
+    /// Returns the program with which the daemon applies the rules after a start with `target`. For iptables, flannel's existing rules determine the variant.
     fn end(self, target: Applier) -> Applier {
         let there = match self {
             Before::Ours(IptablesNft)

@@ -33,15 +33,15 @@ pub(super) struct Fault {
     wire: &'static str,
     /// IPv4 address and prefix length of a host that the test adds to the switch.
     stranger: &'static str,
-    /// Names of checks, separated by spaces: the second node's first finding must come from one of these checks. With
-    /// an empty string, the test does not check the second node's first finding.
+    /// Names of checks, separated by spaces: the second node's first finding must come from one of these checks. If the
+    /// string is empty, the test does not check the second node's first finding.
     here: &'static str,
-    /// Names of checks, separated by spaces: the other nodes' first finding must come from one of these checks and name the second node. With an
-    /// empty string, the other nodes must have no finding.
+    /// Names of checks, separated by spaces: the other nodes' first finding must come from one of these checks and name the second node. If the
+    /// string is empty, the other nodes must have no finding.
     there: &'static str,
     /// Texts that the second node's first finding must contain, separated by `|`.
     words: &'static str,
-    /// Script that removes the remains of the fault and of its remedy. With `by_hand`, the script also fixes the fault.
+    /// Script that removes the remains of the fault and of its remedy. If `by_hand` is true, the script also fixes the fault.
     clear: &'static str,
     by_hand: bool,
     is_slow: bool,
@@ -394,8 +394,9 @@ fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
 /// Maximum number of findings whose commands the test runs one after the other.
 const ROUNDS: usize = 6;
 
-/// Checks two simultaneous faults: the first finding is about one of the two faults, and no unexplained finding is about a third fault.
-/// The test repeatedly runs the commands of the first finding, until both faults are fixed.
+/// Checks two simultaneous faults: the first finding is about one of the two faults. Each other finding is about one
+/// of the faults, or follows from an earlier finding. The test repeatedly runs the commands of the first finding,
+/// until both faults are fixed.
 fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) -> Result<()> {
     let begun = Instant::now();
     both.iter().try_for_each(|fault| make(bench, fault))?;

@@ -13,7 +13,7 @@ use terminal::screen::{Screen, Style};
 /// Maximum number of nodes that the text lists by name for one finding or reason.
 const MAX_NAMED: usize = 5;
 
-/// Renders the document. With `all`, the text names every node and consequence.
+/// Renders the document. If `all` is true, the text names every node and consequence.
 pub(crate) fn text(cluster: &Cluster, all: bool, screen: Screen) -> String {
     let mut out = String::new();
     let most = if all { usize::MAX } else { MAX_NAMED };

@@ -14,7 +14,7 @@ use types::reachability::State;
 impl Node {
     /// Handles a datagram from the overlay whose source port is not the probe port. Returns the reply if the datagram
     /// is a pod probe of a peer. The source address has to be the peer's pod-probe address or one of the peer's own
-    /// addresses. Queues the pod call, which the node sends with the next packets. The reply and the pod call
+    /// addresses. Queues the pod call, which the node sends with the next packets. The reply and the second packet (the pod call)
     /// together are at most as long as the probe.
     pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, _)) = parse(datagram.bytes) else {

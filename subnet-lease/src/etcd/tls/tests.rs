@@ -180,7 +180,7 @@ async fn files_that_do_not_hold_what_they_should_are_named() {
         ),
         (
             options(&garbled, None),
-            ["not in PEM form (--etcd-cafile)", "garbled"],
+            ["not in PEM form; correct --etcd-cafile", "garbled"],
         ),
         (
             options(&nothing, None),

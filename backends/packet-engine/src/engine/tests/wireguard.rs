@@ -362,7 +362,7 @@ fn a_stream_stays_together() {
     assert_eq!(written[0][virtio::LEN..].len(), recipe.partial().len());
 }
 
-/// With several queues, a thread seals only a few datagrams before it sends them, because other threads may overtake it.
+/// If the device has several queues, a thread seals only a few datagrams before it sends them, because other threads may overtake it.
 #[test]
 fn few_datagrams_wait_sealed_with_several_queues() {
     let (a, _b) = pair();
