@@ -1,5 +1,5 @@
-//! Open files that outlive the process. A store (systemd's file descriptor store) passes the open files of a TUN device to
-//! the next process. The TUN device and its queued packets survive a restart of flanneld.
+//! Open files that outlive the process. A store (systemd's file descriptor store) passes the queues and sockets of a device to
+//! the next process. The device and the packets that wait in its queues and sockets survive a restart of flanneld.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};

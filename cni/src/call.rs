@@ -1,5 +1,5 @@
 //! Reads the container runtime's input: environment variables and a network configuration. The plugin validates the
-//! whole input before it makes any change.
+//! environment variables and the top-level keys before it makes any change.
 
 use crate::attachment::{Attachment, is_word, valid_container, valid_interface};
 use crate::conf::Conf;

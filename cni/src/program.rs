@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time for which ADD waits for subnet.env, so that a pod on a starting node does not fail. Container runtimes wait several minutes for a plugin.
+/// Time for which ADD waits for subnet.env, so that ADD for a pod on a starting node does not fail. Container runtimes wait several minutes for a plugin.
 const SUBNET_ENV_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum length of a network configuration, in bytes. For GC, the configuration lists the attachments of all pods on the node.
 const LIMIT: u64 = 16 * 1024 * 1024;

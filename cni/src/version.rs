@@ -1,4 +1,4 @@
-//! Supported versions of the CNI specification, and the first version of each verb.
+//! Supported versions of the CNI specification, and the check whether a version includes a verb.
 
 use crate::error::{CniError, INCOMPATIBLE_VERSION};
 use serde_json::json;

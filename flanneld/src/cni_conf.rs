@@ -16,7 +16,7 @@ use types::Coded;
 use types::problem::text;
 
 /// Interval at which flanneld compares the source with the installed configuration. kubelet updates a mounted
-/// ConfigMap a minute or two after a change, and sends no event.
+/// ConfigMap within a minute or two of a change, and sends no event.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Error when flanneld cannot install the configuration.

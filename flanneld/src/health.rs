@@ -529,7 +529,7 @@ impl Health {
         metrics::text(&self.document(), &self.counted())
     }
 
-    /// Renders /status for clients on other hosts, without peers, addresses and rules.
+    /// Renders /status for clients that do not connect over loopback, without peers, addresses and rules.
     pub fn counts(&self) -> serde_json::Value {
         let alive = self.alive().is_ok();
         let inner = self.inner();
@@ -542,7 +542,7 @@ impl Health {
         serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
     }
 
-    /// Renders /status for clients on this host: the status document in the JSON structure of earlier versions, with
+    /// Renders /status for clients over loopback or the socket: the status document in the JSON structure of earlier versions, with
     /// the counters.
     pub fn status(&self) -> serde_json::Value {
         let node = self.document();

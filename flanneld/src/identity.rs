@@ -8,9 +8,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use subnet_lease::NodeId;
 
-/// Returns the identity of this node. The id is `given`, the value of `--node-id`. Without `--node-id`, the id is a
-/// hash of properties that distinguish machines. flanneld does not store the id in a file, because hosts that share a
-/// file system would share the id.
+/// Returns the identity of this node. The id is `given`: the Node's name on Kubernetes, otherwise the value of
+/// `--node-id`. Without `given`, the id is a hash of properties that distinguish machines. flanneld does not store
+/// the id in a file, because hosts that share a file system would share the id.
 pub fn node(given: Option<&str>) -> NodeId {
     let name = nix::unistd::gethostname()
         .ok()

@@ -174,7 +174,7 @@ fn own_report(health: &Health) -> Own {
     }
 }
 
-/// Returns the underlay's addresses and MTU for the prober, and the tunnel that takes over the probe port.
+/// Returns the underlay's addresses and the overlay's MTU for the prober, and the tunnel that takes over the probe port.
 fn surroundings(
     underlay: &Underlay,
     own: &Subnets,

@@ -1,5 +1,5 @@
 //! State of the running network. The network's tasks write to the state's channels; the health, the checks, the status
-//! API and `flannelctl probe` read clones of the state.
+//! API and the traces (`probe`) read clones of the state.
 
 use crate::checks::silence::Heard;
 use backends::status::NetworkHandle;

@@ -15,7 +15,7 @@ pub enum FailureKind {
     Conflict,
     /// Operation that the kernel does not support.
     Unsupported,
-    /// Any failure other than a conflict or a missing feature. The reconciler retries the failed operation.
+    /// Any failure that is neither [`Conflict`](Self::Conflict) nor [`Unsupported`](Self::Unsupported). The reconciler retries the failed operation.
     Other,
 }
 

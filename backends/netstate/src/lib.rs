@@ -1,7 +1,7 @@
 //! Computes kernel state from leases, compares the state with the kernel, and applies the difference.
 //!
 //! A [`plan`] computes the desired state, and [`diff`] computes the operations. [`netlink`] applies the
-//! operations, and [`reconcile`] repeats the computation. Plans and differences consist of [`object`]s. The
+//! operations, and [`reconcile`] repeats all three steps. Plans and differences consist of [`object`]s. The
 //! computation of plans and differences is pure. A separate file defines each kind of kernel object.
 
 pub mod arp;

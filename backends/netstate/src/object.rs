@@ -28,7 +28,7 @@ pub enum Key {
     Neighbor(LinkName, IpAddr),
     /// A peer of a WireGuard interface.
     WireguardPeer(LinkName, PublicKey),
-    /// A network from which a WireGuard peer may send packets and for which the peer receives packets. Only one peer of an interface can have an allowed IP.
+    /// A network from which a WireGuard peer may send packets and for which the peer receives packets. Each allowed IP of an interface belongs to only one peer.
     AllowedIp(LinkName, IpNet),
     /// A route of the main table: destination and metric.
     Route(IpNet, u32),

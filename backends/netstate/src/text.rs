@@ -24,7 +24,7 @@ const TYPES: [(u8, &str); 9] = [
     (10, "nat"),
 ];
 
-/// Names of protocols and interfaces, because an object contains only the numbers of protocols and interfaces.
+/// Names of route protocols and of the underlay interfaces of vxlan links, which an object contains only as numbers.
 pub struct Words<'a> {
     /// Returns the name of a route's protocol number.
     pub protocol: &'a dyn Fn(u8) -> String,

@@ -15,7 +15,8 @@ pub struct Stamp(pub(crate) [u8; STAMP]);
 
 impl Stamp {
     /// Returns the TAI64N stamp of the clock's time. If the clock's time is not later than `last`, this function
-    /// returns the next stamp after `last`. If stamps could repeat, peers would reject this node's initiations after a backward step of the clock.
+    /// returns the next stamp after `last`. If a stamp could be earlier than `last`, peers would reject this node's
+    /// initiations after a backward step of the clock.
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
         let since = clock
             .duration_since(SystemTime::UNIX_EPOCH)

@@ -3,7 +3,7 @@
 //! as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets with partial
 //! checksums, including GSO packets.
 //!
-//! One in 65536 complete checksums appears to be partial. The engine may treat a complete checksum as partial,
+//! One in 65536 complete checksums appears to be partial. The engine may treat such a checksum as partial,
 //! because completion does not change the checksum in this case.
 
 use super::checksum;

@@ -306,7 +306,7 @@ fn more_notifications_than_the_socket_holds() {
         node.idle().await;
         let before = state();
         // The runtime is blocked meanwhile. So notifications are not read, not even those of our own routes.
-        // `ip route flush` gives up after 30 s, which a busy machine may need, and then continues where it ended.
+        // `ip route flush` gives up after 30 s. A busy machine may need more time, and the next call deletes the remaining routes.
         sh(
             "for n in 1 2 3; do for i in $(seq 0 16000); do echo route add 11.$((i / 250)).$((i % 250)).0/24 dev eth0; done | ip -batch -; for try in 1 2 3 4; do ip route flush root 11.0.0.0/8 && break; done; done",
         );

@@ -343,7 +343,7 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
 }
 
 /// Returns the commands that remove rules of Go flannel before v0.17. The rules of Go flannel before v0.17
-/// carry no comment and look like an operator's rules. flanneld reports rules without a comment, but does not change
+/// carry no comment and look like an operator's rules. flanneld reports these old rules, but does not change
 /// the rules. `program` is the program in the returned commands, such as `iptables`.
 pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Vec<String> {
     let multicast = if matches!(network, IpNet::V6(_)) {

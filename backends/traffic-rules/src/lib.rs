@@ -45,7 +45,7 @@ pub struct Wanted {
     pub resync: Duration,
     /// The encapsulation of pod packets, if other senders can forge encapsulated packets. With `Encapsulation::None`, no guard is necessary.
     pub encapsulation: Encapsulation,
-    /// The addresses of this host on the underlay.
+    /// This host's public addresses, and its addresses on the underlay.
     pub hosts: BTreeSet<IpAddr>,
     /// The public addresses of the other nodes, and of nodes of other pod networks that send to the same port.
     pub peers: BTreeSet<IpAddr>,

@@ -1,8 +1,8 @@
 //! Renders the rules as an nft script and parses the output of `nft -j`. All functions of this module are pure: their results depend only on their arguments.
 //!
-//! The table, the chains and their comments have Go flannel's names, so that flannel-rs and Go flannel find and replace each other's rules. The
-//! nftables rules have the same effect as the iptables rules. Conditions on the mark use a mask, and the fourth
-//! masquerade rule applies to this node's pods.
+//! The names of the table and the chains, and their comments, are those of Go flannel, so that flannel-rs and Go
+//! flannel find and replace each other's rules. The nftables rules have the same effect as the iptables rules.
+//! Conditions on the mark use a mask, and the fourth masquerade rule applies to this node's pods.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};
@@ -87,7 +87,7 @@ fn slot_of(name: &str, plain: &str) -> Option<u16> {
 }
 
 impl Chain {
-    /// Returns the chain's name. The name of a chain for the encapsulation port includes this daemon's number.
+    /// Returns the chain's name. The name of a guard chain ends with this daemon's slot number, except in slot 0.
     fn name_in(&self, rules: &Ruleset) -> String {
         slot_name(self.name, if self.guard { rules.guard_slot } else { 0 })
     }
@@ -609,7 +609,7 @@ struct TableState {
     peers: Option<Option<BTreeSet<IpAddr>>>,
     /// The value of the counter of packets from unknown senders.
     unknown_senders: Option<u64>,
-    /// Chains, sets and counters of guards whose daemon no longer runs: object type and name.
+    /// Chains, sets and counters of guards that no running daemon uses: object type and name.
     orphans: Vec<(&'static str, String)>,
     /// Whether other flannel daemons also use the table.
     is_shared: bool,

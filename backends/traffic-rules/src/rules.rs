@@ -249,7 +249,7 @@ pub struct Ends<'a> {
     pub pods: Option<(IpNet, IpNet)>,
     /// This host's addresses on the node network.
     pub hosts: &'a BTreeSet<IpAddr>,
-    /// The addresses of the other nodes on the node network.
+    /// The public addresses of the other nodes, and of nodes of other pod networks that send to the same port.
     pub peers: &'a BTreeSet<IpAddr>,
 }
 

@@ -1,5 +1,5 @@
 //! Tests random sequences of calls, kills and faults against a model of the delegate. Two invariants hold at any
-//! time: every interface that the delegate has created has a file, and no call removes an interface in use.
+//! time: every interface that the delegate holds has a file, and no call removes an interface in use.
 //!
 //! The environment variable `FLANNEL_TEST_CNI_SEQUENCES` sets the number of sequences.
 
@@ -165,7 +165,7 @@ fn attachment(container: usize, interface: usize) -> Attachment {
 struct Sequence<'a> {
     folder: &'a Path,
     world: World,
-    /// The interfaces of successful ADD calls that no later DEL or GC has removed.
+    /// The interfaces of successful ADD calls that no later DEL or GC call was to remove, whether or not that call succeeded.
     promised: BTreeSet<(String, Attachment)>,
     /// The interfaces whose last ADD call a kill interrupted.
     interrupted: BTreeSet<(String, Attachment)>,

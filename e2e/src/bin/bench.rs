@@ -54,15 +54,16 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --datapath          measure only the datapath
   --rounds=N          measure each backend N times
   --cable=wire|veth   use only one kind of cable
-  --only=NAME         measure backends whose name begins with NAME; repeatable
+  --only=NAME         measure NAME, or backends that begin with NAME; repeatable
   --streams           of the datapath, measure only streams
-  --latency           of the datapath, measure streams and their round trips
+  --latency           measure datapath streams, and round trips during them
   --before=PATH       also measure another build of flanneld, in the same rounds
   --no-ladder         skip the rates of small packets
   --metrics           also print the daemons' counters
 
-If GO_FLANNELD=/path/to/flanneld is set, bench also measures Go flannel, and with
-GO_FLANNEL_CNI=/path/to/flannel its CNI plugin. bench needs root.
+If GO_FLANNELD=/path/to/flanneld is set, bench also measures Go flannel. If
+GO_FLANNEL_CNI=/path/to/flannel is set, bench also measures Go flannel's CNI
+plugin. bench needs root.
 ";
 
 /// Number of pods that each CNI plugin adds, without `--quick` (`CNI_ROUNDS`) and with `--quick` (`CNI_QUICK`).

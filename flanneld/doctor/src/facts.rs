@@ -73,7 +73,7 @@ impl Network {
         self.networks.nets().any(|network| network.contains(net))
     }
 
-    /// Returns whether tunnel packets travel over IPv4 or over IPv6 between nodes.
+    /// Returns whether tunnel packets travel between nodes over the given address family.
     pub(crate) fn travels_in(&self, family: Family) -> bool {
         self.tunnel()
             .and_then(|tunnel| tunnel.outer())

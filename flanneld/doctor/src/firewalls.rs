@@ -50,8 +50,8 @@ pub struct Drop {
     pub hook: Hook,
     /// The iptables command that manages the table; `None` for an nftables table.
     pub command: Option<String>,
-    /// Whether chains of network policies follow in the same base chain. If chains of network policies follow, an accept rule before the dropping
-    /// rule would bypass the policies.
+    /// Whether the base chain jumps to chains of network policies after the dropping rule. If so, an accept rule before
+    /// the dropping rule would bypass the policies.
     pub before_policies: bool,
 }
 

@@ -163,7 +163,7 @@ pub(crate) fn of_connections(net: &IpNet, network: &Network, around: &Surroundin
     between_pods(net, network, around, &kinds)
 }
 
-/// Returns sample tunnel packets from other nodes to this node, one for each protocol of the encapsulation.
+/// Returns sample tunnel packets from other nodes to this node, one for each UDP port or protocol of the encapsulation.
 pub(crate) fn of_tunnel(
     tunnel: Option<Encapsulation>,
     family: Family,

@@ -14,7 +14,7 @@ use types::Family;
 
 /// Maximum number of peers in one round of pod probes.
 pub const ASKED: usize = 8;
-/// Maximum number of peers without a reply that this node also probes from the host's address in one round.
+/// Maximum number of peers with a loss that this node also probes from the host's address in one round.
 pub const CONFIRMED: usize = 2;
 /// Number of consecutive failed rounds after which the report lists a peer as lost.
 const ROUNDS: u8 = 2;

@@ -117,7 +117,7 @@ pub fn write(body: &Body) -> Vec<u8> {
 }
 
 /// Decodes a report. Returns `None` if the report is truncated. This function checks the ranges of numbers and the
-/// characters of names (printable ASCII), but not the truth of the report.
+/// characters of names (lower-case letters, digits and hyphens), but not the truth of the report.
 pub fn read(bytes: &[u8]) -> Option<Body> {
     let mut read = Reader(bytes);
     let ready = read.u8()? & 1 == 1;

@@ -21,9 +21,9 @@ const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
 pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
 /// Minimum time between two of the scheduled probes that go to all peers in turn, if a sample exists.
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
-/// Maximum rate of scheduled probes in probes per second, summed over all nodes on a link. Scheduled probes go to all
-/// peers in turn. If the kernel's neighbour table is too small for a link, each scheduled probe causes a broadcast (ARP,
-/// neighbour discovery) on the link.
+/// Maximum rate, in probes per second, of the scheduled probes that go to all peers in turn if a sample exists, summed
+/// over all nodes on a link. If the kernel's neighbour table is too small for a link, each of these probes causes a
+/// broadcast (ARP, neighbour discovery) on the link.
 const WALKS_A_LINK: u32 = 500;
 /// Minimum time between two probes that are as long as the MTU.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);

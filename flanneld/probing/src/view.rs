@@ -34,7 +34,7 @@ pub struct Mesh {
     pub losses: Losses,
     /// This node's peers, one entry per address family, in the order of their subnets.
     pub peers: Vec<PeerView>,
-    /// The reports of other nodes, in the order of their subnets. This list is empty unless a client requested the reports in the last minutes.
+    /// The reports of other nodes, in the order of their subnets. This list is empty unless a client requested the reports or a peer failed in the last minutes.
     pub rows: Vec<Row>,
 }
 

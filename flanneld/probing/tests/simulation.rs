@@ -966,11 +966,11 @@ fn thousand_idle_nodes_send_little() {
     costs(1000, 1, Link::default());
 }
 
-/// Ten thousand nodes are too many to simulate with all their state. The test simulates only the scheduled probes of every tenth node, for a whole cycle.
+/// Ten thousand nodes are too many to simulate with all their state. The test simulates only the scheduled probes of a tenth of the nodes, for a whole cycle.
 #[test]
 fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     const NODES: usize = 10_000;
-    // The walk of every tenth node, over all other nodes.
+    // The scheduled probes of the first thousand nodes, to all other nodes.
     const WALKERS: usize = NODES / 10;
     let cycle = probing::schedule::cycle(NODES - 1, 0);
     let seconds = usize::try_from(cycle.as_secs()).unwrap() * 12 / 10;

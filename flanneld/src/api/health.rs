@@ -1,6 +1,6 @@
 //! The health endpoint: /healthz as in Go flannel, /livez, /readyz and /metrics for kubelet and Prometheus, and /status.
 //!
-//! Pods and other hosts can often reach the port of the health endpoint. Clients on other hosts get only counts of findings from /status.
+//! Pods and other hosts can often reach the port of the health endpoint. Clients that do not connect over loopback get only counts of findings from /status.
 
 use super::connections::{self, IsLocal, Times};
 use super::host::own_name_only;

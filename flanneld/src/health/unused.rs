@@ -26,7 +26,7 @@ impl Unused {
     }
 }
 
-/// Returns the number of leases that this node does not use, by reason.
+/// Returns the number of leases that this node refuses, by reason. Omits unreadable keys.
 pub(super) fn refused_by_reason(unused: &[Unused]) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     for unused in unused.iter().filter(|unused| unused.reason != UNREADABLE) {

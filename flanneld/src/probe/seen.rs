@@ -256,7 +256,8 @@ pub(super) enum Rules {
     NotLooked,
 }
 
-/// Doctor checks about packets that this node forwards or receives; each check applies to IPv4 and IPv6.
+/// Doctor checks about packets that this node forwards or receives. Unlike the forwarding checks, these checks have one
+/// name for both address families.
 const CHECKS: [&str; 5] = [
     "rp-filter",
     "ufw",

@@ -108,7 +108,8 @@ fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
     })
 }
 
-/// Chooses the underlay interface, first among interfaces that are not in doubt.
+/// Chooses the underlay interface: the interface with the address that this node published last, otherwise an
+/// interface that is not in doubt, otherwise a doubtful but bearable interface.
 ///
 /// # Errors
 /// Returns an error if no interface is usable, or if other nodes also have all usable addresses of this host.

@@ -180,7 +180,7 @@ impl fmt::Display for EndpointTrouble {
             }
             Self::ForeignCluster { cluster, known } => write!(
                 f,
-                "the endpoint belongs to another etcd cluster ({cluster:x}) than the cluster in use ({known:x}), so flanneld does not use it. Correct --etcd-endpoints, or restart flanneld after a rebuild of etcd"
+                "the endpoint belongs to another etcd cluster ({cluster:x}) than the cluster in use ({known:x}), so flanneld does not use it. Correct --etcd-endpoints. If etcd was rebuilt and an endpoint never responds, restart flanneld"
             ),
         })
     }

@@ -125,7 +125,7 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     })
 }
 
-/// Returns whether Go flannel or an operator wrote a Node's annotations: the backend's data lacks the mark of flannel-rs. Go
+/// Returns whether Go flannel or an operator wrote a Node's annotations: the backend's data of at least one family lacks the mark of flannel-rs. Go
 /// flannel changes only the data of the address families in its configuration.
 pub fn by_go(annotations: &Annotations) -> bool {
     let mut data = [BACKEND_DATA, BACKEND_V6_DATA]

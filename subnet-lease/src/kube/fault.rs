@@ -37,7 +37,7 @@ impl fmt::Display for NodeError {
     }
 }
 
-/// Error for podCIDRs that are not subnets of a node. Each variant contains the beginning of a podCIDR.
+/// Error for podCIDRs that are not subnets of a node. The variants contain the beginning of the podCIDR or of the list of podCIDRs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodCidrError {
     /// podCIDR that is not a network.

@@ -131,7 +131,7 @@ impl All {
         }
     }
 
-    /// Returns a receiver whose number increases with each relevant change of a Node.
+    /// Returns a receiver whose number increases with each relevant change of the Nodes, the networks or the state of the watch.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

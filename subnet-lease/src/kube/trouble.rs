@@ -221,7 +221,7 @@ pub enum KubeTrouble {
     NetConf(PathBuf, NetConfFault),
     /// Unusable network configuration in the given file.
     Config(PathBuf, ConfigError),
-    /// API server that went back to an earlier state of the Nodes, e.g. after a restore from a backup.
+    /// API server that does not continue from its last known state, e.g. after a restore from a backup.
     Discontinuity {
         /// URL of the server.
         server: String,
@@ -240,7 +240,7 @@ pub enum KubeTrouble {
     ConfigMapsDiffer(Vec<String>),
     /// A response is malformed. Contains the parser's error.
     Answer(String),
-    /// Lease whose key names no Node.
+    /// Listed lease that does not name its Node.
     NoNodeNamed(String),
     /// Reservation of a subnet, which Kubernetes does not support.
     NothingReserved,
@@ -432,7 +432,7 @@ impl fmt::Display for KubeTrouble {
             Self::Config(path, error) => write!(f, "error parsing subnet config: {}: {error}", path.display()),
             Self::Discontinuity { server, node, gone } => {
                 let why = if *gone { "is gone" } else { "is older than before" };
-                write!(f, "the Kubernetes API at {server} went back to an earlier state (the Node {node} {why}): listing all Nodes")
+                write!(f, "the Kubernetes API at {server} does not continue from its last known state (the Node {node} {why}): listing all Nodes")
             }
             Self::File(path, fault) => write!(f, "cannot read {}: {fault}", path.display()),
             Self::ConfigAt(place, error) => write!(f, "{place}: {error}"),

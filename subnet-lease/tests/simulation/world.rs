@@ -422,7 +422,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks the state after the time without faults: every node that can have a lease has one, reservations still exist, and no node writes.
+    /// Checks the state after the time without faults: every node that can have a lease has one, reservations still exist, and the nodes write only rarely.
     fn check_end(&self, late_writes: u64) -> Result<(), String> {
         let twins = matches!(
             self.scenario,

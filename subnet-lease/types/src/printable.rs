@@ -69,7 +69,7 @@ pub fn styled_line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns multi-line text that this program wrote, without control characters. The function works like [`line()`],
+/// Returns multi-line text that this program wrote, in printable form. The function works like [`line()`],
 /// but keeps newlines and does not truncate the text.
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(
@@ -82,7 +82,7 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns multi-line text that this program wrote, without control characters. The function works like [`lines`], but keeps colours.
+/// Returns multi-line text that this program wrote, in printable form. The function works like [`lines`], but keeps colours.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,

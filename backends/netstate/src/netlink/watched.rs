@@ -1,4 +1,4 @@
-//! Selects the kernel's notifications that concern flannel's objects or the underlay.
+//! Selects the kernel's notifications that concern flannel's objects, the underlay or the results of on-link queries.
 
 use super::decode::{SeenNeighbor, SeenRoute, link, neighbor, route};
 use super::uapi::*;
@@ -10,7 +10,7 @@ use crate::scope::Scope;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Filter that selects notifications about flannel's objects and the underlay.
+/// Filter that selects notifications about flannel's objects, the underlay, and routes that may change the results of on-link queries.
 pub(super) struct Watched<'a> {
     pub links: &'a [(LinkName, u32)],
     pub underlay: (u32, LinkName),

@@ -37,7 +37,7 @@ impl<P: Port> Handshakes<P> {
         }
     }
 
-    /// Handles all due timers and waiting handshake messages. Returns the time of the next timer.
+    /// Does one round of the handshake thread's work. Returns the time of the next round if no new work arrives earlier.
     pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState {
             worker,

@@ -112,8 +112,9 @@ impl Traffic {
     }
 
     /// Schedules the peer's timers for the time `at`, unless the timers are scheduled for an earlier time. Returns
-    /// the new time, or `None` if the earlier time still applies. The handshake thread skips timers if the peer is
-    /// not published yet, or if the peer's slot still belongs to another peer.
+    /// the new time, or `None` if the earlier time still applies. An earlier time that passed more than [`OVERDUE`]
+    /// ago no longer applies: the handshake thread skips timers if the peer is not published yet, or if the peer's
+    /// slot still belongs to another peer.
     #[inline]
     pub(super) fn enter(&self, clock: &Clock, at: Instant, now: Instant) -> Option<Instant> {
         let due = clock.read(&self.due);

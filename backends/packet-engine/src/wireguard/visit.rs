@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Length in bytes of the WireGuard header that precedes the packet in a datagram.
 const HEAD: usize = 16;
-/// Minimum time between two runs of a peer's timers.
+/// Minimum time from a run of a peer's timers to the next run that this run schedules.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Device {

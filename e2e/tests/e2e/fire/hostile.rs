@@ -9,7 +9,7 @@ pub(super) enum Fate {
     Unreadable,
     /// In `flannel_leases_refused`.
     Refused,
-    /// No metric counts the entry, because the node accepts the entry as a peer.
+    /// Not necessarily in either metric: the entry looks like a peer, which the node accepts or refuses.
     Peer,
 }
 use Fate::{Peer, Refused, Unreadable};

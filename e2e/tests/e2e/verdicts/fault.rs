@@ -93,7 +93,7 @@ pub(super) const fn fault(
 }
 
 impl Fault {
-    /// Sets the checks that must report the second node's fault on the other nodes.
+    /// Sets the checks, one of which must report the second node's fault on the other nodes.
     pub(super) const fn told(self, there: &'static str) -> Self {
         Self { there, ..self }
     }
@@ -394,8 +394,8 @@ fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
 /// Maximum number of findings whose commands the test runs one after the other.
 const ROUNDS: usize = 6;
 
-/// Checks two simultaneous faults: the first finding is about one of the two faults. Each other finding is about one
-/// of the faults, or follows from an earlier finding. The test repeatedly runs the commands of the first finding,
+/// Checks two simultaneous faults: the first finding is about one of the two faults. Each other finding of
+/// severity `broken` is about one of the faults, or another finding explains it. The test repeatedly runs the commands of the first finding,
 /// until both faults are fixed.
 fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) -> Result<()> {
     let begun = Instant::now();

@@ -99,7 +99,7 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     capped(findings, MAX_ALIKE)
 }
 
-/// Returns findings about interfaces that have an address inside the pod network.
+/// Returns findings about interfaces with a network that overlaps the pod network.
 fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     // flannel's own devices belong there, and a bridge of pods has a check of its own.
     let foreign = interfaces(facts).iter().filter(|interface| {
@@ -169,7 +169,7 @@ fn link_inside(
     )
 }
 
-/// Returns findings about name servers with an address inside the pod network, other than addresses of this node.
+/// Returns findings about name servers with an address inside the pod network, but outside this node's subnets.
 fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
     let servers = facts.host.name_servers.known().into_iter().flatten();
     let inside = servers.filter(|server| {

@@ -88,9 +88,9 @@ fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {
     };
     let (bridge, address) = (bridge_name(facts), path.address);
     let seen = match lost {
-        Lost::Everything | Lost::Address => "neither replies nor new connections arrive",
-        Lost::Answers => "new connections from the peer arrive, but the peer's replies do not",
-        Lost::Calls => "the peer's replies arrive, but new connections from the peer do not",
+        Lost::Everything | Lost::Address => "neither replies nor new connections arrived",
+        Lost::Answers => "new connections from the peer arrived, but the peer's replies did not",
+        Lost::Calls => "the peer's replies arrived, but new connections from the peer did not",
     };
     let finding = Finding::new(
         "pods-lost",

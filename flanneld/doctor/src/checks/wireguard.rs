@@ -26,7 +26,7 @@ pub const SILENT: Check = Check {
     judge: silent,
 };
 
-/// Returns whether a finding about a WireGuard peer explains another finding. The finding explains only findings about its own peer.
+/// Returns whether a finding about a WireGuard peer explains another finding. A finding about one peer explains only findings about this peer.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     let of = subnets(other);
     cause.about == MORE || subnets(cause).iter().any(|subnet| of.contains(subnet))

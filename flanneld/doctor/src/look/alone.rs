@@ -26,7 +26,7 @@ const MAX_LOOKUPS: usize = 32;
 /// Reason why most facts about flanneld are unavailable, as text.
 const NO_DAEMON: &str = "flanneld does not respond on this node";
 
-/// Gathers facts without a running daemon. `backends` lists the backends that the pod network may have. `other` describes a flanneld without a socket
+/// Gathers facts while no daemon responds. `backends` lists the backends that the pod network may have. `other` describes a flanneld without a socket
 /// on this node, such as Go flannel.
 pub async fn facts(
     look: &mut Look,

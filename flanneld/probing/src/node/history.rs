@@ -9,8 +9,8 @@ use std::time::Duration;
 const SHOWN: u32 = 16;
 /// Number of last probes in the check of recent loss: five minutes of probes to a peer in the sample.
 const LATELY: u32 = 37;
-/// Minimum number of losses among the last [`LATELY`] probes of a lossy peer. At a loss rate of 1 %, five or more of 37 probes get lost by chance in
-/// one of 25 000 samples.
+/// Number of losses among the last [`LATELY`] probes that make a peer lossy. At a loss rate of 1 %, five or more of 37 probes get lost by chance in
+/// one of 30 000 samples.
 const LOST_LATELY: u32 = 5;
 /// Number of losses among the last [`LATELY`] probes below which a lossy peer has recovered.
 const RECOVERED: u32 = 3;

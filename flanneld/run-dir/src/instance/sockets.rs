@@ -9,7 +9,7 @@ pub(super) const SOCKETS: &str = "flannel-rs/";
 
 /// Prefix of the names of the sockets for host resources that a daemon holds.
 pub(super) const TAKEN: &str = "flannel-rs.taken/";
-/// Name prefix of the sockets that reserve UDP ports. A daemon releases a reserved port when a tunnel needs the port.
+/// Name prefix of the sockets of UDP ports that a daemon uses only until a tunnel needs the port.
 pub(super) const LENT: &str = "flannel-rs.lent/";
 /// Name prefix of the sockets that reserve numbers of encapsulation port rules.
 pub(super) const GUARDS: &str = "flannel-rs.guard/";
