@@ -11,14 +11,14 @@ use types::{Coded, Detail, Errno};
 pub enum EngineError {
     /// Another process or interface that uses the tunnel's port.
     PortTaken {
-        /// The address and the port.
+        /// The address and the UDP port that the engine tried to bind.
         address: SocketAddr,
         /// The kind of interface that may use the port, and the configuration key that sets another port.
         rival: Rival,
     },
     /// Refusal by the kernel to bind the tunnel's port.
     Bind {
-        /// The address and the port.
+        /// The address and the UDP port that the engine tried to bind.
         address: SocketAddr,
         /// The errno of the failed system call.
         errno: Errno,

@@ -91,8 +91,8 @@ impl fmt::Display for PodCidrTrouble {
         types::problem::text(f, self, |f| match self {
             Self::Missing { node, networks } => write!(
                 f,
-                "node \"{node}\" pod cidr not assigned: waiting for the controller manager (kube-controller-manager needs \
-                 --allocate-node-cidrs=true and --cluster-cidr={networks}; with kubeadm: kubeadm init --pod-network-cidr={networks})",
+                "node \"{node}\" pod cidr not assigned: waiting for the controller manager; start kube-controller-manager with \
+                 --allocate-node-cidrs=true and --cluster-cidr={networks}, or run kubeadm init with --pod-network-cidr={networks}",
                 networks = list(networks),
             ),
             Self::Unusable { node, why } => {

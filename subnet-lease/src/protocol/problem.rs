@@ -392,7 +392,7 @@ impl fmt::Display for LeaseProblem {
             } => write_identity_in_use(f, own, name, address, subnets),
             Self::Contested { own, name, subnets } => write!(
                 f,
-                "the lease {subnets} of this node (id {}, address {}) is kept alive by another running flanneld with the same identity and address, named {name}. Stop one of the two daemons, or give each daemon its own --node-id and address.",
+                "another running flanneld, named {name}, has this node's identity ({}) and address ({}), and renews this node's lease {subnets}. Stop one of the two daemons, or give each daemon its own --node-id and address.",
                 own.node.id, own.public,
             ),
             Self::MayBeContested(subnets) => {

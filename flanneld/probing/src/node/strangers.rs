@@ -137,7 +137,10 @@ mod tests {
         );
         ask(&mut node, 40, "192.0.2.7", "n1", Path::Underlay);
         assert_eq!(node.strangers(now(41)), [stranger]);
-        assert!(node.strangers(now(200)).is_empty(), "the sender is silent");
+        assert!(
+            node.strangers(now(200)).is_empty(),
+            "the sender has sent no probes lately"
+        );
         // The sender gets a lease.
         let peer = Target {
             id: None,
