@@ -159,17 +159,13 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             rates.push(rate / 1000.0);
         }
     }
-    let what = format!("{RATE} packets per second from a peer of wireguard in userspace");
-    table.figures(
-        &format!("{what}: share of lost packets"),
-        undisturbed,
-        "%",
-        "-",
-        "-",
+    let what = format!(
+        "wireguard in userspace: share of a peer's {RATE} packets per second that get lost"
     );
+    table.figures(&what, undisturbed, "%", "-", "-");
     for ((kind, _), lost) in kinds.iter().zip(lost) {
         table.figures(
-            &format!("{what}, with junk handshakes {kind}: share of lost packets"),
+            &format!("{what} during a flood of junk handshakes {kind}"),
             lost,
             "%",
             "20 %",
