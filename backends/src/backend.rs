@@ -157,7 +157,7 @@ pub trait Backend: Send {
         self.profile().encapsulation
     }
 
-    /// Returns the encapsulation if other senders can forge its packets, so that traffic rules can guard the port. A backend that encrypts returns
+    /// Returns the encapsulation if other senders can forge its packets, so that traffic rules can filter these packets. A backend that encrypts returns
     /// `Encapsulation::None`.
     fn guarded(&self) -> Encapsulation {
         if self.profile().encrypts {

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 
 /// Work of a network that runs concurrently with its reconciler.
 pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// Starts concurrent work. The argument is the signal by which the work notifies the reconciler of a changed plan.
+/// Starts concurrent work. The argument is the signal with which the work notifies the reconciler that the plan has changed.
 pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork + Send>;
 
 struct Running<P, K> {

@@ -1,4 +1,4 @@
-//! Errors of the files that hold a node's secrets.
+//! Errors that occur when the daemon reads or writes the files of a node's secrets.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,5 @@
 //! A [`Kernel`] in which some links are TUN devices of the packet engine. The reconciler treats TUN devices like other
-//! links: the reconciler adds missing links and deletes links of another kind. This module handles the files and
+//! links: the reconciler adds missing links and deletes links of another type. This module handles the files and
 //! threads of the devices.
 
 pub(crate) mod wireguard;

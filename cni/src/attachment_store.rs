@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The interface whose file is named only after the container, as in Go flannel's plugin.
+/// The interface whose file has only the container ID as its name, as in Go flannel's plugin.
 pub const FIRST: &str = "eth0";
 /// Separator of container ID and interface name in a file name. Neither the container ID nor the interface name can contain this character.
 const SEPARATOR: char = ':';

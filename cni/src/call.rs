@@ -70,7 +70,7 @@ impl Verb {
 pub struct Call {
     /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// The container and its interface. GC and STATUS do not use these names.
+    /// The container and its interface, which GC and STATUS do not use.
     pub attachment: Attachment,
     /// The value of `CNI_NETNS`. May be empty.
     pub netns: String,

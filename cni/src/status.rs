@@ -46,7 +46,7 @@ pub fn of(subnet_file: &Path) -> Daemon {
 /// Returns the reason why a new pod on this node would have no working network. Returns `None` if a new pod would work, or if the status file does not exist.
 ///
 /// While STATUS fails, the container runtime reports its node as not ready, and Kubernetes evicts the node's pods
-/// minutes later. Therefore an unreachable store or a restarting daemon does not make STATUS fail: pods need only the
+/// minutes later. An unreachable store or a restarting daemon does not make STATUS fail, because pods need only the
 /// network in the kernel.
 pub fn obstacle(subnet_file: &Path) -> Option<String> {
     let path = path(subnet_file);

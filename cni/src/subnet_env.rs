@@ -263,7 +263,7 @@ fn net(text: &str) -> Result<IpNet, Fault> {
         .map_err(|_| Fault::Network(text.to_owned()))
 }
 
-/// Parses a list of networks that commas separate. Drops duplicates.
+/// Parses a comma-separated list of networks. Drops duplicates.
 fn nets(text: &str) -> Result<Vec<IpNet>, Fault> {
     let mut found: Vec<IpNet> = Vec::new();
     for one in text.split(',') {

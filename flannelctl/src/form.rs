@@ -26,7 +26,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Prints a document, or its text for people. `text` renders the document; its second parameter is whether the text must contain all known details.
+    /// Prints a document, or its text for people. `text` renders the document; if its second parameter is true, the text contains all known details.
     ///
     /// # Errors
     /// Returns an error if serialising the document in this output format fails.

@@ -64,7 +64,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Lists flannel's pods, one pod for each node, by the name of the node.
+    /// Returns flannel's pods, one pod for each node, with the name of the node as the key.
     ///
     /// # Errors
     /// Returns an error if the API does not respond, refuses the request, or lists no pod of flannel.

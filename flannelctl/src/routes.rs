@@ -16,7 +16,7 @@ use crate::status::BROKEN;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Lists every object. Without this flag, flannelctl prints only the number of routes to this node's pods.
-    /// If more than 30 objects are in sync, flannelctl also prints only their number.
+    /// If more than 30 objects are in sync, flannelctl prints only their number without this flag.
     #[arg(long)]
     all: bool,
     /// Repeats the output every two seconds, until Ctrl-C.
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 /// Prints the comparison of the desired and actual kernel state, repeatedly with `--watch`. Exits with [`BROKEN`] if
-/// an object or the traffic rules are not in sync, or if an object conflicts.
+/// an object or the traffic rules are not in sync, or if another program's object conflicts with flannel's objects.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond or cannot read the kernel state.

@@ -109,7 +109,7 @@ impl Store {
         self.0.liveness(&item.entry).await.with_context(failed)
     }
 
-    /// Reads for many leases when the holder was last seen and when the lease ends, by key. See [`Store::sign`].
+    /// Reads the times of [`Store::sign`] for many leases, and returns the times by key.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
@@ -141,7 +141,7 @@ impl Store {
             .with_context(|| format!("cannot delete {} below {}", entry.key, self.place()))
     }
 
-    /// Writes a key that never expires. Replaces `present`, if given, unless `present` has changed. Returns whether the function wrote the key.
+    /// Writes a key that never expires. If `present` is given, replaces this entry unless another program has changed it. Returns whether the function wrote the key.
     ///
     /// # Errors
     /// Returns an error if the store does not respond, or if the store does not support reservations.

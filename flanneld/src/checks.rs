@@ -1,7 +1,7 @@
 //! The doctor's rounds, which gather facts, evaluate them, log new and resolved findings, and pass the report to /status, /metrics and the API.
 //!
-//! Findings of checks never change readiness. The rounds change the host in only two cases: with `--set-sysctls`, and if
-//! they load a missing br_netfilter. For nftables, the rounds do not load br_netfilter.
+//! Findings of checks never change readiness. The rounds change the host in only two cases: if they correct sysctls
+//! (`--set-sysctls`), and if they load a missing br_netfilter. For nftables, the rounds do not load br_netfilter.
 
 mod budget;
 mod clock;
@@ -50,8 +50,9 @@ const FILES_INTERVAL: Duration = Duration::from_secs(10);
 const FIREWALLS: Duration = Duration::from_secs(30);
 /// Interval at which the task lists the firewall rules if the kernel does not report changes of some rules (iptables-legacy).
 const LEGACY_RULES_INTERVAL: Duration = Duration::from_secs(10);
-/// Time for which the task collects changes of rules, and minimum time between two listings that changes of rules cause.
+/// Minimum time for which the task collects changes of rules before it lists the firewall rules.
 const QUIET: Duration = Duration::from_millis(500);
+/// Minimum time from a listing of the firewall rules to the next listing that a change of rules causes.
 const BUSY: Duration = Duration::from_secs(3);
 /// Checks whose findings other tasks log, so that this task does not log the findings again.
 const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
@@ -99,7 +100,7 @@ pub struct Checks {
     firewalls: (Fact<Firewalls>, Option<Instant>),
     /// Time that the last listing of the firewall rules took.
     cost: Duration,
-    /// Bridge of this node's pods that the last round found.
+    /// The bridge that the last round found for this node's pods.
     bridge: Option<String>,
     /// The last list of flannel pods on this node, with its time.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),

@@ -31,7 +31,7 @@ impl Inherited {
         Arc::new(Self(Mutex::new(files)))
     }
 
-    /// Returns the descriptor store as backends use it.
+    /// Returns the handle by which backends use the descriptor store.
     pub fn files(self: &Arc<Self>) -> Files {
         Files::new(self.clone())
     }

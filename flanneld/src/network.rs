@@ -31,7 +31,7 @@ pub struct RunningNetwork {
     pub env: watch::Receiver<SubnetEnv>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
-    /// Minimum time until the lease expires, below which the node is not ready.
+    /// Remaining time of the lease below which the node is not ready.
     pub margin: Duration,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,

@@ -92,7 +92,7 @@ mod tests {
         assert!(file.exists());
     }
 
-    /// Returns the data about pods that the status file contains after `events` and the end of the daemon.
+    /// Applies `events`, stops the keeper, and returns the data about pods in the status file.
     async fn left(env: &std::path::Path, events: impl FnOnce(&Health)) -> Pods {
         let (health, stop) = (Health::new(), CancellationToken::new());
         events(&health);

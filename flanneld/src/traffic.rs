@@ -50,7 +50,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 /// iptables).
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
-/// The rules of this daemon that are in use, and the other daemons on this host, whose rules flanneld keeps.
+/// This daemon's rules in use, and the other daemons on this host, whose rules flanneld keeps.
 type InUse = ([ActiveRules; 2], OtherDaemons);
 
 /// The current addresses of the nodes.

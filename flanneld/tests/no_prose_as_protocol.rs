@@ -152,7 +152,7 @@ fn is_prose(text: &str) -> bool {
         .any(|three| three[0].is_alphabetic() && three[1] == ' ' && three[2].is_alphabetic())
 }
 
-/// Collects the phrases that an expression contains as literals, or in constants of the same file.
+/// Collects the phrases in an expression: literals, and the values of constants from the same file.
 struct Phrases<'a> {
     constants: &'a BTreeMap<String, Vec<String>>,
     found: Vec<String>,

@@ -1,5 +1,5 @@
-//! Fuzzes a datagram on the probe port. Encoding a parsed message again changes nothing, a report exceeds no limit,
-//! and a node's reply is not longer than the datagram.
+//! Fuzzes a datagram on the probe port. Encoding a parsed message again changes nothing. A report exceeds no limit.
+//! A node's reply is not longer than the datagram.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

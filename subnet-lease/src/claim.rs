@@ -10,7 +10,7 @@ use types::{Addresses, Subnets};
 /// A node's request for a lease.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Identity of the node. Key-value stores set `rank` and `lease`.
+    /// Identity of the node. Key-value stores set the identity's `rank` and `lease`.
     pub node: NodeId,
     /// Addresses to publish in the lease.
     pub public: Addresses,

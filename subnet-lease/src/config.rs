@@ -528,7 +528,7 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
     }
 }
 
-/// Returns the text of a JSON string, or the raw text of any other JSON value. Go flannel parses addresses and networks from the same text.
+/// Returns the text of a JSON string, or the raw text of any other JSON value. Go flannel parses an address or a network from the same text of the JSON value.
 fn unquoted(raw: &str) -> String {
     serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
 }

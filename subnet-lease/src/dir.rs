@@ -134,7 +134,7 @@ impl KeyStore for Directory {
             .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
-    /// Returns a stream that ignores the recent list and begins with a new list of the leases. The stream must set up the inotify watch before it
+    /// Returns a stream that ignores `recent` and begins with a new list of the leases. The stream must set up the inotify watch before it
     /// reads the list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         let next = |(mut peers, recent): (Peers<'a>, Option<&'a Recent>)| async move {

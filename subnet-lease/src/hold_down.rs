@@ -43,7 +43,7 @@ pub struct HoldDown {
 #[derive(Debug, Clone, Copy)]
 struct Interruption {
     since: Duration,
-    /// Whether the watch did not resume at the last version seen.
+    /// Whether the watch did not resume at its last version.
     relisted: bool,
 }
 
@@ -206,7 +206,7 @@ mod tests {
         Duration::from_millis(tenths * 100)
     }
 
-    /// Calls `published` once per second up to `to` (in tenths of a second), and returns the final number of leases in force.
+    /// Calls `published` once per second from `from` until `to` (both in tenths of a second), and returns the final number of leases in force.
     fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
         let mut count = 0;
         for at in (from..=to).step_by(10) {

@@ -618,7 +618,7 @@ impl SubnetManager for KubeManager {
 }
 
 impl KubeManager {
-    /// Logs and posts that an operator must delete the pods with addresses of the previous subnet.
+    /// Logs and posts an Event if this node's subnet has changed, because an operator must delete the pods with addresses of the previous subnet.
     fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let before = self
             .acquired

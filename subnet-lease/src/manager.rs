@@ -30,7 +30,7 @@ pub struct Held {
     pub grave: bool,
     /// The lease, after the node has acquired it.
     pub lease: Option<Lease>,
-    /// Attributes of this node that are not published yet.
+    /// Attributes that this node has not published yet.
     pub unpublished: Option<Unpublished>,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// A task that has ended, without which the node cannot hold its lease.
+/// A task that the node needs to hold its lease, and that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// The node acquired no lease.

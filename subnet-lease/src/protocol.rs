@@ -1,6 +1,6 @@
 //! Rules for acquiring and holding a lease, without a store, a clock or a runtime.
 //!
-//! [`acquire`](acquire::acquire) and [`hold`](hold::hold) read as straight-line code. Protocol code only issues one
+//! [`acquire`](acquire::acquire) and [`hold`](hold::hold) read as straight-line code. Protocol code issues one
 //! request at a time, waits for a notice or a point in time, and publishes the lease's state. A
 //! [`Coroutine`](coroutine::Coroutine) converts such code into a state machine: replies, notices and the time
 //! are inputs, and requests are outputs. [`KeyManager`](keys::KeyManager) runs the coroutine on a real store.

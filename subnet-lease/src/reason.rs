@@ -76,7 +76,7 @@ impl LogOnce {
     /// success, which the daemon logs only after a failure. If two problems alternate, the daemon logs each problem
     /// only once.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
-        /// Maximum number of remembered topics. If there are more topics, the log repeats some of them.
+        /// Maximum number of remembered topics. Beyond this number, the daemon forgets all topics and may log a problem again.
         const KEPT: usize = 32;
         let Some(reason) = reason else {
             return !std::mem::take(&mut self.0).is_empty();

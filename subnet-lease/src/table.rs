@@ -58,7 +58,7 @@ impl Kinds {
     }
 }
 
-/// Peer: one address family of another node. A dual-stack lease yields two peers.
+/// One address family of another node's lease. A dual-stack lease yields two peers.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
     /// The peer's subnet.

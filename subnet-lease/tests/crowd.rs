@@ -400,8 +400,8 @@ fn peak(server: &Server, lists: &[Instant]) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_large_cluster_reconnect_one_after_the_other() {
     let _turn = TURN.lock().await;
-    /// Number of clients, equal to the number of nodes in the cluster. A tenth of the clients would not exercise the
-    /// spreading of requests.
+    /// Number of clients, equal to the number of nodes in the cluster. A test with a tenth of the clients would not
+    /// exercise the spreading of requests.
     const CLIENTS: usize = NODES;
     let (server, _managers, _folder) = stagger(Lists::Streams, Duration::from_secs(86_400)).await;
     // One request for the own Node and one for all Nodes, without a list in pages. On a busy machine, a few clients time out.

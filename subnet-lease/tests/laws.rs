@@ -225,7 +225,7 @@ proptest! {
         prop_assert_eq!(wire::parse_key(&wire::render_key(&subnets)), Some(subnets));
     }
 
-    /// *wire*: arbitrary bytes never cause a panic. Every parsed value survives rendering and another parsing.
+    /// *wire*: arbitrary bytes never cause a panic. The parser also accepts the rendered form of every parsed value.
     #[test]
     fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -238,7 +238,7 @@ proptest! {
         let _ = NetworkConfig::parse(&text);
     }
 
-    /// *wire*: values with a changed byte or a missing end never cause a panic. Every parsed value survives rendering and another parsing.
+    /// *wire*: values with a changed byte or a missing end never cause a panic. The parser also accepts the rendered form of every parsed value.
     #[test]
     fn damaged_values_are_read_or_refused(attrs in attrs(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let mut bytes = wire::render_value(&attrs).into_bytes();
@@ -293,7 +293,7 @@ proptest! {
         }
     }
 
-    /// *admission*: whatever the order of the leases, admitted leases overlap neither each other nor this node's lease, and newer leases do not affect older leases.
+    /// *admission*: in any order of the leases, admitted leases overlap neither each other nor this node's lease, and newer leases do not affect older leases.
     #[test]
     fn admission_is_lawful(leases in proptest::collection::vec(lease(), 0..12), hostile in proptest::collection::vec(lease(), 0..6)) {
         let terms = terms();
@@ -615,7 +615,7 @@ fn family_without_an_address_is_reported() {
     }
 }
 
-/// If a subnet contains a node's address, the older lease takes precedence, whatever the order of the leases.
+/// If a subnet contains a node's address, the older lease takes precedence, regardless of the order of the leases.
 #[test]
 fn node_inside_a_leased_subnet_is_refused() {
     let lease = |third: u8, public: [u8; 4], since| Lease {

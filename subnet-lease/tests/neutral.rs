@@ -1,4 +1,4 @@
-//! Tests that the manager trait, the feed and admission work for a store without keys, without the features of the key protocol.
+//! Tests the manager trait, the feed and admission on a store without keys. The test needs the Cargo feature `managers`, but not the features of the key protocol.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Benchmarks of `diff`, which compares two kernel states with up to thousands of peers: no change, one additional peer, and an empty kernel.
+//! Benchmarks of `diff`, which compares two kernel states of 100 or 5000 peers. The states are equal, the states differ by one peer, or the actual state is empty.
 
 use divan::{Bencher, black_box};
 use ipnet::{IpNet, Ipv4Net};

@@ -22,7 +22,7 @@ pub const BRIDGE: &str = "cni0";
 pub struct Inventory {
     /// All interfaces of the network namespace.
     pub links: Vec<(LinkName, LinkSpec)>,
-    /// All routes of the main table except routes for a type of service: destination, metric and content.
+    /// All routes of the main table except routes with a type of service (TOS), each as destination, metric and other properties.
     pub routes: Vec<(IpNet, u32, RouteSpec)>,
 }
 

@@ -188,9 +188,9 @@ fn is_global(ip: IpAddr) -> bool {
     }
 }
 
-/// NATs that hypervisors give each virtual machine: the router's address, and the guest's address if the router's address is not sufficient
-/// evidence. The first entry is for QEMU's user network and VirtualBox's first adapter. The next three entries are for VirtualBox's other adapters, and the
-/// last entry is for lima's network.
+/// NATs that hypervisors give each virtual machine: the router's address, and the guest's address if the router's
+/// address is not sufficient evidence of the NAT. The first entry is for QEMU's user network and VirtualBox's first
+/// adapter. The next three entries are for VirtualBox's other adapters, and the last entry is for lima's network.
 const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     (Ipv4Addr::new(10, 0, 2, 2), None),
     (

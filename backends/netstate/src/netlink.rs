@@ -121,7 +121,7 @@ impl NetlinkKernel {
         Ok(self.generic.is_some())
     }
 
-    /// Lists all interfaces, and all routes of the main table except cached routes and routes for a type of service.
+    /// Lists all interfaces, and all routes of the main table except cached routes and routes with a type of service (TOS).
     ///
     /// # Errors
     /// Returns an error if either list is incomplete.
@@ -129,7 +129,7 @@ impl NetlinkKernel {
         self.list_all().await
     }
 
-    /// Lists the devices of flannel-rs and Go flannel, of any backend, that have an address of full prefix length inside the given networks.
+    /// Lists flannel-rs' and Go flannel's devices of any backend that have an address of full prefix length inside the given networks.
     ///
     /// # Errors
     /// Returns an error if a list is incomplete.

@@ -97,7 +97,7 @@ pub enum Value {
     Fdb(IpAddr),
     /// The MAC address of the neighbour.
     Neighbor(Mac),
-    /// A WireGuard peer. The variant is boxed because `WireguardPeer` is large, and ten thousand vxlan peers have thirty thousand values.
+    /// A WireGuard peer. The variant is boxed because `WireguardPeer` would enlarge every [`Value`], and ten thousand vxlan peers have thirty thousand values.
     WireguardPeer(Box<WireguardPeer>),
     /// The peer to which an allowed IP belongs.
     AllowedIp(PublicKey),

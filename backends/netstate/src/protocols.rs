@@ -1,4 +1,4 @@
-//! Route protocols: the numbers with which programs mark their routes, and the host's names of the numbers.
+//! Route protocols: the numbers with which programs mark their routes, and the names that this host defines for the numbers.
 
 use crate::names::LinkName;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Default for Protocols {
 }
 
 impl Protocols {
-    /// Returns the names that this host's files define, and the names on every host.
+    /// Returns the protocol names that this host's files define, and the protocol names that are the same on every host.
     pub fn of_this_host() -> Self {
         let mut files: Vec<_> = FILES
             .iter()

@@ -655,7 +655,7 @@ fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }
 
-/// Splits the deletions of undesired devices, which come last, from the operations and returns the deletions.
+/// Removes the deletions of undesired devices from the end of `ops`, and returns these deletions.
 fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     let unwanted =
         |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));

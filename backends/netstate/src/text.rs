@@ -24,7 +24,7 @@ const TYPES: [(u8, &str); 9] = [
     (10, "nat"),
 ];
 
-/// Names of route protocols and of the underlay interfaces of vxlan links, which an object contains only as numbers.
+/// Names that an object contains only as numbers: the names of route protocols, and of the underlay interfaces of vxlan links.
 pub struct Words<'a> {
     /// Returns the name of a route's protocol number.
     pub protocol: &'a dyn Fn(u8) -> String,

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Time for which cookies that a node creates with one secret prove an address (COOKIE_SECRET_MAX_AGE of the kernel).
+/// Lifetime of a secret: cookies of an older secret prove no address (COOKIE_SECRET_MAX_AGE of the kernel).
 const LASTS: Duration = Duration::from_secs(120);
-/// Time before the end of [`LASTS`] at which the receiver of a cookie stops using the cookie.
+/// Safety margin: the receiver of a cookie uses the cookie only for [`LASTS`] minus this time.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Creates cookies for senders of handshake messages and verifies cookies.

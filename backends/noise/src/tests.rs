@@ -15,7 +15,7 @@ pub(crate) fn array<const N: usize>(hex: &str) -> [u8; N] {
     bytes(hex).try_into().unwrap()
 }
 
-/// Returns consecutive bytes from `first` on.
+/// Returns consecutive byte values that begin with `first`.
 pub(crate) fn from(first: u8) -> [u8; KEY] {
     std::array::from_fn(|at| first.wrapping_add(at as u8))
 }
@@ -43,7 +43,7 @@ impl Pair {
         self.shake(preshared, preshared).unwrap()
     }
 
-    /// Runs a handshake between A and B, each under its own preshared key.
+    /// Runs a handshake between A and B, each with its own preshared key.
     pub(crate) fn shake(
         &self,
         ours: &[u8; KEY],

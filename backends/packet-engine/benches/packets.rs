@@ -97,7 +97,7 @@ fn super_packet() -> (VnetHeader, Vec<u8>) {
     (VnetHeader::parse(&header).unwrap_or_default(), packet)
 }
 
-/// Returns a buffer with consecutive segments, as the engine receives segments, and the range of each segment.
+/// Returns a buffer with consecutive segments in the order in which the engine receives them, and the range of each segment.
 fn segments() -> (Vec<u8>, Vec<Range<usize>>) {
     let (vnet, mut packet) = super_packet();
     let (mut buffer, mut places) = (Vec::new(), Vec::new());

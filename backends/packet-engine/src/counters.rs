@@ -12,7 +12,7 @@ pub struct Direction {
     pub bytes: AtomicU64,
     /// Batches of packets: one per receive call, or per iteration of the sending thread's loop.
     pub batches: AtomicU64,
-    /// Units that carried `packets`: GSO packets and single packets that the engine wrote or sent.
+    /// Units that carried the inner packets counted in `packets`: a unit is a GSO packet or a single packet that the engine wrote or sent.
     pub units: AtomicU64,
     /// Reads that failed for a reason other than an empty queue.
     pub errors: AtomicU64,
@@ -80,7 +80,7 @@ pub struct Handshakes {
     pub completed: AtomicU64,
     /// Handshakes abandoned after 90 s without a session.
     pub failed: AtomicU64,
-    /// Cookie replies sent, which ask the sender of a handshake message to prove its address.
+    /// Cookie replies sent, which require the sender of a handshake message to prove its address.
     pub cookies: AtomicU64,
 }
 

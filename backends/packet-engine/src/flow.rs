@@ -56,7 +56,7 @@ pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     header.total_len <= MESSAGE && !(header.protocol == TCP && is_bare())
 }
 
-/// The number of slots in a table of the flows of one batch. Two flows may share a slot.
+/// The number of slots in a batch's flow table. Two flows may share a slot.
 pub(crate) const SLOTS: usize = 64;
 
 /// Returns the slot of a flow.

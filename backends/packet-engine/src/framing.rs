@@ -1,4 +1,4 @@
-//! Headers between the outer UDP header and the inner packet: none in flannel's `udp`, VXLAN and Ethernet in `vxlan` (RFC 7348).
+//! Headers between the outer UDP header and the inner packet: flannel's `udp` has none, and `vxlan` has VXLAN and Ethernet headers (RFC 7348).
 
 use crate::packet::Version;
 use crate::reason::Reason;

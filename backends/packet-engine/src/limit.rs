@@ -25,7 +25,8 @@ impl Rate {
         }
     }
 
-    /// Takes a token at `now`. Returns the next `turn`, or `None` if the event is too early. A `turn` of zero means a full bucket.
+    /// Takes a token at `now`. Returns the new `turn` (the time when the bucket is full again), or `None` if the
+    /// event is too early. A `turn` of zero means a full bucket.
     pub(crate) fn take(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
         (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))

@@ -195,7 +195,7 @@ fn is_extension(protocol: u8) -> bool {
     )
 }
 
-/// Decrements the TTL and updates the IPv4 checksum. A TTL of 0 stays 0. This function does not change data other than IP packets.
+/// Decrements the TTL and updates the IPv4 checksum. A TTL of 0 stays 0. This function changes only IP packets.
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
@@ -214,7 +214,7 @@ pub fn decrement_ttl(packet: &mut [u8]) {
     }
 }
 
-/// Sets the ECN field and updates the IPv4 checksum. This function does not change data other than IP packets.
+/// Sets the ECN field and updates the IPv4 checksum. This function changes only IP packets.
 #[inline]
 pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     let ecn = ecn & 3;

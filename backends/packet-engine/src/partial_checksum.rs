@@ -104,7 +104,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         /// The engine recognises the kernel's partial checksums. The engine never recognises a wrong checksum as
-        /// partial, whichever bit differs. The engine recognises a complete checksum as partial only if
+        /// partial, regardless of the bits that differ. The engine recognises a complete checksum as partial only if
         /// completion does not change the checksum.
         #[test]
         fn only_the_pseudo_headers_sum_is_partial(recipe in recipe(1500), bits in 1u16..) {

@@ -1,4 +1,4 @@
-//! Longest prefix match: from an address to the index of a peer.
+//! Longest prefix match, which maps an address to the index of a peer.
 
 use std::collections::BTreeMap;
 use std::ops::{BitAnd, BitOr, Not, Shr};

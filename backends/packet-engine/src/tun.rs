@@ -227,7 +227,7 @@ impl Tun {
         (&self.file).read(buffer)
     }
 
-    /// Concatenates the buffers to one packet, writes the packet, and returns the number of written bytes.
+    /// Concatenates the buffers into one packet, writes the packet, and returns the number of written bytes.
     ///
     /// # Errors
     /// Returns an error if write(2) fails, for example because the device is down.

@@ -78,8 +78,8 @@ pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> R
     }
 }
 
-/// Returns whether a packet is itself a datagram of the tunnel. A tunnel datagram inside the tunnel comes from a pod
-/// that builds tunnel datagrams, or from a route to a node through the tunnel.
+/// Returns whether a packet is itself a datagram of the tunnel. The engine receives such a packet if a pod builds
+/// tunnel datagrams, or if a route to a node leads through the tunnel.
 #[inline]
 fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
     udp_destination(packet, header).is_some_and(|to| table.is_tunnel_end(to))

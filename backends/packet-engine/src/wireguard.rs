@@ -4,7 +4,7 @@
 //!
 //! A [`Device`] has the same configuration as a WireGuard interface of the kernel: private key, peers and allowed
 //! IPs. The configuration can change while packets flow. Packet threads use the last published snapshot and need no
-//! lock. Packet threads do not wait for handshakes, and threads that encrypt packets and threads that decrypt packets do not wait for each other.
+//! lock. Packet threads do not wait for handshakes. Threads that encrypt packets do not wait for threads that decrypt packets, or vice versa.
 //! [`Device::work`] does all slow work, mainly handshakes. Only the handshake thread calls [`Device::work`].
 
 mod admission;

@@ -235,7 +235,7 @@ fn implementation(object: &Object) -> Result<Implementation, Fault> {
 
 /// Returns the family of the peer's address to which Go flannel sends. Go flannel prefers a public IPv4 address of
 /// the peer if this node has an IPv4 address. Otherwise, Go flannel prefers a public IPv6 address of the peer if this
-/// node also has a public IPv6 address. In all other cases of a dual-stack peer, Go flannel chooses IPv4.
+/// node also has a public IPv6 address. Go flannel chooses IPv4 for all other dual-stack peers.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
     let (own_v4, own_v6) = own

@@ -23,7 +23,7 @@ const REREAD: Duration = Duration::from_secs(5);
 pub(super) struct Files {
     /// The file of the private key.
     pub key: PathBuf,
-    /// Whether the file of the private key may be a symbolic link, because an operator named the file.
+    /// Whether the file of the private key may be a symbolic link: yes if an operator named the file.
     pub(crate) key_links: Links,
     /// The file of the preshared key, if any.
     pub preshared: Option<PathBuf>,

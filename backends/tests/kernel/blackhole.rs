@@ -1,4 +1,4 @@
-//! Tests that, with every backend, a node drops packets to addresses in its subnet without a pod. The blackhole
+//! Tests that, with every backend, a node drops packets to addresses of its subnet that no pod uses. The blackhole
 //! routes do not affect packets to existing pods on the bridge.
 
 use crate::bed::*;

@@ -190,7 +190,7 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     }
 }
 
-/// The underlay interface is down, or has no address in the peers' network. flanneld cannot program any peer, but reports no peer as the cause.
+/// The underlay interface is down, or has no address in the peers' network. flanneld cannot add routes to peers, but reports no peer as the cause.
 #[test]
 fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
     in_namespace(|| async {

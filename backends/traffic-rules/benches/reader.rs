@@ -1,4 +1,4 @@
-//! Benchmarks of the parser for a host's rules, with as many rules as kube-proxy writes, and of a packet's path through the rules.
+//! Benchmarks that parse a host's rules and follow a packet through the rules, with as many rules as kube-proxy writes.
 
 use divan::{Bencher, black_box};
 use std::fmt::Write;

@@ -149,7 +149,7 @@ pub enum RulesError {
         /// Whether the daemon writes the rules with nftables instead of iptables.
         nftables: bool,
     },
-    /// Encapsulation port that the kernel cannot guard. All rules except the guard rules are in place.
+    /// Failure to install the rules that guard the encapsulation port. All other rules are in place.
     Unguarded {
         /// The error of the program.
         error: ProgramError,

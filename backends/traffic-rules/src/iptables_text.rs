@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use types::{Encapsulation, Family};
 
-/// The guard chain of slot 0. The names of the guard chains of other slots end with the slot number.
+/// The name of the chain in which daemon 0 guards its encapsulation port. The chain names of other daemons end with the daemon's number.
 const GUARD_CHAIN: &str = "FLANNEL-ENCAP";
 
 /// A chain that flannel manages, and the jumps to it.
@@ -77,7 +77,7 @@ fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
     chains
 }
 
-/// Returns the name of the guard chain of a slot.
+/// Returns the name of the chain in which a daemon guards its encapsulation port.
 fn guard_chain(slot: u16) -> String {
     if slot == 0 {
         GUARD_CHAIN.to_owned()
@@ -86,7 +86,7 @@ fn guard_chain(slot: u16) -> String {
     }
 }
 
-/// Returns the slot of a guard chain from its name.
+/// Returns a daemon's number from the name of the chain that guards its encapsulation port, or `None` for another name.
 fn guard_slot(chain: &str) -> Option<u16> {
     let slot = match chain.strip_prefix(GUARD_CHAIN)? {
         "" => 0,
@@ -95,7 +95,7 @@ fn guard_slot(chain: &str) -> Option<u16> {
     (guard_chain(slot) == chain).then_some(slot)
 }
 
-/// Returns the slots whose guard chain occurs in `saved`, as a chain, in a rule or in a jump.
+/// Returns the numbers of the daemons whose guard chain occurs in `saved`, as a chain, in a rule or in a jump.
 fn guards(saved: &str) -> BTreeSet<u16> {
     let words = |line: &str| {
         let chain = line
@@ -146,7 +146,8 @@ fn by_number(saved: &str) -> Cow<'_, str> {
     }
 }
 
-/// Builds the guard chain of a slot. The jumps to the chain match only encapsulated packets, so that the kernel checks other packets against only one rule.
+/// Builds the chain in which a daemon guards its encapsulation port. The jumps to the chain match only encapsulated
+/// packets, so that the kernel checks other packets against only one rule.
 fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
@@ -390,7 +391,7 @@ pub fn others(saved: &str) -> (Vec<&str>, usize) {
     )
 }
 
-/// Returns the packet counter of the rule for unknown senders in the guard chain of a slot.
+/// Returns the number of packets from unknown senders that a daemon's guard chain has counted.
 pub(crate) fn unknown_senders(saved: &str, slot: u16) -> Option<u64> {
     let start = format!("] -A {} -m addrtype --dst-type LOCAL ", guard_chain(slot));
     let ends = [

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const SOCKET_PREFIX: &str = "flannel-rs.rules";
 /// The interval between attempts to take the lock.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Time limit for taking the lock, longer than any write of rules takes. A daemon that holds the lock longer than this limit hangs.
+/// Time limit for taking the lock, longer than any write of rules. A daemon that holds the lock longer than this limit hangs.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The lock on the traffic rules, held until the caller drops the `RulesLock` or the process ends. After the

@@ -1,8 +1,8 @@
 //! Renders the rules as an nft script and parses the output of `nft -j`. All functions of this module are pure: their results depend only on their arguments.
 //!
-//! The names of the table and the chains, and their comments, are those of Go flannel, so that flannel-rs and Go
-//! flannel find and replace each other's rules. The nftables rules have the same effect as the iptables rules.
-//! Conditions on the mark use a mask, and the fourth masquerade rule applies to this node's pods.
+//! flannel-rs uses Go flannel's names and comments for the table and the chains, so that each program finds and
+//! replaces the other program's rules. The nftables rules have the same effect as the iptables rules.
+//! Unlike in Go flannel, conditions on the mark use a mask, and the fourth masquerade rule matches this node's subnet.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};
@@ -68,7 +68,7 @@ const PEERS: &str = "peers";
 /// The name of the counter for encapsulated packets from unknown senders.
 const UNKNOWN_SENDERS: &str = "strangers";
 
-/// Returns the name of a guard's chain, set or counter for a slot. In slot 0, the name has no suffix.
+/// Returns the name of a daemon's chain, set or counter for the encapsulation port. For daemon 0, the name has no suffix.
 fn slot_name(name: &str, slot: u16) -> String {
     if slot == 0 {
         name.to_owned()
@@ -87,7 +87,7 @@ fn slot_of(name: &str, plain: &str) -> Option<u16> {
 }
 
 impl Chain {
-    /// Returns the chain's name. The name of a guard chain ends with this daemon's slot number, except in slot 0.
+    /// Returns the chain's name. The name of a guard chain ends with this daemon's number, unless the number is 0.
     fn name_in(&self, rules: &Ruleset) -> String {
         slot_name(self.name, if self.guard { rules.guard_slot } else { 0 })
     }
@@ -364,7 +364,7 @@ pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet
         .collect()
 }
 
-/// Returns the number of packets from unknown senders that the guard in a slot has counted.
+/// Returns the number of packets from unknown senders that a daemon's guard rules have counted.
 pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
     items(listing, "counter")
         .find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?

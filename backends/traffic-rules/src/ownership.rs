@@ -40,7 +40,7 @@ impl OtherDaemons {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
-    /// Returns whether this daemon keeps the guard in a slot. If this daemon removes another daemon's guard too
+    /// Returns whether this daemon keeps the guard rules of the daemon with the number `place`. If this daemon removes another daemon's guard too
     /// early, the host loses no packets, and the other daemon restores the guard. A guard that remains after its daemon
     /// has ended may drop the packets of a new node.
     pub fn keeps_guard(&self, place: u16) -> bool {

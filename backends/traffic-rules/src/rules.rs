@@ -67,9 +67,9 @@ pub struct Ruleset {
     pub forward: Option<Vec<Rule>>,
     /// Whether the jump to flannel's forward rules is the first rule of the FORWARD chain.
     pub forward_insert: bool,
-    /// The rules that guard the encapsulation port. These rules apply before all other rules.
+    /// The rules that guard the encapsulation port. The guard rules apply before all other rules.
     pub encap: Option<Encap>,
-    /// The number in the names of this daemon's chains for the encapsulation port. A host with one daemon uses 0.
+    /// The number in the names of this daemon's chains for the encapsulation port. The number is 0 on a host with one daemon.
     pub guard_slot: u16,
     /// The networks and guards of other daemons, whose rules in the shared chains stay.
     pub others: OtherDaemons,
@@ -85,7 +85,7 @@ pub struct Encap {
     pub incoming: Vec<Rule>,
     /// The rules for encapsulated packets that this host sends.
     pub outgoing: Vec<Rule>,
-    /// The known senders. Senders outside this set match [`Match::UnknownSender`]. The set is `None` if no rule depends on the senders.
+    /// The known senders. Senders outside this set match [`Match::UnknownSender`]. The set of known senders is `None` if no rule depends on the senders.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 

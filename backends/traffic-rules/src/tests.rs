@@ -470,7 +470,7 @@ proptest! {
 }
 
 /// Returns all listings that differ from this listing in one detail. Each result lacks a rule, chain or set, repeats
-/// a rule, or changes one word or number of an expression or chain.
+/// a rule, or differs in one word or number of an expression or chain.
 fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
         match value {

@@ -188,7 +188,7 @@ fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
 }
 
 /// Opens or creates the file at this path and locks the file. Returns `None` if another installer holds the lock, or
-/// if the path is not a regular file with exactly one name.
+/// if the path is not a regular file with exactly one hard link.
 fn claim(path: &Path) -> io::Result<Option<File>> {
     let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => (file, true),

@@ -20,7 +20,7 @@ pub(crate) const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBN
 /// A stub of the delegate. The stub records each call and the call's input. For each attachment, the stub keeps a
 /// file in `held`, as bridge and host-local keep an interface and an address. Files control the stub: `fail-VERB`
 /// contains an error that the stub prints immediately, and `fail-late-VERB` contains an error that the stub prints
-/// after its work. `slow` contains the duration of a call in seconds.
+/// after its work. The file `slow` contains the duration of a call in seconds.
 const STUB: &str = r#"#!/bin/sh
 cd "$STUB" || exit 1
 echo "$CNI_COMMAND ${0##*/}" >> calls

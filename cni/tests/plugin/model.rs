@@ -165,7 +165,7 @@ fn attachment(container: usize, interface: usize) -> Attachment {
 struct Sequence<'a> {
     folder: &'a Path,
     world: World,
-    /// The interfaces of successful ADD calls that no later DEL or GC call was to remove, whether or not that call succeeded.
+    /// The interfaces of successful ADD calls, except interfaces that a later DEL or GC call tried to remove.
     promised: BTreeSet<(String, Attachment)>,
     /// The interfaces whose last ADD call a kill interrupted.
     interrupted: BTreeSet<(String, Attachment)>,

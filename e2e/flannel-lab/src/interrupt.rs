@@ -46,7 +46,7 @@ pub(crate) fn remove_labs_on_signals() -> Result<()> {
         .context("starting the thread that waits for signals")
 }
 
-/// Returns the error unchanged. If a signal has interrupted the program, blocks until the signal thread ends the process.
+/// Returns the given error unchanged. If a signal has interrupted the program, blocks until the signal thread ends the process.
 pub(crate) fn yield_to_signal(error: Error) -> Error {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();

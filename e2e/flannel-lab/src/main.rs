@@ -29,7 +29,8 @@ use crate::plan::Plan;
 struct Cli {
     #[command(flatten)]
     args: Args,
-    /// Forwards connections from the listening socket on standard input to the status page in this network namespace, while the namespace exists.
+    /// Forwards connections to the status page in this network namespace. Standard input is the socket on which the program accepts the connections.
+    /// The program ends after the removal of the namespace.
     #[arg(long, hide = true)]
     forward_page: Option<String>,
 }

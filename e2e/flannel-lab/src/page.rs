@@ -1,4 +1,4 @@
-//! The status page of a host, reachable from outside its network namespace. If `--status` is set, a firewall drops
+//! The status page of a host, reachable from outside the host's network namespace. If `--status` is set, a firewall drops
 //! the tunnel's packets to one host, and the lab stays until the user presses a key.
 
 use std::io::IsTerminal;
@@ -94,7 +94,7 @@ fn listener() -> Result<TcpListener> {
         .context("no free port for the page")
 }
 
-/// Starts a process that forwards connections to the status page in a network namespace, and returns the address. The
+/// Starts a process that forwards connections to the status page in a network namespace. Returns the address on which the process accepts connections. The
 /// process ends after the removal of the namespace.
 pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
     let listener = listener()?;
@@ -112,7 +112,8 @@ pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Forwards connections from the listening socket on standard input to the status page, while the network namespace exists.
+/// Forwards connections to the status page in a network namespace until the removal of the namespace. Standard input is the socket
+/// on which the process accepts the connections.
 pub(crate) fn forward_until_removed(netns: &str) {
     let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return;

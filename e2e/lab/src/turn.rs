@@ -32,9 +32,9 @@ enum Kind {
     Lab,
     /// A lab that loads the processors for several seconds. Two labs that load the processors at the same time would disturb each other's measurements.
     Load,
-    /// A lab with an API server, which takes 300 MB of memory. Many of the tests with an API server mostly wait.
+    /// A lab with an API server, which uses 300 MB of memory. Many of the tests with an API server mostly wait.
     ApiServer,
-    /// A cluster, which takes 1 GB of memory and, during its start, all processors.
+    /// A cluster, which uses 1 GB of memory and, during its start, all processors.
     Cluster,
 }
 
@@ -109,7 +109,7 @@ struct State {
     running: usize,
     /// Number of tests that have requested permission to run.
     came: usize,
-    /// Number of tests that no longer wait. The next test in the queue decides whether it may run, and all later tests wait.
+    /// Number of tests that no longer wait for permission to run. The next test in the queue decides whether it may run, and all later tests wait.
     went: usize,
 }
 
@@ -239,7 +239,7 @@ fn mean(samples: &[f64]) -> Option<f64> {
     (samples.len() >= SAMPLES).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
-/// Measures the machine's load: works for [`SAMPLE`] of processor time, and returns the ratio of the elapsed time to [`SAMPLE`].
+/// Measures the machine's load: computes for [`SAMPLE`] of processor time, and returns the ratio of the elapsed time to [`SAMPLE`].
 fn slowdown() -> Option<f64> {
     let used = || {
         let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok()?;

@@ -35,7 +35,7 @@ struct Known {
     mac: [u8; 6],
 }
 
-/// Replies to probes and sends probes until `stop` is true, on a host that receives all packets for the peers. Counts the replies in `answered`.
+/// On a host that receives all packets for the peers, replies to probes and sends probes until `stop` is true. Counts the replies in `answered`.
 pub(crate) fn serve(
     host: &Host,
     node: Ipv4Addr,

@@ -1,4 +1,4 @@
-//! Goals of flannel-rs' datapaths: relative to the kernel's vxlan and to an earlier build, and for round trips during TCP streams.
+//! Goals of flannel-rs' datapaths: ratios to the kernel's vxlan and to an earlier build, and round-trip times during TCP streams.
 //! The benchmark computes each ratio from figures of the same round of measurements, because the speed of a shared machine changes between rounds.
 
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use lab::Cable;
 
 use super::load::median;
 
-/// The reference carrier of all ratios.
+/// Name of the kernel's vxlan, to whose results the goals are ratios.
 const KERNEL: &str = "vxlan (kernel)";
 
 #[derive(Clone, Copy)]
@@ -82,12 +82,12 @@ pub(crate) struct Loaded {
     pub one: Vec<(f64, f64)>,
     /// During four streams.
     pub four: Vec<(f64, f64)>,
-    /// Round trips between real-time programs during one TCP stream: the time on the packets' path, without waits for a processor.
+    /// Round-trip times between real-time programs during one TCP stream: only the packets' path, without waits for a processor.
     pub path: Vec<(f64, f64)>,
 }
 
 impl Loaded {
-    /// Returns the round trips under a load, and the name of the load.
+    /// Returns the name of a load, and the round-trip times under this load.
     fn under(&self, load: Load) -> (&'static str, &[(f64, f64)]) {
         match load {
             Load::One => ("during one stream", &self.one),

@@ -106,8 +106,8 @@ fn stream(bed: &Bed) -> Result<Small> {
     Err(last)
 }
 
-/// Sends packets from the second pod to the first during a flood of junk handshakes. Returns the result, the number of junk packets sent
-/// per second, and the number of packets that the node's datapath dropped.
+/// Sends packets from the second pod to the first during a flood of junk handshakes. Returns the numbers of sent and received
+/// packets, the number of junk packets per second, and the number of packets that the node's datapath dropped.
 fn stream_during_junk(
     bed: &Bed,
     attacker: &Host,

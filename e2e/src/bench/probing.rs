@@ -57,7 +57,7 @@ fn share(daemon: &Flanneld, window: Duration) -> Result<f64> {
 }
 
 /// Measures the share of a processor that the daemon uses while a status page is open. Each response contains the
-/// whole document, as if the document changed before each request.
+/// whole document, even if the document has not changed.
 fn share_with_page(daemon: &Flanneld) -> Result<f64> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -29,7 +29,7 @@ const API_PATHS: [&str; 5] = [
     "/api/v1/node?rows",
     "/api/v1/findings",
 ];
-/// Name of the only output that may be empty.
+/// Name of each output from a file next to subnet.env; only these outputs may be empty.
 const NEIGHBOUR_FILE: &str = "a file next to subnet.env";
 
 /// One row of the table: a secret, its source, and the expected outcome.
@@ -51,11 +51,11 @@ enum Outcome {
     ReadyWithCanary,
     /// A warning, an error or an exit of the daemon.
     Complaint,
-    /// A warning, an error or an exit, without readiness of the daemon.
+    /// A warning, an error or an exit of a daemon that is not ready.
     Refusal,
     /// A warning or an error from the daemon, or the daemon's readiness.
     ComplaintOrReady,
-    /// A warning, an error or readiness, then an exit with code 1. The log and the exit report contain the variant's text.
+    /// An exit of the daemon with code 1, after a warning, an error or readiness. The log and the exit report contain the variant's text.
     Exit(&'static str),
 }
 

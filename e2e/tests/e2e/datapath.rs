@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_secs(10);
 const MODES: [&str; 3] = ["offload", "mmsg", "plain"];
 const BULK: u64 = 8_000_000;
 
-/// Starts one dual-stack host for each element of `values`. On each host, the daemon's environment variable `variable` has the value of the host's element.
+/// Starts one dual-stack host for each element of `values`, and passes the element to the host's daemon in the environment variable `variable`.
 pub(crate) fn bed(lab: &Lab, engine: &Engine, variable: &str, values: &[&str]) -> Result<Bed> {
     Bed::start(
         lab,

@@ -241,7 +241,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Returns the datapath's metrics, for the message of a failure.
+    /// Returns the datapath's metrics, for a failure message.
     fn metrics(&self) -> String {
         let (_, text) = self.bed.daemons[0].get("/metrics").unwrap_or_default();
         text.lines()

@@ -1,4 +1,4 @@
-//! Tests that the tunnel drops a pod's datagrams to another node's tunnel port. A pod reaches the same port number of other pods.
+//! Tests that the tunnel drops a pod's datagrams to another node's tunnel port. Datagrams from a pod to the same port number of another pod arrive.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;

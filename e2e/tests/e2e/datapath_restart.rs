@@ -232,8 +232,8 @@ fn require_kept(store: &FileStore, device: &str) -> Result<()> {
 /// Interval of packets. The queues of the device and of the socket can store all packets that arrive every 10 ms during a start of several seconds.
 const RESTART_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Restarts the first host's daemon while packets flow in both directions. Allows packet loss for `lost_at_most`, and
-/// with `starting` also until the new process is ready.
+/// Restarts the first host's daemon while packets flow in both directions. Allows packet loss for `lost_at_most`.
+/// If `starting` is true, also allows packet loss until the new process is ready.
 fn restart_under_load(
     bed: &mut Bed,
     options: &FlanneldOptions,

@@ -55,7 +55,7 @@ fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
 /// The sender detects missing replies only after at least 9 s, so the restarted node starts the new session.
 #[test]
 fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
-    /// Maximum time without packets, not including the daemon's start: ten times the goal.
+    /// Maximum outage in addition to the duration of the daemon's start: ten times the goal of 300 ms.
     const LOST_AT_MOST: Duration = Duration::from_secs(3);
     Lab::run("wireguard one way", |lab| {
         let store = FileStore::start(&lab.folder("")?.join("notify"))?;

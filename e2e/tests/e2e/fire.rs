@@ -389,7 +389,7 @@ fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
     Ok(lines.sum())
 }
 
-/// Waits until the node's metrics count exactly the unreadable entries, and at least the entries that the node must refuse.
+/// Waits until the node's metrics count all unreadable and all refused entries. The count of refused entries may include entries that look like peers.
 fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     let count = |fate: Fate| entries.iter().filter(|(.., found)| *found == fate).count() as u64;
     eventually_ok(DEADLINE, "what is hostile is counted", || {

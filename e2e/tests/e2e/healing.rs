@@ -143,7 +143,7 @@ pub(crate) fn kills_lose_no_probe(backend: &'static Backend) -> Result<()> {
     })
 }
 
-/// Three hosts with a pod each. Probes run on every path; audits do not run.
+/// Three hosts with a pod each. Probes run on every path. The daemons do not audit their kernel objects (`--audit-interval=0`).
 struct Cluster {
     meshes: Vec<Mesh>,
     pods: Vec<Pod>,

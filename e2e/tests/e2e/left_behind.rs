@@ -76,7 +76,7 @@ fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
     Ok(())
 }
 
-/// Runs all backends in turn, and then one backend after Go flannel. After each change, only the devices of the current backend remain.
+/// Runs all backends in turn. Then creates Go flannel's objects, and runs the last backend again. After each change, only the devices of the current backend remain.
 #[test]
 fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
     Lab::run("left behind", |lab| {

@@ -444,7 +444,7 @@ fn wrong_node_that_replies_is_named() {
     .unwrap();
 }
 
-/// Checks that peers are healthy with a backend whose device belongs to the userspace datapath, or which has no device.
+/// Checks with one backend that both nodes report a healthy peer, then a cut-off peer, and then a healthy peer again.
 fn peers_are_healthy_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);

@@ -101,7 +101,7 @@ fn overlay_of(bed: &Bed, node: usize) -> Result<IpAddr> {
         .into())
 }
 
-/// Sends forged probes, forged replies and junk to the node `to` over the underlay and in the tunnel, in another node's name.
+/// Sends forged probes, forged replies and junk to the node `to` over the underlay and in the tunnel, with the addresses of the node `name_of`.
 fn forge(
     bed: &Bed,
     outsider: &Host,
@@ -172,7 +172,7 @@ fn forge(
 
 /// Minimum number of forged probes that a host must receive for a valid test.
 const PROBES_NEEDED: u64 = 1000;
-/// Maximum number of times that the hostile host sends its set of forged packets: several times the number for `PROBES_NEEDED` probes.
+/// Maximum number of times that the hostile host sends its set of forged packets. This is several times the number that `PROBES_NEEDED` probes require.
 const MAX_ROUNDS: u64 = 1000;
 
 /// Counts probes to a host's probe port and the replies that the host sends, in packets and bytes.

@@ -85,7 +85,7 @@ fn learn(bed: &Bed, nodes: Range<usize>, what: &str, knows: impl Fn(&Value) -> b
     Ok(())
 }
 
-/// Waits until all nodes reach each other, and then waits six seconds, in which a node's budget for probing faults refills.
+/// Waits until all nodes reach each other. Then waits six seconds, until each node may again send its maximum number of probes for faults at once.
 fn at_rest(bed: &Bed) -> Result<()> {
     let others = usize::from(NODES - 1);
     let (_, last) = learnt(bed, 0..others + 1, "all reach each other", |mesh| {

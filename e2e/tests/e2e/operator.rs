@@ -119,7 +119,7 @@ pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns the commands of each remedy in docs/troubleshooting.md for nodes with the same address, from the first check to the last check.
+/// Returns the commands of the code blocks that docs/troubleshooting.md lists for nodes with the same address, one list for each remedy.
 /// The remedies are for systemd, for a DaemonSet with an argument, and for a DaemonSet with a variable.
 pub(crate) fn remedies_of_the_trap() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");

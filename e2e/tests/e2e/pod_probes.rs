@@ -207,7 +207,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
     })
 }
 
-/// Pod probes work with every backend, in both address families except with udp, and need only the capabilities NET_ADMIN and NET_RAW.
+/// Pod probes work with every backend, and need only the capabilities NET_ADMIN and NET_RAW. The test uses both address families, except with udp.
 #[test]
 fn pod_probes_pass_with_every_backend() -> Result<()> {
     for backend in [

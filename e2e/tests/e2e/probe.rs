@@ -53,7 +53,7 @@ fn ends(
     ends_and(bed, target, at, outcomes, sentence, |_| true)
 }
 
-/// Waits as [`ends`] does, and until `holds` is true for the document, which may take longer on a busy machine.
+/// Waits as [`ends`] does, and until `holds` is true for the document. On a busy machine, this may take longer.
 fn ends_and(
     bed: &Bed,
     target: &str,
@@ -604,7 +604,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the command reports a hanging or absent daemon before the request for a probe, in less time than a probe may take.
+/// Checks that the command reports a hanging or absent daemon within ten seconds, before the command requests a probe.
 fn fails_at_once(bed: &Bed, cause: &str) -> Result<()> {
     let begun = Instant::now();
     let (code, text) = result(&run(bed, 0, &["h2"])?);

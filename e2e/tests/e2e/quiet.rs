@@ -19,12 +19,12 @@ use crate::healing::scenarios;
 
 /// Deadline for the effect of an event, which is long because the machine is busy.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Time between two actions, in which the doctor and the probes run several times.
+/// Pause between two actions of the test. During a pause, the doctor and the probes run several times.
 const PAUSE: Duration = Duration::from_secs(12);
 /// Number of bytes that a stream sends before the next stream starts.
 const PIECE: u64 = 16 << 20;
 
-/// Returns the time for which the test watches each backend.
+/// Returns the duration of the test with each backend.
 fn time() -> Duration {
     Duration::from_secs(
         std::env::var("FLANNEL_TEST_QUIET")
@@ -336,7 +336,7 @@ scenarios! { has_no_findings;
     host_gw_under_load_has_no_findings => "host-gw",
 }
 
-/// Watches a backend with iptables rules and with nftables rules, each with one and two address families.
+/// Tests a backend with iptables rules and with nftables rules, each with one and two address families.
 fn has_no_findings(backend: &str) -> Result<()> {
     let _turn = lab::load_turn();
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -1,4 +1,4 @@
-//! Checks that the doctor's findings are correct. Healthy hosts have no findings, even if they are unusual. The doctor names
+//! Checks that the doctor's findings are correct. Unusual but healthy hosts have no findings. The doctor names
 //! the cause of a fault, on the faulty node and on the other nodes. The commands that the first finding suggests fix the fault.
 
 mod bench;

@@ -285,8 +285,8 @@ fn no_hostile_lease_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that both nodes start a handshake with the attacker's address if the lease is valid. A capture would
-/// therefore also show handshakes that a hostile lease causes.
+/// Checks that both nodes start a handshake with the attacker's address if the lease is valid. A capture
+/// would also show a handshake because of a hostile lease.
 fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()> {
     let address = attacker.v4()?;
     let socket = attacker

@@ -250,7 +250,7 @@ fn key_is_kept_before_it_is_published(
     Ok(())
 }
 
-/// The daemon stores its key on the disk before it publishes the lease. Otherwise a crash between both writes would lose a published key.
+/// The daemon stores its key on the disk before it publishes the lease. If the daemon published the lease first, a crash could lose the published key.
 #[test]
 fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     Lab::run("wireguard order", |lab| {

@@ -8,7 +8,7 @@
 //!
 //! The default run of the test is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` sets the duration in
 //! seconds (`make soak`). A run of at least one minute also alternates between daemons with and without real-time
-//! priority, and compares another program's processor time.
+//! priority, and compares another program's processor time in both cases.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

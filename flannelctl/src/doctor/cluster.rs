@@ -49,7 +49,7 @@ impl ClusterArgs {
     }
 }
 
-/// Asks all nodes for their findings, and groups the findings by cause.
+/// Requests the findings of all nodes, and groups the findings by cause.
 ///
 /// # Errors
 /// Returns an error if neither the cluster's API nor this node's daemon responds.

@@ -21,7 +21,7 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 const LINES: i64 = 5000;
 /// Maximum size of one file of the bundle, in bytes.
 const LIMIT: u64 = 4 << 20;
-/// File names for the logs of the daemon's container, and whether a log is of the previous container.
+/// File names for the logs of the daemon's container. `true` selects the log of the previous container.
 const LOGS: [(&str, bool); 2] = [
     ("flanneld/pod.log", false),
     ("flanneld/pod-previous.log", true),

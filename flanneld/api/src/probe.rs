@@ -59,7 +59,7 @@ pub enum StepName {
     Route,
     /// The neighbour entry with the hardware address of the next hop.
     Neighbour,
-    /// The FDB entry with the node that has the hardware address of the next hop.
+    /// The FDB entry that maps the hardware address of the next hop to a node.
     Fdb,
     /// The WireGuard peer that receives the packets, and the session with the peer.
     Peer,

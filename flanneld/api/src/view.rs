@@ -115,7 +115,7 @@ pub struct NodeView {
     pub degraded: u16,
     /// Number of the node's findings of severity `risk`.
     pub risks: u16,
-    /// The node's implementation: `flannel-rs`, or `go` if the node publishes no id, as with Go flannel.
+    /// The node's implementation: `flannel-rs`, or `go` if the node publishes no id. Go flannel publishes no id.
     pub kind: String,
 }
 
@@ -128,9 +128,8 @@ pub struct RowView {
     pub age_ms: u64,
     /// State of the peers without a cell; absent if the state is unknown.
     pub rest: Option<u8>,
-    /// Each cell contains the peer's index, the state of the path, and the number of unanswered probes among the last 16. The other fields are the
-    /// round-trip
-    /// time in microseconds, the last probe's age in milliseconds, and 1 if the peer replies only to ping.
+    /// Each cell contains the peer's index, the state of the path, and the number of unanswered probes among the last 16. The cell also contains
+    /// the round-trip time in microseconds, the last probe's age in milliseconds, and 1 if the peer replies only to ping.
     pub cells: Vec<CellView>,
 }
 

@@ -9,7 +9,7 @@ use crate::need::Need;
 pub struct Check {
     /// Name of the check in metrics, JSON and documentation.
     pub id: &'static str,
-    /// Usual severity of the check's findings, which the documentation lists. A finding of the check may have another severity.
+    /// Usual severity of the check's findings, as in the documentation. A finding of the check may have another severity.
     pub severity: Severity,
     /// Heading of the check's section in the documentation.
     pub title: &'static str,

@@ -27,7 +27,7 @@ pub fn words(encapsulation: Encapsulation) -> String {
     }
 }
 
-/// Returns "is" or "are", to agree with the text of [`words`] in number.
+/// Returns the verb for the text of [`words`]: "is" or "are".
 pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     if encapsulation.ports().len() > 1 {
         "are"

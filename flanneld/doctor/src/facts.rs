@@ -85,7 +85,7 @@ impl Network {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Returns whether the backend encrypts packets between nodes. If the backend encrypts, this node probes the underlay only with ping.
+    /// Returns whether the backend encrypts packets between nodes. If the backend encrypts these packets, this node probes the underlay only with ping.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.backend.is_some_and(|backend| backend.encrypts)
     }

@@ -50,8 +50,8 @@ pub struct Drop {
     pub hook: Hook,
     /// The iptables command that manages the table; `None` for an nftables table.
     pub command: Option<String>,
-    /// Whether the base chain jumps to chains of network policies after the dropping rule. If so, an accept rule before
-    /// the dropping rule would bypass the policies.
+    /// Whether the base chain jumps to chains of network policies after the dropping rule. If network policies follow
+    /// the dropping rule, an accept rule before that rule would bypass the policies.
     pub before_policies: bool,
 }
 

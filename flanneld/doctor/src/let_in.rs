@@ -12,10 +12,9 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Maximum number of source prefixes in a firewall command. If more prefixes are necessary, `few` replaces the prefixes with fewer, wider prefixes.
+/// Maximum number of source prefixes in a firewall command. `few` replaces a larger number of prefixes with fewer, wider prefixes.
 const MAX_PREFIXES: usize = 32;
-/// Maximum number of separate firewall commands, one for each source network. If more firewall commands are necessary, one shell loop replaces the
-/// commands.
+/// Maximum number of separate firewall commands, one for each source network. One shell loop replaces a larger number of commands.
 const MAX_COMMANDS: usize = 4;
 
 /// Command that makes firewalld apply its permanent configuration.

@@ -51,8 +51,8 @@ pub struct Look {
     /// Earlier samples of the checksum error counters, by the time between `began` and the sample.
     checksums: Tally,
     began: Option<Instant>,
-    /// Last known hardware addresses of the neighbours on the underlay, by IP address. A clone with a duplicate hardware address may stop answering
-    /// ARP requests, so that the kernel loses the clone's hardware address.
+    /// Last known hardware addresses of the neighbours on the underlay, by IP address. A cloned machine with a duplicate hardware address may stop
+    /// answering ARP requests, so that the kernel loses the machine's hardware address.
     macs: BTreeMap<IpAddr, Mac>,
 }
 

@@ -227,9 +227,10 @@ pub(crate) fn of_tunnel(
 
 /// Returns the rules and policies that drop pod packets.
 ///
-/// Ignores a general drop if another rule names and accepts first packets of pods' connections, because the
-/// administrator has then configured the firewall for pods. The result always contains a rule that names and drops
-/// first packets. The result contains a rule that drops later packets only if the rule names later packets.
+/// Ignores drops without an interface or address if another rule accepts first packets of pods' connections by
+/// interface or address. Such an accept rule shows that the administrator configured the firewall for pods. A rule that
+/// drops first packets by interface or address takes precedence over other drops. The result contains a rule that drops
+/// later packets only if the rule matches these packets by interface or address.
 fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Block> {
     let first = of_pods(net, network, around);
     let found = first_refused(walk, &first);

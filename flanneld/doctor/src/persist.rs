@@ -67,7 +67,8 @@ pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
 }
 
 /// Returns the command that makes systemd disable checksum offload whenever a program creates the device. The systemd.link(5) file also sets
-/// `MACAddressPolicy=none`, which keeps flannel's hardware address, because systemd applies only the first file that matches a device.
+/// `MACAddressPolicy=none`, because systemd applies only the first file that matches a device. This setting keeps flannel's hardware
+/// address.
 pub(crate) fn checksums_off(device: &str) -> String {
     format!(
         "printf '[Match]\\nOriginalName=%s\\n[Link]\\nMACAddressPolicy=none\\nTransmitChecksumOffload=no\\n' {} > \

@@ -1,5 +1,5 @@
-//! Selects packets between pods of different nodes for route lookups, and the interfaces that these packets have to use. Has no
-//! side effects.
+//! Selects packets between pods of different nodes for route lookups, and the interfaces that these packets have to use. The
+//! functions of this module have no side effects.
 
 use crate::facts::Network;
 use crate::facts::host::{Forwarded, Interface, PodPacket, PodPeer};

@@ -204,7 +204,8 @@ pub(crate) struct NodeFlags {
     /// Exits instead of logging a warning if other users can read a secret of wireguard: a PSK in the network configuration, or a key file.
     #[arg(long, env = "FLANNELD_REFUSE_INSECURE")]
     pub(crate) refuse_insecure: Vec<Value<bool>>,
-    /// Interval in seconds between comparisons of the whole kernel state, in addition to comparisons on events; 0 disables the periodic comparisons.
+    /// Interval in seconds between comparisons of the whole kernel state with the desired state, in addition to
+    /// comparisons on events; 0 disables the periodic comparisons.
     #[arg(
         long,
         env = "FLANNELD_AUDIT_INTERVAL",
@@ -271,7 +272,7 @@ pub(crate) struct HealthFlags {
     /// Also probes the path of pods' packets, from the last address of this node's subnet, which flanneld reserves for the probes.
     #[arg(long, env = "FLANNELD_PROBE_PODS", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) probe_pods: Vec<Value<bool>>,
-    /// Adds metrics of each peer: the peer's state, round trip and losses. Each metric of peers has N times N series in a cluster of N nodes.
+    /// Adds metrics of each peer: the peer's state, round-trip time and losses. Each metric of peers has N times N series in a cluster of N nodes.
     #[arg(long, env = "FLANNELD_METRICS_PER_PEER", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) metrics_per_peer: Vec<Value<bool>>,
 }
@@ -323,7 +324,7 @@ pub(crate) struct RuleFlags {
     /// Inserts the jump to flannel's forward rules first, before rules that may reject packets (firewalld, cloud images).
     #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_INSERT")]
     pub(crate) iptables_forward_insert: Vec<Value<bool>>,
-    /// Interval in seconds between comparisons of iptables rules; flanneld compares nftables rules on events.
+    /// Interval in seconds between comparisons of iptables rules with the desired rules; flanneld compares nftables rules on events.
     #[arg(
         long,
         env = "FLANNELD_IPTABLES_RESYNC",

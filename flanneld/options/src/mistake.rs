@@ -199,7 +199,7 @@ pub enum Warning {
         /// The protocol number.
         number: u64,
     },
-    /// A zero or negative interval between two comparisons of the iptables rules.
+    /// A zero or negative interval between two comparisons of the iptables rules with the desired rules.
     NoPause {
         /// The flag or environment variable with the interval.
         from: String,

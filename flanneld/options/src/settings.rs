@@ -57,7 +57,7 @@ pub struct NodeSettings {
     pub require_backend: Vec<String>,
     /// `--refuse-insecure`: whether flanneld exits if other users can read a secret of wireguard.
     pub refuse_insecure: bool,
-    /// `--audit-interval`: time between two comparisons of the whole kernel state; with `None`, flanneld compares only on events.
+    /// `--audit-interval`: time between two comparisons of the whole kernel state with the desired state; with `None`, flanneld compares the states only on events.
     pub audit: Option<Duration>,
     /// `--set-sysctls`: whether to set the sysctls that pods need.
     pub set_sysctls: bool,
@@ -70,7 +70,7 @@ pub struct NodeSettings {
 pub struct RuleSettings {
     /// Options of the traffic rules that flanneld maintains.
     pub options: RuleOptions,
-    /// `--iptables-resync`: time between two comparisons of the iptables rules.
+    /// `--iptables-resync`: time between two comparisons of the iptables rules with the desired rules.
     pub resync: Duration,
     /// `--ip-blackhole-route`: whether to add a blackhole route for this node's subnet.
     pub blackhole: bool,

@@ -39,8 +39,8 @@ pub(crate) const RETRIES: Rate = Rate {
     per_second: 4.0,
     burst: 24.0,
 };
-/// Rate limit of probes in the search for a common fault. The burst is enough for rounds with eight peers. An empty bucket is full again after
-/// twelve seconds.
+/// Rate limit of probes in the search for a common fault. The burst is enough for one round of probes with each of
+/// eight peers. An empty bucket is full again after twelve seconds.
 pub(crate) const SEARCHES: Rate = Rate {
     per_second: 2.0,
     burst: 24.0,
@@ -84,7 +84,7 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// Takes `count` tokens. Returns false and takes no token if the bucket has fewer tokens.
+    /// Takes `count` tokens. Returns false and takes no token if the bucket has too few tokens.
     pub(crate) fn take(&mut self, now: Duration, count: u32) -> bool {
         self.take_above(now, count, 0.0)
     }

@@ -82,7 +82,7 @@ pub fn question(nonce: u64, from: u64) -> Vec<u8> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lost {
-    /// Changed source address without a loss: packets of pods arrive with another source address, so pod calls do not arrive.
+    /// Change of the source address: packets of pods arrive with another source address, so pod calls do not arrive.
     Address,
     /// Loss of both replies and pod calls.
     Everything,
@@ -103,7 +103,7 @@ pub struct PodPath {
     pub asked: usize,
     /// Number of peers in `asked` that sent a reply and a pod call.
     pub answered: usize,
-    /// Subnets of the peers to or from which packets of pods get lost while the host's own packets pass, with the kind of loss.
+    /// Subnets of peers, each with the kind of loss: packets of pods to or from the peer get lost, but the host's own packets pass.
     pub lost: BTreeMap<IpNet, Lost>,
 }
 
@@ -160,7 +160,7 @@ pub enum Obstacle {
     NoBridge,
     /// A subnet with too few addresses.
     SmallSubnet,
-    /// Use of the pod probes' source address by another device on the bridge. Contains the hardware address of the other device.
+    /// Use of the pod probes' source address by another device on the bridge. The variant contains the hardware address of the other device.
     Taken(String),
     /// The error with which the kernel refuses the device or the socket.
     Refused(String),
@@ -168,7 +168,7 @@ pub enum Obstacle {
     NobodyAnswers,
     /// Peers that reply to the host, but drop the first packet of a connection to the probe port.
     Filtered,
-    /// A flood of other packets to the source address of pod probes, because of which the kernel may drop replies.
+    /// A flood of other packets to the source address of pod probes, so that the kernel may drop replies.
     Flooded,
 }
 
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(host_part(0x7, Family::V4), u32::MAX);
     }
 
-    /// Runs a round with one peer. The flags state whether the peer's reply and pod call arrive, and whether the peer replies to the host.
+    /// Runs a round of pod probes with one peer. The flags state whether the peer's reply and pod call arrive, and whether the peer replies to the host.
     fn round(probes: &mut PodProbes, answers: bool, calls: bool, host: bool) {
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         let questions = probes.begin(&[peer], || 7);

@@ -36,7 +36,7 @@ const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of a wake-up from which the prober infers that the kernel did not schedule the program.
 const MIN_STALL: Duration = Duration::from_millis(400);
-/// Pause between reads during a flood of packets, so that the flood does not take the whole processor.
+/// Pause between reads during a flood of packets, so that the flood does not use all processor time.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum time for which the prober delays a read until the next probe is
 /// due. The kernel timestamps packets, so the wait saves wake-ups and costs no accuracy.
@@ -291,7 +291,7 @@ impl Prober {
         self.inner().node.set_own(own);
     }
 
-    /// Probes the peer with the subnet `subnet` several times, on demand of the caller. Returns `None` if no peer has the subnet, if
+    /// Probes the peer with the subnet `subnet` several times, at the request of the caller. Returns `None` if no peer has the subnet, if
     /// too many sessions are open, or if the result takes longer than five seconds.
     pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
         /// Ends the session on drop, even if the caller cancels the future.
@@ -320,7 +320,7 @@ impl Prober {
         self.inner().node.source(family)
     }
 
-    /// Probes peers and replies to probes until `stop` is cancelled.
+    /// Probes peers and replies to probes until the caller cancels `stop`.
     pub async fn run(
         self,
         mut leases: watch::Receiver<Arc<LeaseTable>>,
@@ -422,7 +422,7 @@ impl Prober {
         }
     }
 
-    /// Waits until work is due. `next` is the time at which the node needs a wake-up. Returns `Break` when `stop` is cancelled.
+    /// Waits until work is due. `next` is the time at which the node needs a wake-up. Returns `Break` when the caller cancels `stop`.
     async fn wait(
         &self,
         state: &mut LoopState,

@@ -19,18 +19,18 @@ pub const SAMPLE_SIZE: usize = 16;
 const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
 /// Interval between two probes of a path in the sample.
 pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
-/// Minimum time between two of the scheduled probes that go to all peers in turn, if a sample exists.
+/// Minimum time between two scheduled probes that go to all peers in turn instead of the sample.
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
-/// Maximum rate, in probes per second, of the scheduled probes that go to all peers in turn if a sample exists, summed
-/// over all nodes on a link. If the kernel's neighbour table is too small for a link, each of these probes causes a
-/// broadcast (ARP, neighbour discovery) on the link.
+/// Maximum number of scheduled probes per second that all nodes on a link together send to all peers in turn. The limit
+/// applies only to nodes with a sample, and not to the probes of the sample. If the kernel's neighbour table is too small
+/// for a link, each probe to the next peer causes a broadcast (ARP, neighbour discovery) on the link.
 const WALKS_A_LINK: u32 = 500;
 /// Minimum time between two probes that are as long as the MTU.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of a node's peers for which one scheduled probe may use both paths. If a node has more peers, each
 /// scheduled probe uses either the overlay or the underlay.
 const MAX_BOTH_PATHS: usize = 16;
-/// Ratio of all scheduled probes of a peer to the scheduled probes of this peer over the underlay.
+/// Number of scheduled probes to a peer from one probe over the underlay to the next.
 const UNDERLAY_INTERVAL: u32 = 4;
 
 /// Returns the time in which this node probes each of `peers` peers once. `on_link` is the number of peers that share a link with this node.

@@ -2,8 +2,8 @@
 
 use types::reachability::{State, Verdict};
 
-/// Maximum age in milliseconds of the last probe that a peer received over the overlay, for the verdict `one-way`.
-/// Rounds are a second apart, so the maximum age covers at least two rounds.
+/// Maximum time in milliseconds since a peer with the verdict `one-way` received a probe over the overlay.
+/// Rounds are a second apart, so the maximum time covers at least two rounds.
 const JUST_NOW_MS: u32 = 2_500;
 /// Minimum number of losses among the last sixteen probes of a lossy peer. A worse verdict on a lossy peer needs more rounds, because further losses may be chance.
 pub(crate) const MIN_LOSSES: u32 = 2;

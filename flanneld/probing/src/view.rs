@@ -248,7 +248,7 @@ pub struct Own {
     pub risks: u16,
     /// The check of the node's most severe finding.
     pub gravest: Option<String>,
-    /// The checks of the node's findings that no other finding explains, at most 16. Checks with findings of
+    /// The node's checks, at most 16, with findings that no other finding explains. Checks with findings of
     /// severity `broken` come first, then `degraded`, then `risk`. Older versions of flanneld report no checks.
     #[serde(default)]
     pub checks: Vec<String>,

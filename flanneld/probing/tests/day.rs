@@ -86,7 +86,7 @@ impl Day {
         node
     }
 
-    /// Sends a node 300 messages per second for five seconds, with the forged address of a peer: probes and report requests.
+    /// Sends a node 300 messages per second (probes and report requests) for five seconds, with a peer's forged address.
     fn flood(&mut self) -> usize {
         let (node, peer) = (self.any(), self.any());
         if node == peer {

@@ -1,4 +1,4 @@
-//! Tests which nodes of a simulated cluster detect the faults of one or many nodes, and after what time.
+//! Tests which nodes of a simulated cluster detect the faults of one or many nodes, and how long the detection takes.
 
 #![allow(
     clippy::unwrap_used,
@@ -142,7 +142,7 @@ fn all_links(count: usize, state: State, lost: u64) {
 }
 
 /// Switches many nodes off. Asserts that every running node that often probes a dead node soon detects a fault.
-/// Asserts that in at most 2 % of the samples, a node reports a fault of all its peers.
+/// Asserts that in at most 2 % of all checks, one per node and second, a node reports a fault of all its peers.
 fn many_dead(count: usize, dead: &BTreeSet<usize>) {
     let mut world = cluster(count, &[0, count - 1]);
     world.off = dead.clone();

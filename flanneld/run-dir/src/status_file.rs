@@ -31,7 +31,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// Creates the reason for a condition that is not met because of a problem.
+    /// Creates the reason why a condition is not met, from the condition's name and the problem.
     pub fn new(condition: impl Into<String>, problem: Problem) -> Self {
         Self {
             condition: condition.into(),

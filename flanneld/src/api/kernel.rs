@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 /// Serialises the reads: flanneld reads the kernel for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Reason why flanneld cannot return the comparison, for the response to the client.
+/// Error when flanneld cannot compare the kernel with the desired state.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
     /// Lack of a network on this node.

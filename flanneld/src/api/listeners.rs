@@ -23,7 +23,7 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Name of the notice about the status API's port.
 const PORT_TAKEN: &str = "port-taken";
 
-/// Serves the status API's port until `stop`. Retries while another program holds the port.
+/// Serves the status API's port until `stop`. Tries again to listen while another program holds the port.
 pub async fn status_port(
     address: SocketAddr,
     status_source: StatusSource,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Ensures that flanneld renders the comparison for one client at a time.
+/// Ensures that flanneld renders the comparison of the kernel with the desired state for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
 /// State of one listener: the daemon, and the last rendering of each document.

@@ -10,8 +10,8 @@ pub(super) const MINIMUM: Duration = Duration::from_millis(10);
 /// Maximum number of connections that keep their slots until they have their responses, while other connections wait.
 const ANSWERS: usize = CONNECTIONS / 2;
 /// Minimum time from a complete request until a listener displaces the request's connection, if more than `ANSWERS`
-/// connections have complete requests. Within half a second, the listener accepts a probe behind a full
-/// backlog (1024) of clients that do not read. kubelet waits one second for the response to a probe.
+/// connections have complete requests. If clients that do not read fill the backlog (1024), the
+/// listener still accepts a probe within half a second. kubelet waits one second for the response to a probe.
 pub(super) const ANSWERING: Duration = Duration::from_millis(20);
 
 /// The connections of one listener, by number. A connection with a lower number is older.
@@ -209,7 +209,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-        /// For any behaviour of clients, connections take no more slots than exist, and the next connection waits at most [`ANSWERING`].
+        /// Connections take no more slots than exist, and the next connection waits at most [`ANSWERING`], regardless of the clients' behaviour.
         #[test]
         fn slot_becomes_free_soon_after_any_history(steps in prop::collection::vec((0u8..3, 0u64..200, 0u64..50), 0..400)) {
             let mut now = Instant::now();

@@ -279,7 +279,7 @@ fn refusal(problem: &Problem) -> Option<Refusal> {
     problem.details().filter_map(of).min()
 }
 
-/// Returns whether the detail reports that a server at this address did not respond.
+/// Returns whether this detail of a problem reports that the server at this address did not respond.
 fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     let Detail::Store {
         status: None,
@@ -453,7 +453,7 @@ fn lost_peers(running: &RunningNetwork) -> BTreeSet<IpAddr> {
     all.into_iter().flatten().flatten().collect()
 }
 
-/// Returns the peers that reply to neither probes nor pings, for route lookups, because this host's own routes may be the reason.
+/// Returns the peers that reply to neither probes nor pings, so that the doctor looks up the routes to them. A wrong route on this host may explain the missing replies.
 fn silent_peers(running: &RunningNetwork) -> Vec<Target> {
     let Some(prober) = &running.prober else {
         return Vec::new();

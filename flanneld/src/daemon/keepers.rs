@@ -36,7 +36,7 @@ use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::RuleOptions;
 use types::{Encapsulation, Problem, Subnets};
 
-/// Maximum interval between audits of the kernel, for which flanneld uses the audits as a heartbeat of the network.
+/// Longest interval between audits of the kernel at which flanneld uses the audits as a heartbeat.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 
 impl Daemon {
@@ -361,7 +361,7 @@ impl Daemon {
 
 /// Requests a new identity when an older node has this node's identity, because all peers refuse the newer node.
 async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
-    /// Time within which this node has to receive its new identity back from the store.
+    /// Delay before this node checks again whether an older node has this node's identity.
     const TIMEOUT: Duration = Duration::from_secs(60);
     loop {
         let older = readings

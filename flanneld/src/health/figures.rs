@@ -248,7 +248,7 @@ fn number(many: usize) -> u64 {
     u64::try_from(many).unwrap_or(u64::MAX)
 }
 
-/// Converts a peer whose objects the kernel refuses, for the status documents.
+/// Converts a failed peer (the kernel refuses its objects) to the format of the status documents.
 pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     let backends::FailedPeer { peer, why } = failed;
     FailedPeer {

@@ -157,8 +157,8 @@ fn device(seen: &Seen) -> String {
     }
 }
 
-/// Returns the source address of this node's packets on the peer's underlay: the tunnel's address, or without a tunnel
-/// the address of the packet itself.
+/// Returns the source address of this node's packets when they reach the peer: the tunnel's outer address, or the
+/// packets' own address without a tunnel.
 fn source(seen: &Seen) -> Option<IpAddr> {
     let by_route = match &seen.underlay {
         Ok(Fate::Sent(hop)) => hop.source,

@@ -44,7 +44,7 @@ pub enum Refusal {
         /// Reason why this node does not use the lease.
         why: String,
     },
-    /// Lack of a lease of another node that is in use on this node.
+    /// Lack of other nodes' leases that this node uses.
     NoPeers {
         /// A name, an address or a subnet.
         asked: String,

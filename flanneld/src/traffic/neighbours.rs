@@ -19,7 +19,7 @@ pub(super) struct Neighbours {
     own: BTreeSet<IpNet>,
     /// The networks that the previous daemon served and that no other daemon serves.
     before: BTreeSet<IpNet>,
-    /// Number of this daemon's encapsulation port rules; `None` without such rules.
+    /// Number that identifies this daemon's encapsulation port rules; `None` without such rules.
     slot: Option<u16>,
     /// Networks that another daemon has served since this daemon's start. The list includes stopped daemons, because a
     /// stopped daemon's rules stay in force.
@@ -41,7 +41,7 @@ impl Neighbours {
         }
     }
 
-    /// Finds the running daemons on this host. Returns the networks, and the numbers of encapsulation port rules, whose rules flanneld keeps.
+    /// Finds the running daemons on this host. Returns which rules flanneld keeps: the networks, and the numbers of encapsulation port rules.
     pub(super) fn refresh(&mut self) -> OtherDaemons {
         self.learn(
             instance::running::served().into_iter().flatten(),

@@ -19,8 +19,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// UDP port of the service `discard`.
 const DISCARD: u16 = 9;
 
-/// Returns the hosts that reply to ARP on interfaces that may be behind a machine's own NAT, each with the interface's
-/// index.
+/// Returns the hosts that reply to ARP, each with the index of the interface. Sends ARP requests only on interfaces
+/// that may be behind a machine's own NAT.
 pub(super) async fn answering(
     reader: &mut HostReader,
     facts: &HostFacts,

@@ -27,8 +27,8 @@ pub struct Chosen {
     pub why: String,
     /// Flag that named the interface: `--iface=eth1`.
     pub flag: Option<String>,
-    /// Whether a flag or environment variable named the interface (`--iface*`, `--public-ip*`). A node whose interface
-    /// is named may take over an unsigned lease that contains the node's address.
+    /// Whether a flag or environment variable named the interface (`--iface*`, `--public-ip*`). A node with a
+    /// named interface may take over an unsigned lease that contains the node's address.
     pub named: bool,
     /// Whether flanneld chose the interface only because it holds the default route.
     pub by_default: bool,

@@ -13,8 +13,8 @@ pub struct HostFacts {
     pub interfaces: Vec<Interface>,
     /// Default routes of the main table, preferred routes first. Each path of a multipath route is a separate entry.
     pub defaults: Vec<Route>,
-    /// Networks that this host reaches without a gateway, each with the interface's index, from the routes of the main
-    /// table.
+    /// Networks that this host reaches without a gateway according to the main table's routes, each with the
+    /// interface's index.
     pub links: Vec<(u32, IpNet)>,
     /// Destination addresses, each with the result of the kernel's route lookup.
     pub routes: Vec<(IpAddr, Result<RouteAnswer, NoRoute>)>,
@@ -126,8 +126,8 @@ impl HostFacts {
         self.interfaces.iter().find(|interface| interface.owns(ip))
     }
 
-    /// Returns the addresses of this host. Omits addresses of flannel's devices, and link-local addresses of
-    /// interfaces other than the underlay, which every pod's interface has.
+    /// Returns the addresses of this host. Omits addresses of flannel's devices. Also omits link-local
+    /// addresses, except on the underlay, because every pod's interface has a link-local address.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         let of = |interface: &Interface| -> Vec<IpNet> {
             let counts =

@@ -1,4 +1,4 @@
-//! Follows the chosen interface while the daemon runs: by index, or by name after the interface was recreated.
+//! Follows the chosen interface while the daemon runs: by index, or by name if no interface has the index.
 
 use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;

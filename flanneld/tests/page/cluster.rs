@@ -46,7 +46,7 @@ fn address(index: usize) -> std::net::IpAddr {
         .unwrap()
 }
 
-/// Returns a constant number from 0 to 1 for each pair of nodes, with different numbers for most pairs.
+/// Returns a number from 0 to 1 that depends only on the pair of nodes and differs between most pairs.
 fn scatter(from: usize, to: usize) -> f64 {
     let mixed = (from * 7919 + to * 104_729 + 13).wrapping_mul(2_654_435_761) % 1000;
     f64::from(u32::try_from(mixed).unwrap()) / 1000.0

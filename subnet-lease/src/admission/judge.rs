@@ -279,7 +279,7 @@ pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Re
     Ok(())
 }
 
-/// Returns the IPv4 and IPv6 subnets of a lease whose holder the backend can reach, according to `terms.links`.
+/// Returns the subnets of a lease in the address families in which the backend can reach the lease's holder, according to `terms.links`.
 fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     if terms.links.is_none() {
         return Some(*subnets);
@@ -296,8 +296,8 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     )
 }
 
-/// Returns the reason for refusing subnets that the backend cannot reach, with this node's links of the same address
-/// families.
+/// Returns the reason for refusing subnets that the backend cannot reach. The reason contains this node's links of the
+/// subnets' address families.
 fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
     Why::OffLink {
@@ -322,7 +322,7 @@ fn speaks(backend: &str, written: &str) -> bool {
     }
 }
 
-/// Returns the subnets of a dual-stack lease that the node cannot use on their own, each with the reason.
+/// Returns the subnets that the node cannot use from a dual-stack lease, each with the reason.
 pub(super) fn halves_left_out(
     lease: &Lease,
     subnets: &Subnets,

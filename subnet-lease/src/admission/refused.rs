@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use types::problem::text;
 use types::{Addresses, Coded, Problem, Subnets};
 
-/// A lease, or one subnet of a dual-stack lease, that a node does not use, with the reason.
+/// A lease or a subnet of a dual-stack lease that a node does not use, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Subnets of the lease, which form its key in the store.
@@ -131,7 +131,7 @@ impl Coded for Refused {
     }
 }
 
-/// Remedy for a lease of a subnet that nodes must not lease. After the remedy, the holder leases another subnet.
+/// Remedy for a lease of a subnet that nodes must not lease. After an operator applies the remedy, the former holder leases another subnet.
 const FREE_IT: &str = "free the lease with `flannelctl release` and restart flanneld on the node that held the lease; that node then leases another subnet";
 
 fn place(at: &Option<Addresses>) -> String {

@@ -38,7 +38,7 @@ impl LeasesInForce {
         &self.admitted
     }
 
-    /// Returns the leases, or the subnets of dual-stack leases, that are not in force, with the reasons.
+    /// Returns the leases and the subnets of dual-stack leases that are not in force, with the reasons.
     pub fn refused(&self) -> &[Refused] {
         &self.refused
     }

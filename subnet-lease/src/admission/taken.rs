@@ -145,7 +145,7 @@ enum User {
     Node(Place, u32),
 }
 
-/// Hashed id of a node, if the node's lease contains an id, and the node's addresses, IPv4 first.
+/// Addresses of a node, IPv4 first, and the hash of the node's id, if the node's lease contains an id.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     node: Option<NonZeroU64>,
@@ -165,7 +165,7 @@ impl Place {
     }
 
     /// Returns whether two leases belong to one node: the leases share a family, and publish equal addresses in every
-    /// common family. If both leases contain a node id, the ids must also be equal.
+    /// common family. If both leases contain a node id, the function also requires equal ids.
     fn is(self, other: Self) -> bool {
         let both = self.addresses.zip(other.addresses);
         let pairs = || {

@@ -162,7 +162,7 @@ impl Trouble {
         Self::File(act, path.to_owned(), error.into())
     }
 
-    /// Creates the error of an operation that got no reply from the worker thread.
+    /// Creates the error of an operation to which the worker thread did not reply.
     pub(super) fn silent(silence: Silence, root: &Path) -> Self {
         match silence {
             Silence::Late => Self::Hangs(root.to_owned()),

@@ -89,7 +89,7 @@ mod tests {
 
     proptest! {
         /// Checks that the client moves to another cluster exactly when every endpoint's last report names that
-        /// cluster. Only reports since the last reply from the cluster in use apply.
+        /// cluster. The check ignores reports before the last reply from the cluster in use.
         #[test]
         fn move_to_another_cluster_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
             let mut seen = Recognition::new(endpoints);

@@ -58,7 +58,7 @@ pub enum EndpointTrouble {
     Call(Refusal),
     /// Failed log-in, with the name of the etcd user.
     LogIn(String, Refusal),
-    /// Refusal by the endpoint of a request on a key.
+    /// Refusal of a request on a key.
     Key {
         /// Full key of the refused request.
         key: String,

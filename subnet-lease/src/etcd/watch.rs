@@ -49,7 +49,7 @@ pub enum Broken {
     Stream(EtcdTrouble),
     /// Replacement of the connection by the client, without an error.
     Renewed,
-    /// Loss of the last event seen: the store's history differs, or etcd has compacted the event. The caller must read all keys again.
+    /// Loss of the last event that the watch saw: the store has another history, or etcd has compacted the event. The caller must read all keys again.
     History(History),
 }
 
@@ -101,7 +101,7 @@ pub enum Anchor {
     Listed {
         /// Revision of the list. The watch begins at the next revision.
         revision: i64,
-        /// Entry of the list with the greatest modification revision. If the store's entry differs from the list's entry, an operator restored the
+        /// Entry with the greatest modification revision in the list. If the store's entry differs from the list's entry, an operator restored the
         /// store.
         newest: Option<Entry>,
     },
@@ -125,7 +125,7 @@ impl<'a> Watch<'a> {
     /// Opens a watch from `anchor` and checks that the store's history still contains the anchor.
     ///
     /// # Errors
-    /// Returns [`Broken`] if the client cannot open the watch or if the history differs.
+    /// Returns [`Broken`] if the client cannot open the watch or if the store's history no longer contains the anchor.
     pub async fn open(
         registry: &'a EtcdRegistry,
         key: &str,
@@ -287,7 +287,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Checks that this store had the newest entry of the list at the list's revision. The current value does
+    /// Checks that the store contained the list's newest entry at the list's revision. The current value does
     /// not prove a common history, because the key's owner may have written this value into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");

@@ -43,7 +43,7 @@ const NO_DATA: &str = "null";
 /// First member of the backend data that flannel-rs writes. The member `FlannelRs` distinguishes flannel-rs' nodes
 /// from Go flannel's nodes, which do not reply to probes. Go flannel ignores `FlannelRs`, and writes data without
 /// `FlannelRs` when Go flannel takes over the Node. The value of `FlannelRs` must be a number, because Go flannel
-/// finds its own MAC after the only `:"` in the data.
+/// expects `:"` exactly once in the data, before its own MAC.
 const MARK: &str = r#""FlannelRs":1"#;
 
 /// Common prefix of the names of flannel's annotations: a domain, a slash, and optionally a word with a hyphen.

@@ -1,4 +1,4 @@
-//! Determines the subnets that a Node assigns to its node, as a pure function.
+//! Pure function that determines the subnets that a Node assigns to its node.
 
 use super::node::Node;
 use super::nodes::{Nodes, trimmed};

@@ -1,4 +1,4 @@
-//! Determines the addresses that Nodes claim, as pure functions.
+//! Pure functions that determine the addresses that Nodes claim.
 
 use super::annotations::{self, Annotations};
 use super::node::Node;

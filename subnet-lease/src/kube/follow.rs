@@ -228,7 +228,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         self.stands();
     }
 
-    /// Watches Nodes from a version on. A server restored from a backup does not know the version, but does not
+    /// Watches Nodes, starting at the given resource version. A server restored from a backup does not know the version, but does not
     /// report an error. The follower detects a restored server by a request for the newest known Node.
     async fn resume(&mut self, version: &str) -> Ended {
         let mut lines = match self

@@ -1,6 +1,6 @@
-//! Determines which of the claiming Nodes holds each subnet, as pure functions.
+//! Pure functions that determine which of the claiming Nodes holds each subnet.
 //!
-//! Each node computes the Nodes that hold subnets, for itself and for the other nodes. All nodes get the same result,
+//! Each node computes the holders of its own subnets and of the other nodes' subnets. All nodes get the same result,
 //! regardless of the order in which the nodes receive the Nodes.
 
 use crate::admission::UsedSubnets;

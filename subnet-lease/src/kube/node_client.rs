@@ -138,7 +138,7 @@ impl NodeClient {
         }
     }
 
-    /// Removes the annotation `kube-subnet-manager` from a Node. One minute later, the peers treat the Node's lease as ended.
+    /// Removes the annotation `kube-subnet-manager` from a Node. One minute after the removal, the peers treat the Node's lease as ended.
     ///
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.

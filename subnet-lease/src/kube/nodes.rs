@@ -415,7 +415,7 @@ impl Leases {
             .collect()
     }
 
-    /// Returns the events that lead from the leases `before` to the current leases.
+    /// Returns the events that change the leases `before` into the current leases.
     pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
         let gone = before
             .readable
@@ -475,7 +475,7 @@ impl Leases {
     }
 }
 
-/// Returns the lease with only the given subnets. The function shares an unchanged lease, so that a comparison is fast.
+/// Returns the lease with only the given subnets. If the lease has exactly these subnets, the function returns the same `Arc`, so that a comparison is fast.
 fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     if lease.subnets == subnets {
         lease.clone()

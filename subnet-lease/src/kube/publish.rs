@@ -26,7 +26,7 @@ use types::backoff::Backoff;
 /// Delay between two attempts to write to the Node.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
-/// Writes to this node's Node.
+/// Writes annotations and the condition NetworkUnavailable to this node's Node.
 pub(super) struct Publisher {
     api: Arc<Api>,
     out: watch::Sender<OwnState>,
@@ -85,7 +85,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Records the Node in the response to a patch, because the watch may deliver the Node later.
+    /// Records the Node that the response to a patch contains, because the watch may deliver the Node later.
     fn take(&self, node: Option<Node>) {
         let Some(node) = node else { return };
         self.out.send_modify(|state| {

@@ -108,8 +108,8 @@ struct Inner {
 pub(super) struct Look {
     /// Whether the follower has read a complete list of Nodes.
     pub listed: bool,
-    /// Number of complete lists of Nodes that the follower has read. After each new list, the follower may have
-    /// missed changes since the previous list.
+    /// Number of complete lists of Nodes that the follower has read. A higher number shows that the follower may
+    /// have missed changes since the previous list.
     pub lists: u64,
     /// Reason why the watch is interrupted; `None` while the watch works.
     pub trouble: Option<Reason>,

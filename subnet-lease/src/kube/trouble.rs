@@ -106,7 +106,7 @@ impl fmt::Display for Mistake {
 /// Reason why the network configuration is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetConfFault {
-    /// The network configuration file is unreadable. Contains the system's error.
+    /// The network configuration file is unreadable. The variant contains the system's error.
     System(String),
     /// File that exceeds the size limit, with the limit in bytes.
     TooLong(usize),
@@ -164,7 +164,7 @@ pub enum KubeTrouble {
     },
     /// Token that the client cannot send to the given server.
     Token(String, TokenError),
-    /// Failed setup of a connection to a server. Contains the library's error.
+    /// Failed setup of a connection to a server. The variant contains the library's error.
     Connection(String, String),
     /// A mistake in the kubeconfig.
     Kubeconfig(PathBuf, Mistake),
@@ -238,7 +238,7 @@ pub enum KubeTrouble {
     NoConfigMap,
     /// Several ConfigMaps with different configurations.
     ConfigMapsDiffer(Vec<String>),
-    /// A response is malformed. Contains the parser's error.
+    /// A response is malformed. The variant contains the parser's error.
     Answer(String),
     /// Listed lease that does not name its Node.
     NoNodeNamed(String),

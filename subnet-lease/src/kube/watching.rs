@@ -15,7 +15,7 @@ pub(super) struct Watching<'a> {
     /// The leases that result from the events sent so far.
     sent: Option<Leases>,
     lists: u64,
-    /// Number of the last change of the Nodes whose events the stream has queued.
+    /// Number of the last Node change whose events the stream has queued.
     generation: Option<u64>,
     interrupted: bool,
     /// Time at which the stream computes the leases again, even if no Node changes.

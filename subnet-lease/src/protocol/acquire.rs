@@ -239,7 +239,7 @@ async fn reshape(
 /// Returns the etcd lease for this node's key. The function reuses the current etcd lease if a former instance of
 /// this node requested that etcd lease. If every start requested a new etcd lease, unused etcd leases would
 /// accumulate. If the function cannot reuse the current etcd lease, the function requests a new etcd lease. The
-/// second value is the id of a new etcd lease, or `None` after a reuse. For a reservation, the function always
+/// second value of the result is the id of a new etcd lease, or `None` after a reuse. For a reservation, the function always
 /// requests a new etcd lease, which distinguishes a running instance from an operator's copy of the key.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {

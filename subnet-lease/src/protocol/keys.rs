@@ -155,7 +155,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Runs a coroutine of the protocol. The coroutine gets `first` as the reply to its first request for a list. The
+    /// Runs a coroutine of the protocol. The coroutine receives `first` as the reply to its first request for a list. The
     /// function stores the last list for the next reader.
     async fn run<T, F>(
         &self,

@@ -57,7 +57,7 @@ pub(crate) struct Node {
     pub wait: Option<Duration>,
     pub stopped: Duration,
     pub cut: Duration,
-    /// Number of the store's restores, and number of the events since the last restore that the node has seen.
+    /// Number of the store's restores, and number of events that the node has seen since the last restore.
     pub seen: (u32, usize),
     pub refusals: u32,
     pub exit_report: String,

@@ -1,4 +1,4 @@
-//! Options with which printed commands access the store of the leases.
+//! Options for access to the store of the leases, in the commands that flannel's programs print.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Makes text from untrusted sources safe to print.
 //!
 //! Anyone with write access to the store chooses names, types, MACs and keys. A terminal executes control sequences in untrusted text. An
-//! escape such as `\u{1b}` replaces each character that a terminal or a reader would not show as a separate glyph. Escapes replace control
+//! escape such as `\u{1b}` replaces each character that a terminal would not show as a separate glyph. Escapes replace control
 //! characters (C0, DEL, C1), format and bidirectional characters, line and paragraph separators, private and unassigned code points, and
 //! combining marks. All functions leave their own output unchanged, so text may pass through several functions.
 

@@ -1,7 +1,7 @@
 //! Profiles of backends: properties that are available without a running backend. The daemon, the options, the
 //! doctor, the tools and the docs use the profiles.
 //!
-//! Each backend has its profile in its own file, and the registry of the backends lists the profiles. The code of
+//! Each backend defines its profile in its own file. The registry of the backends lists the profiles. The code of
 //! flanneld and flannelctl does not branch on the name of a backend.
 
 use crate::encapsulation::Encapsulation;

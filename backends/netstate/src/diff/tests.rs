@@ -28,7 +28,7 @@ fn public(n: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 168, 56, n))
 }
 
-/// For each peer's number, the numbers of the peer's MAC and address, and whether the underlay reaches the peer without a tunnel.
+/// Peers by number: the last byte of the peer's MAC and of its address, and whether the underlay reaches the peer without a tunnel.
 type Peers = BTreeMap<u8, (u8, u8, bool)>;
 
 /// The VNI, the number of the MAC, and the MTU of a vxlan link.

@@ -1,9 +1,9 @@
 //! A port of the pods' bridge for flanneld's probes: a veth pair, and neighbour entries that send packets for probe addresses to the pair.
 //!
-//! One end of the veth pair is in the pods' bridge, like the host's end of a pod's veth pair. The end outside the
-//! bridge has no address. The MAC of the end outside the bridge is not [`MAC`], the destination MAC of the frames
-//! that arrive at the end. The host accepts no frame that arrives at the end outside the bridge. A packet socket
-//! receives all frames that arrive at the end outside the bridge. The bridge floods no broadcasts or multicasts to
+//! One end of the veth pair is in the pods' bridge, like the host's end of a pod's veth pair. The veth end outside the
+//! bridge has no address. The MAC of the veth end outside the bridge is not [`MAC`], the destination MAC of the frames
+//! that arrive at this veth end. The host accepts no frame that arrives at the veth end outside the bridge. A packet socket
+//! receives all frames that arrive at the veth end outside the bridge. The bridge floods no broadcasts or multicasts to
 //! the port, so that the host does not receive broadcasts and multicasts twice.
 
 use super::decode::neighbor;

@@ -352,7 +352,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Returns the names of links by index, and asks the kernel for unknown indices.
+    /// Returns the names of links by index, and queries the kernel for the names of unknown indices.
     async fn names(
         &mut self,
         indices: impl Iterator<Item = u32>,

@@ -15,7 +15,7 @@ pub(super) const RTM_DELNEIGH: u16 = 29;
 pub(super) const RTM_GETNEIGH: u16 = 30;
 pub(super) const RTM_NEWRULE: u16 = 32;
 pub(super) const RTM_GETRULE: u16 = 34;
-/// The number to add to the message type of an addition to get the message type of the deletion.
+/// The difference between the message type of a deletion and the message type of the corresponding addition.
 pub(super) const DELETION: u16 = 1;
 
 /// linux/rtnetlink.h: notification groups.

@@ -15,7 +15,7 @@ const ROOM: usize = 128;
 pub(super) struct Message(Zeroizing<Vec<u8>>);
 
 impl Message {
-    /// Begins a message. `family` is the family's header (ifinfomsg, ndmsg, ...).
+    /// Begins a message. `family` is the fixed header that follows the message header (ifinfomsg, ndmsg, ...).
     pub(super) fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
         let mut message = Self(Zeroizing::new(Vec::with_capacity(ROOM)));
         message.append(&0u32.to_ne_bytes());

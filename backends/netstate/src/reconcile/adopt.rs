@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;
 
-/// Adopts desired routes that Go flannel left. Each route that Go flannel left leads exactly to a leased
-/// subnet, over the underlay to the peer's address or on a flannel device. The kernel replaces the adopted
+/// Adopts desired routes that Go flannel left. Such a route leads exactly to a leased
+/// subnet, and uses either a flannel device, or the underlay with the peer's address as gateway. The kernel replaces the adopted
 /// routes in place, so that no packets get lost.
 ///
 /// flannel-rs' blackhole route replaces Go flannel's blackhole route for exactly this node's own subnet. If
@@ -21,8 +21,8 @@ use types::Subnets;
 /// If one desired route leads to all peers, this function removes routes to single peers. A route to a single
 /// peer would divert the packets to this peer.
 ///
-/// Until `settled`, this function also removes underlay routes that bypass an encrypting device and lead to a
-/// subnet with the prefix length of node subnets. Without this removal, the next node with the same subnet
+/// If `settled` is false, this function also removes underlay routes that bypass an encrypting device. These
+/// routes lead to a subnet with the prefix length of node subnets. Without this removal, the next node with the same subnet
 /// would get packets unencrypted.
 pub(super) fn adopt(
     have: &mut KernelState,

@@ -122,7 +122,8 @@ mod tests {
         }
     }
 
-    /// Assigns the errors to this node or to peers, each with a route and an FDB entry. Returns the number of this node's failures, and the subnets of the failed peers.
+    /// Assigns the errors to this node or to peers. Each peer has a route and an FDB entry. Returns the number of
+    /// this node's failures, and the subnets of the failed peers.
     fn sorted(
         peers: &[(u8, Family)],
         own: &[Key],

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 
 /// Time after the handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// Time after an unanswered packet at which flanneld no longer accepts the endpoint to which a peer moved. WireGuard
+/// Time for which flanneld waits for an answer before it rejects the endpoint to which a peer moved. WireGuard
 /// repeats its handshake every 5 s, so at least one handshake is unanswered after 20 s.
 const NO_ANSWER: Duration = Duration::from_secs(20);
-/// Time without a response to this node's packets after which flanneld reports a peer as silent.
+/// Time for which flanneld waits for a response to this node's packets before it reports a peer as silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 /// Time without packets to a peer after which flanneld no longer reports the peer as silent.
 const AT_REST: Duration = Duration::from_secs(180);

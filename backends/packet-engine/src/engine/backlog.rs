@@ -118,7 +118,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the packet that arrived first. The flow of the packet keeps its place in the lists.
+    /// Removes and returns the packet that arrived first. The flow of the packet keeps its place in the lists.
     #[cold]
     fn oldest(&mut self) -> Option<Waiting> {
         let first = |flow: &&mut Flow| flow.waiting.front().map_or(u64::MAX, |first| first.number);
@@ -126,7 +126,7 @@ impl Backlog {
         flow.waiting.pop_front()
     }
 
-    /// Takes a packet of the flow at the head of the list. Returns `None` if the flow has used its credit or has no packet left.
+    /// Removes and returns a packet of the flow at the head of the list. Returns `None` if the flow has used its credit or has no packet left.
     fn by_turns(&mut self) -> Option<Waiting> {
         let is_new = !self.new.is_empty();
         let list = if is_new { &mut self.new } else { &mut self.old };
@@ -214,8 +214,8 @@ mod tests {
     }
 
     proptest! {
-        /// The backlog sends each packet once and the packets of a flow in order, whatever the engine reads
-        /// in between. While a fragment waits, all packets keep their order.
+        /// The backlog sends each packet once and the packets of a flow in order, regardless of what the
+        /// engine reads in between. While a fragment waits, all packets keep their order.
         #[test]
         fn packets_of_a_flow_are_sent_once_and_in_order(
             steps in prop::collection::vec((prop::collection::vec((0..SLOTS, 0_usize..70_000, prop::bool::weighted(0.02)), 0..40), 1_usize..300_000), 1..30),

@@ -19,8 +19,8 @@ impl Part {
         most: Duration::from_millis(2),
     };
 
-    /// Returns the share for all packet threads together: a quarter of the processors. This share makes two daemons on
-    /// one machine (two networks, or a test environment) leave half of the processors to other programs.
+    /// Returns the share for all packet threads together: a quarter of the processors. Two daemons on
+    /// one machine (two networks, or a test environment) therefore leave half of the processors to other programs.
     pub(super) fn of_all(processors: u32) -> Self {
         Self {
             of: (processors.max(1), 4),

@@ -37,7 +37,7 @@ impl<P: Port> Handshakes<P> {
         }
     }
 
-    /// Does one round of the handshake thread's work. Returns the time of the next round if no new work arrives earlier.
+    /// Does the work of one iteration of the thread's loop. Returns the time of the next iteration if no new work arrives earlier.
     pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState {
             worker,

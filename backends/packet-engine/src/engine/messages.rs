@@ -4,7 +4,7 @@ use crate::flow;
 use crate::packet::Header;
 use std::time::{Duration, Instant};
 
-/// Minimum size in bytes at which a unit of one or more packets of a flow is a bulk transfer.
+/// Minimum size in bytes of a bulk transfer, which is a unit of one or more packets of a flow.
 const BULK: usize = 4096;
 /// Time after a bulk transfer during which the short packets of its flow are not messages. Short packets soon after
 /// a bulk transfer are the ends of the flow's bursts. Within [`LATELY`] after a flood, the short packets of all

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
 /// Number of consecutive refusals after which the engine treats an offload as unsupported.
 const IN_A_ROW: u8 = 3;
-/// Maximum number of remembered destinations. For destinations above this maximum, the engine tries the offload with each message, and the kernel refuses each message.
+/// Maximum number of remembered destinations. The engine remembers no further destination: it tries the offload with
+/// each message to that destination, and the kernel refuses each message.
 const DESTINATIONS: usize = 4096;
 
 /// State of an offload that the kernel may refuse.

@@ -38,7 +38,7 @@ const GATHERED: usize = 8;
 /// Minimum average size in bytes at which the engine assumes that a receive buffer holds many datagrams.
 const LONG: usize = 8192;
 
-/// Numbers of written packets, bytes and units.
+/// Numbers of packets, bytes and units (GSO packets or single packets) that the thread wrote.
 #[derive(Default)]
 struct Written {
     packets: usize,
@@ -295,7 +295,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Returns whether a receive buffer that appears to hold many datagrams holds a single datagram with a UDP GSO packet of the sender.
+    /// Returns whether the datagrams in a receive buffer are in fact one datagram, which contains a UDP GSO packet of the sender.
     fn is_gathered(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
         let Some(datagram) = buffer.get(meta.at.clone()) else {
             return false;

@@ -1,5 +1,5 @@
-//! If a read, write or send fails, the engine delivers each packet that it reads or counts the packet as
-//! dropped. Lasting errors do not cause a busy loop.
+//! If a read, write or send fails, the engine either delivers each packet that it has read, or counts the packet
+//! as dropped. Lasting errors do not cause a busy loop.
 
 use super::backlog::Backlog;
 use super::io::{Device, Port};

@@ -43,7 +43,7 @@ const SEGMENTS: usize = 64;
 const MADE: usize = HEADERS + framing::VXLAN;
 /// Number of pieces at which the engine sends a batch early.
 const PIECES: usize = 4096;
-/// Number of pieces at which the engine sends a batch early with WireGuard and several queues. If the kernel
+/// Number of pieces at which an engine with WireGuard and several queues sends a batch early. If the kernel
 /// preempts a thread between sealing and sending, the threads of other queues overtake this thread. A peer's
 /// replay window reaches back over 8128 datagrams (some milliseconds of a fast link). The peer rejects
 /// datagrams that arrive behind this window.

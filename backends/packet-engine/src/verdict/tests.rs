@@ -55,7 +55,7 @@ fn build(checks: Checks, routed: bool) -> Table {
     )
 }
 
-/// The forwarding tables for all combinations of settings, which the tests build only once.
+/// The forwarding tables for all combinations of settings. The tests build these tables only once.
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
     let settings = |checks| [false, true].map(|routed| build(checks, routed));
     [Checks::Cluster, Checks::Strict, Checks::Off]
@@ -127,7 +127,7 @@ fn slow_nested(header: &Header, port: u16) -> bool {
     header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
-/// Reference implementation of the verdict on received packets, which scans the leases for every rule.
+/// Reference implementation of the verdict on received packets: for every rule, the function scans the leases.
 fn slow_inbound(
     source: IpAddr,
     destination: IpAddr,
@@ -209,7 +209,7 @@ fn ports() -> impl Strategy<Value = u16> {
     prop_oneof![3 => Just(8285), 1 => Just(8284), 1 => any::<u16>()]
 }
 
-/// Generates a transport protocol, and whether the packet is unfragmented, the first fragment or a later fragment.
+/// Generates a transport protocol and a fragment state: unfragmented, first fragment or later fragment.
 fn kinds() -> impl Strategy<Value = (u8, Fragment)> {
     let fragments = prop_oneof![3 => Just(Fragment::No), 1 => Just(Fragment::First), 1 => Just(Fragment::Later)];
     (prop_oneof![4 => Just(17), 1 => Just(6)], fragments)

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 /// affect peers while the processor keeps up.
 const LOAD: usize = INBOX / 8;
 const LOADED: Duration = Duration::from_secs(1);
-/// Maximum number of waiting initiations of each rank. The maximum of the first rank is high, because many peers may start at the same time, each with a proven address.
+/// Maximum numbers of waiting initiations: from proven endpoints of peers, from other proven addresses, and from the
+/// remaining senders. The first number is high, because many peers may start at the same time, each with a proven
+/// address.
 const ROOM: [usize; 3] = [INBOX, LOAD, LOAD];
 /// Maximum age of the cached list of peers' endpoints.
 const KNOWN: Duration = Duration::from_secs(1);
@@ -85,7 +87,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Returns the rank of a message whose sender proved its address, and takes a token from that sender's bucket. Returns
+    /// Returns the index of the queue for a message whose sender proved its address, and takes a token from that sender's bucket. Returns
     /// `None` if the sender did not prove its address, or if the sender's bucket is empty.
     pub(super) fn rank(
         &mut self,
@@ -103,7 +105,7 @@ impl Admission {
         self.strangers.take(source(from.ip()), now).then_some(1)
     }
 
-    /// Removes and returns the oldest waiting initiation of the best rank.
+    /// Removes and returns the oldest initiation in the first queue that is not empty.
     pub(super) fn next(&mut self) -> Option<Message> {
         self.waiting.iter_mut().find_map(VecDeque::pop_front)
     }

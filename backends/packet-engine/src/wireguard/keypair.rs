@@ -47,8 +47,8 @@ pub(super) struct Keypair {
     /// Whether this node knows that the peer has the session. Until this node knows that the peer has the
     /// session, threads seal no packets in the session.
     confirmed: AtomicBool,
-    /// Whether the session ended before [`LASTS`]. After an early end, no thread seals or opens packets in the
-    /// session, even if the thread still has a reference to the session.
+    /// Whether the session ended before [`LASTS`]. After an early end, threads neither seal nor open packets in
+    /// the session, even if they still have a reference to the session.
     ended: AtomicBool,
 }
 

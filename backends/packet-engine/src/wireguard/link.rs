@@ -162,8 +162,8 @@ impl Link {
     }
 
     /// Replaces the private key of this node, or removes the private key. Threads still open packets in the current and the previous session
-    /// until the sessions end, but seal no packets. Returns the sessions that are over, and the index of the waiting
-    /// initiation, if any.
+    /// until the sessions end, but seal no packets. Returns the sessions that the device has to end, and the
+    /// index of the waiting initiation, if any.
     pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) -> (Over, Option<u32>) {
         self.identity = identity;
         self.remote = None;

@@ -22,8 +22,8 @@ pub(super) struct Peer {
     endpoint: ArcSwapOption<Endpoint>,
     /// The session in which threads seal packets.
     sending: ArcSwapOption<Keypair>,
-    /// Whether the peer was removed. After the removal, no thread seals or opens packets for the peer, even
-    /// if the thread still holds an old snapshot.
+    /// Whether the peer was removed. After the removal, threads neither seal nor open packets for the peer, even
+    /// if they still use an old snapshot.
     removed: AtomicBool,
     link: Mutex<Link>,
 }

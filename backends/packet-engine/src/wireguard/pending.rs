@@ -134,7 +134,7 @@ struct Queues {
     /// know the index of an initiation or session of this node.
     answers: Inbox,
     /// Slots of peers, by the time at which the handshake thread next runs the peer's timers. An entry is valid only
-    /// if its time equals the time that the peer stores for its timers.
+    /// if the peer's timers are still scheduled for the time in the entry.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
     greet: VecDeque<u32>,
     /// Whether new work waits for the handshake thread.

@@ -24,7 +24,7 @@ impl Mark {
     }
 }
 
-/// Converts between times and marks, relative to the creation of the device.
+/// Converts between a time and the number in a [`Mark`], relative to the creation of the device.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
     began: Instant,
@@ -35,7 +35,7 @@ impl Clock {
         Self { began }
     }
 
-    /// Returns the number that a [`Mark`] stores for a time. The number of a mark reaches its maximum after 584 years.
+    /// Returns the number that a [`Mark`] stores for a time. The number reaches its maximum 584 years after the creation of the device.
     fn tick(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began).as_nanos();
         u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1))
@@ -113,8 +113,8 @@ impl Traffic {
 
     /// Schedules the peer's timers for the time `at`, unless the timers are scheduled for an earlier time. Returns
     /// the new time, or `None` if the earlier time still applies. An earlier time that passed more than [`OVERDUE`]
-    /// ago no longer applies: the handshake thread skips timers if the peer is not published yet, or if the peer's
-    /// slot still belongs to another peer.
+    /// ago no longer applies, because the handshake thread may have skipped the timers. The handshake thread skips the
+    /// timers of a peer that is not published yet, or whose slot still belongs to another peer.
     #[inline]
     pub(super) fn enter(&self, clock: &Clock, at: Instant, now: Instant) -> Option<Instant> {
         let due = clock.read(&self.due);

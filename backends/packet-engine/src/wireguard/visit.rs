@@ -20,7 +20,7 @@ const HEAD: usize = 16;
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Device {
-    /// Does all work that is due for a peer, and schedules the next run of the peer's timers. If `greet` is true, also initiates a handshake if no session exists.
+    /// Does all work that is due for a peer, and schedules the next run of the peer's timers. If `greet` is true and no session exists, also initiates a handshake.
     pub(super) fn visit(
         &self,
         peer: &Peer,
@@ -224,7 +224,7 @@ impl Device {
         }
     }
 
-    /// Schedules the next run of a peer's timers. Schedules no run for a peer that needs no work until this node or the peer sends another packet.
+    /// Schedules the next run of a peer's timers. Schedules no run if no work for the peer is due before this node or the peer sends another packet.
     pub(super) fn enter_next(&self, peer: &Peer, link: &Link, now: Instant) {
         let wants = peer.traffic.wants_session.load(Ordering::Relaxed);
         // Packets that still wait although an initiation is allowed wait for something else, such as a key.

@@ -179,7 +179,7 @@ pub struct Base {
 /// A rule of a chain, as a sequence of conditions and actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The rule's conditions and actions, in their order. For a packet, the first unfulfilled condition ends the rule.
+    /// The rule's conditions and actions, in their order. The evaluation of a rule ends at the first condition that the packet does not fulfil.
     pub steps: Vec<Step>,
     /// The handle by which nftables identifies the rule, if known.
     pub handle: Option<u64>,
@@ -194,7 +194,7 @@ pub struct Rule {
 pub enum Step {
     /// Condition that a packet must fulfil for the rule to continue.
     When(Condition),
-    /// Change of the packet mark: clears the bits that are not set in the first number, then inverts the bits that are set in the second number.
+    /// Change of the packet mark: keeps only the bits set in the first number, then inverts the bits set in the second number.
     Mark(u32, u32),
     /// Change of the packet mark to a value that the reader does not know.
     MarkUnknown,

@@ -341,7 +341,7 @@ fn key_without_header(left: &Json) -> Key {
     Key::Unknown
 }
 
-/// Returns the field for the names of a header and of its field, and the conditions under which a packet has this header.
+/// Returns the packet field that a header name and a field name denote, and the conditions under which a packet has this header.
 fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     let family = |number: u32| Condition::number(Key::Family, Ranges::one(number));
     let protocol = |name: &str| {
@@ -381,7 +381,7 @@ fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     }
 }
 
-/// Returns the packet fields whose values a named set contains, from the set's type, or `None` if the reader does not know the type.
+/// Returns the packet fields whose values a set of this type contains, or `None` if the reader does not know the type.
 fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     let one = |name: &str| {
         Some(match name {

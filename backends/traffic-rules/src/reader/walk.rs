@@ -45,7 +45,7 @@ pub struct Stop {
     pub chain: String,
     /// The number of the dropping rule in the chain `chain`, starting with 1.
     pub place: Option<usize>,
-    /// The rule as iptables-save prints it. The text is empty for tables of nft, and for a policy.
+    /// The rule as iptables-save prints it, or an empty text for a table of nft or a policy.
     pub rule: String,
     /// The value of the dropping rule's packet counter, or `None` for a policy and for a rule without a counter.
     pub packets: Option<u64>,
@@ -54,7 +54,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Returns whether the policy of the base chain drops the packets, not a rule.
+    /// Returns whether the policy of the base chain, and not a rule, drops the packets.
     pub fn is_policy(&self) -> bool {
         self.number.is_none()
     }
@@ -74,7 +74,7 @@ pub enum Fate {
     Perhaps {
         /// The reason why the reader cannot determine one result for all packets.
         why: String,
-        /// The rule or policy that drops all packets, if no condition that the reader does not understand applies.
+        /// The rule or policy that drops all packets if they fulfil no condition that the reader does not understand.
         unless: Option<Stop>,
     },
 }

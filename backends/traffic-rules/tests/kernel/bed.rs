@@ -22,12 +22,12 @@ use types::Family;
 
 /// Time limit for the arrival of the packets that the test expects.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// Ports that the random rules match and the test's packets use.
+/// Ports in the random rules and in the test's packets.
 pub(crate) const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
 /// The number of packets that the test sends through each set of rules.
 pub(crate) const PACKETS: u16 = 14;
-/// The mark of sockets whose packets leave by the second path: to the bridge's second port, or from the receiver through the host.
+/// The mark of sockets whose packets take the second path: to the bridge's second port, or from the receiver through the host.
 const OTHER_WAY: u32 = 7;
 
 /// A packet that the test sends.

@@ -1,4 +1,4 @@
-//! A replacement of systemd's file descriptor store for daemons in the lab (sd_notify(3), `FDSTORE=1`).
+//! A replacement for systemd's file descriptor store for daemons in the lab (sd_notify(3), `FDSTORE=1`).
 
 #![allow(unsafe_code)]
 

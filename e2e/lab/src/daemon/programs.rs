@@ -1,4 +1,4 @@
-//! Folders of links to programs, which serve as a daemon's `PATH` and imitate the programs of another machine.
+//! Folders that contain links to programs and serve as a daemon's `PATH`, to imitate the programs of another machine.
 
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -99,7 +99,7 @@ impl Programs {
             .with_variant(Xtables::Legacy)
     }
 
-    /// Adds a shell script, which replaces a program with the script's name.
+    /// Adds a shell script that replaces the link of the same name, if any.
     ///
     /// # Errors
     /// Returns an error if the write of the script fails.

@@ -22,7 +22,8 @@ use nix::unistd::{Pid, sethostname};
 use crate::net::netns::Netns;
 use crate::site::Site;
 
-/// Folders in which this machine may have a node's files, which a daemon or the doctor would read. The lab gives each host its own folders at the paths in `PLACES`.
+/// Folders of this machine that may contain a node's files, which a daemon or the doctor in the lab would otherwise
+/// read. The lab gives each host its own folders at the paths in `PLACES`.
 const PLACES: [&str; 6] = [
     "/etc/cni",
     "/etc/default",

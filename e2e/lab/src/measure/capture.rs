@@ -18,7 +18,7 @@ use crate::net::netns::Netns;
 
 /// Interval in milliseconds at which the capturing thread checks whether to end.
 const POLL_INTERVAL_MS: i64 = 20;
-/// Time for frames that are still in flight when the capture ends.
+/// Duration for which the capture waits for frames in flight before it ends.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// A frame and its time of arrival.

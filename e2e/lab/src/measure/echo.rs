@@ -106,7 +106,7 @@ impl Drop for Echo {
 }
 
 /// Sends packets to an [`Echo`] from each of the given ports of an address. For an unspecified address, the kernel chooses the source address.
-/// Returns for each port the source address and port that the receiver saw. Ends with `None` at the first port without a reply.
+/// Returns for each port the source address and port that the receiver saw. The list ends with `None` for the first port without a reply, if any.
 ///
 /// # Errors
 /// Returns an error if a socket cannot bind to one of the ports.

@@ -16,9 +16,9 @@ use crate::wait::{eventually, eventually_ok};
 
 /// Length of the probe's ID and the packet's number, in bytes.
 const HEADER: usize = 16;
-/// Time for packets that are still in flight when the sender ends.
+/// Duration for which the receiver waits for packets in flight after the sender ended.
 const GRACE: Duration = Duration::from_millis(300);
-/// Maximum time until a port is free again.
+/// Maximum time for which a new probe waits until its port is free.
 const FREED: Duration = Duration::from_secs(10);
 /// Interval at which the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

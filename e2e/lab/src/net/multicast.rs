@@ -16,7 +16,7 @@ use nix::net::if_::if_nametoindex;
 
 use crate::net::netns::Netns;
 
-/// `MRT_INIT`, `MRT_ADD_VIF`, `MRT_ADD_MFC` (include/uapi/linux/mroute.h). The IPv6 options have the same numbers (mroute6.h).
+/// `MRT_INIT`, `MRT_ADD_VIF`, `MRT_ADD_MFC` (include/uapi/linux/mroute.h). The corresponding IPv6 options have the same numbers (mroute6.h).
 const INIT: i32 = 200;
 const ADD_INTERFACE: i32 = 202;
 const ADD_ROUTE: i32 = 204;
@@ -27,7 +27,7 @@ const THRESHOLD: u8 = 1;
 /// Maximum number of multicast interfaces in the kernel (`MAXVIFS`, `MAXMIFS`).
 const INTERFACES: usize = 32;
 
-/// Multicast routes of one address family in a namespace. A drop removes the routes.
+/// Multicast routes of one address family in a namespace. A drop of the value removes the routes.
 #[derive(Debug)]
 pub struct MulticastRoutes {
     socket: OwnedFd,

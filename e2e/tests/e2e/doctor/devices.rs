@@ -30,7 +30,7 @@ const FAULTS: &[Fault] = &[
     .unready(),
 ];
 
-/// Returns the names of the checks that find device faults, if the doctor's commands fix the faults.
+/// Returns the names of the doctor's checks for device faults that the doctor's commands fix.
 pub(super) fn mended() -> impl Iterator<Item = &'static str> {
     super::fault::mended(FAULTS)
 }

@@ -15,7 +15,7 @@ pub(super) struct Fault {
     make: &'static str,
     /// Script that removes the objects that remain after the doctor's commands.
     clear: &'static str,
-    /// Whether the doctor has no command for the fault, so that the script `clear` fixes the fault.
+    /// If true, the doctor has no command for the fault, and the script `clear` fixes the fault.
     by_hand: bool,
     /// Effect of the fault on the daemon's readiness.
     readiness: Readiness,

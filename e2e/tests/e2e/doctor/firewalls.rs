@@ -12,7 +12,7 @@ use super::{DEADLINE, NETWORK};
 /// An address outside the underlay.
 const STRANGER: &str = "203.0.113.9";
 
-/// Script that counts packets to port 8472 that pass all firewalls, by source: a peer's address, and an address outside the underlay.
+/// Script that counts packets to port 8472 behind all firewalls, separately for a peer's address and for an address outside the underlay.
 const COUNTERS: &str = "ip route add 203.0.113.9 dev enp0s8
 nft 'table ip counted {
     counter peer { }

@@ -59,7 +59,7 @@ const FAULTS: &[Fault] = &[
     fault("not-running", "kill -9 $(cat /run/flanneld.pid)", "true").silent(),
 ];
 
-/// Returns the names of the checks that find host faults, if the doctor's commands fix the faults.
+/// Returns the names of the doctor's checks for host faults that the doctor's commands fix.
 pub(super) fn mended() -> impl Iterator<Item = &'static str> {
     super::fault::mended(FAULTS)
 }

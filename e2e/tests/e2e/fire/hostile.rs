@@ -9,7 +9,7 @@ pub(super) enum Fate {
     Unreadable,
     /// In `flannel_leases_refused`.
     Refused,
-    /// Not necessarily in either metric: the entry looks like a peer, which the node accepts or refuses.
+    /// In `flannel_leases_refused` if the node refuses the entry, and otherwise in neither metric. The entry looks like a peer.
     Peer,
 }
 use Fate::{Peer, Refused, Unreadable};

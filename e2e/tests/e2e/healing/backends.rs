@@ -30,7 +30,7 @@ pub(crate) struct Damage {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Foreign {
     Stays,
-    /// Loss of all objects on the device, because the kernel drops them.
+    /// The kernel removes all objects on the device.
     GoesWithDevice,
 }
 

@@ -15,7 +15,7 @@ pub(crate) use lab::api_turn as turn;
 
 /// Ten times the maximum interval of 10 s between two attempts of the daemon after failures.
 pub(super) const SOON: Duration = Duration::from_secs(100);
-/// Ten times the minute for which the daemon ignores a missing peer, another program's change of a condition, and the loss of readiness.
+/// Ten times the minute for which the daemon ignores a missing peer, another program's change of a Node condition, and the loss of readiness.
 pub(super) const MINUTES: Duration = Duration::from_secs(600);
 /// Ten times the second within which the daemon must correct its own Node, or apply a change of its own Node.
 pub(super) const OWN: Duration = Duration::from_secs(10);
@@ -310,7 +310,7 @@ impl Bed {
         outcome
     }
 
-    /// Starts a host's daemon again after any kind of exit, and waits until the daemon is ready.
+    /// Starts a host's daemon again after the earlier daemon ended, and waits until the new daemon is ready.
     pub(super) fn restart(&mut self, host: usize) -> Result<()> {
         self.daemons[host] = self.hosts[host].start_flanneld(&self.options[host])?;
         self.daemons[host].wait_ready(READY).map(drop)

@@ -46,7 +46,7 @@ fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks that, with `--ip-masq`, pods' packets have the node's source address outside the pod network, and the pod's source address inside.
+/// Checks the effect of `--ip-masq`: pods' packets have the node's source address outside the pod network, and the pod's source address inside the pod network.
 fn require_translated(cluster: &Cluster) -> Result<()> {
     let (node, pod) = (
         IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?),

@@ -16,10 +16,10 @@ const UDP: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"udp"}}"#;
 /// An address outside the link that all nodes share.
 const FAR: &str = "10.99.0.5";
 
-/// Backends: the name in a Node's annotation, and the network configuration.
+/// Each backend's name in the annotations of Nodes, and a network configuration with the backend.
 const BACKENDS: [(&str, &str); 3] = [("vxlan", VXLAN), ("host-gw", HOST_GW), ("", UDP)];
 
-/// Returns Nodes, each with a subnet and with an address that some kernel or backend refuses.
+/// Returns Nodes, each with a subnet and with an address that at least one kernel or backend refuses.
 fn odd_addresses(backend: &str) -> Vec<NodeObject> {
     let addresses = [
         FAR,

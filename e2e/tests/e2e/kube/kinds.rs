@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
 
-/// Time longer than the half minute in which a starting daemon may not reply to probes.
+/// Time longer than the 30 s of silence after which the doctor reports that a peer does not reply to probes.
 const TOLD: Duration = Duration::from_secs(40);
 
 /// Returns the entry of the peer `h2` in the status document of `h1`.

@@ -14,7 +14,7 @@ const READY: &str = "http://127.0.0.1:8081/readyz";
 
 /// Runs a rolling update, a drain, kills and restarts, and a minute without the API. The last node joins at the end.
 ///
-/// From the rolling update on, the daemons have two addresses of the API server. After the outage, only the second address works.
+/// The rolling update gives the daemons two addresses of the API server. After the outage, only the second address works.
 pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
     let doors = [cluster.api.door(7001)?, cluster.api.door(7002)?];
     let urls = format!("--kube-api-url={},{}", doors[0].url(), doors[1].url());

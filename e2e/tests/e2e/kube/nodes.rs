@@ -457,7 +457,7 @@ const HOSTILE_SUBNETS: &[&str] = &[
 ];
 const HOSTILE_BACKENDS: &[&str] = &["", "host-gw", "VXLAN", "wireguard", "no-such", "🦀"];
 
-/// Returns Nodes with the backend `backend`. Each Node has a different fault, because of which no peer can use the Node.
+/// Returns Nodes with the backend `backend`. Each Node has a different fault, which prevents all peers from using the Node.
 pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let huge = "x".repeat(200 << 10);
     let mac = r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66"}"#;

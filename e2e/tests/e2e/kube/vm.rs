@@ -11,7 +11,7 @@ use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 80);
 const PORT: u16 = 80;
 
-/// A Service in kube-proxy's IPVS mode is reachable from a pod and from the pod's node, with the endpoint on either node.
+/// A Service in kube-proxy's IPVS mode is reachable from a pod and from both nodes. The endpoint is on each of the two nodes in turn.
 #[test]
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {

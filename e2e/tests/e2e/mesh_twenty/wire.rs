@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{DEADLINE, NODES};
 
-/// Duration of two probe cycles with all nodes, in which the nodes probe each direction at least once.
+/// Duration of two probe cycles, in which each node probes each other node at least once.
 const WINDOW: Duration = Duration::from_secs(11);
 
 /// Counts packets by sender, and probes by sender and target. In the tunnel, a probe follows the headers of UDP, VXLAN, Ethernet, IP and UDP.

@@ -1,4 +1,4 @@
-//! Checks that flanneld's rules equal Go flannel's rules exactly, use the host's variant of iptables, and choose random ports where possible.
+//! Checks that flanneld's rules equal Go flannel's rules exactly, use the host's variant of iptables, and use random ports where possible.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -26,8 +26,8 @@ const APPLIERS: [(&str, bool, Xtables); 3] = [
 ///
 /// Packets of `remote-pod` arrive through the tunnel. `host` is a process bound to the node's address; for `host-any`, the kernel chooses the
 /// source address. `outside` is a machine whose routes lead through the tested node. `mark-…` is a pod whose packets carry the named mark. As a destination,
-/// `outside` is another machine on the underlay. `multicast` is a group with a receiver on the underlay, or with a pod as the receiver for
-/// packets of `outside`.
+/// `outside` is another machine on the underlay. `multicast` is a group: a pod receives the packets of `outside`,
+/// and a receiver on the underlay receives all other packets.
 const PLAIN: &str = "
 from           local-pod  remote-pod  host  outside  multicast
 local-pod      own        own         own   node*    own

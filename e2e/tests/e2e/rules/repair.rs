@@ -1,4 +1,4 @@
-//! Checks that flanneld reverts each change of its rules, at once if the kernel reports the change, and rarely if changes never end.
+//! Checks that flanneld reverts each change of its rules: at once after a kernel event, and rarely while another program repeats its changes.
 
 use std::time::{Duration, Instant};
 

@@ -58,7 +58,7 @@ pub(super) struct Fault {
 /// Expected result of probes on the path of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
-    /// Expects lost probes on the faulty node only if the fault cuts pods off and the other nodes have no finding.
+    /// Expects lost probes on the faulty node if the fault cuts pods off and the other nodes have no finding. Otherwise, the test ignores the probes.
     AsPods,
     /// Expects that probes get lost.
     Lost,
@@ -93,7 +93,7 @@ pub(super) const fn fault(
 }
 
 impl Fault {
-    /// Sets the checks, one of which must report the second node's fault on the other nodes.
+    /// Sets the names of checks; one of these checks must report the second node's fault on the other nodes.
     pub(super) const fn told(self, there: &'static str) -> Self {
         Self { there, ..self }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::verdicts::odd::{IN_THE_VIRTUAL_MACHINE, is_quiet};
 
 /// Duration for which the doctor must have no finding: two runs of the doctor's checks. The slow virtual machine does
-/// not lengthen the interval between two runs.
+/// not lengthen the interval between two runs of the doctor.
 const QUIET: Duration = Duration::from_secs(20);
 
 #[test]

@@ -164,7 +164,7 @@ mod tests {
         fold(answers, Timestamp::UNIX_EPOCH)
     }
 
-    /// Formats the findings, each with its nodes and the nodes on which it explains another finding.
+    /// Formats each finding with its nodes, and with the explained findings and their nodes.
     fn shown(cluster: &Cluster) -> Vec<String> {
         let line = |shared: &Shared| {
             let explains: Vec<String> = shared

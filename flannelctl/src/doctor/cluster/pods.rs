@@ -26,7 +26,7 @@ const NODE_SHARE: Duration = Duration::from_millis(30);
 /// Maximum number of nodes from which the command requests findings at the same time.
 const AT_ONCE: usize = 64;
 
-/// Asks the doctors of all nodes for their findings.
+/// Requests the findings of all nodes from their doctors.
 ///
 /// # Errors
 /// Returns an error if no usable kubeconfig exists, or if the API does not respond or refuses to list flannel's pods.

@@ -14,7 +14,7 @@ use crate::ask;
 use crate::peers;
 use crate::place::Place;
 
-/// Asks this node's daemon for its own report and for the reports of the other nodes about themselves.
+/// Requests from this node's daemon the report of its doctor, and the reports of the other nodes about themselves.
 ///
 /// # Errors
 /// Returns an error if the daemon does not respond.

@@ -176,8 +176,8 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     .run(format!("ip -details link show type {kind}"))
 }
 
-/// Returns whether a finding about a port in use explains another finding. Only the finding about the tunnel's port, of severity `broken`, explains
-/// the loss of packets between nodes.
+/// Returns whether a finding about a port in use explains another finding. Only the `broken` finding about the tunnel's port explains the loss of
+/// packets between nodes.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     cause.severity == Severity::Broken
         || matches!(other.check.as_str(), "not-running" | "probe-filtered")

@@ -12,8 +12,8 @@ use crate::shell::word;
 const SET: &str = "kube-flannel-ds";
 const CONTAINER: &str = "kube-flannel";
 
-/// Returns the command that sets an environment variable of the container with flanneld. The caller must quote `value` for a shell. A flag with the
-/// same meaning would take precedence over the environment variable.
+/// Returns the command that sets an environment variable of the container with flanneld. The caller must quote `value` for a shell. A flag for the
+/// same setting takes precedence over the environment variable.
 pub(crate) fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
     Command::in_namespace(namespace, |kubectl| {
         format!("{kubectl} set env daemonset/{SET} -c {CONTAINER} {variable}={value}")
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the text after the command's sed script has edited the text.
+    /// Applies the command's sed script to the text, and returns the result.
     fn edited(command: &str, text: &str) -> String {
         let script = command
             .split(" | ")

@@ -22,7 +22,7 @@ pub const CHECKS: &[Check] = &[Check {
     judge: pods_dropped,
 }];
 
-/// Returns the rules and policies that drop packets of the given kind.
+/// Returns the rules and policies that drop the given kind of packets: pod packets, or incoming or outgoing tunnel packets.
 pub(super) fn of(facts: &Facts, carried: Carried) -> impl Iterator<Item = &Drop> {
     facts
         .host

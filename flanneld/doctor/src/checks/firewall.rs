@@ -73,8 +73,8 @@ fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
     facts.network.known().zip(facts.host.firewalls.known())
 }
 
-/// Returns the iptables tables, each with a flag for flanneld's missing jump rule. The flag is set if no variant of iptables has flanneld's jump rule
-/// for the address family yet. flanneld adds the jump rule to only one variant.
+/// Returns the iptables tables, each with a flag for flanneld's missing jump rule. The flag is true if flanneld needs the jump rule, but no variant
+/// of iptables has the rule for the address family yet. flanneld adds the jump rule to only one variant.
 fn tables<'a>(
     network: &'a Network,
     firewalls: &'a Firewalls,

@@ -16,14 +16,14 @@ use netstate::protocols::Protocols;
 use std::collections::BTreeMap;
 use types::Detail;
 
-/// Number of repairs of an object above which the check suspects another program.
+/// Number of repairs of an object above which the check suspects that another program changes the object.
 const MIN_REPAIRS: u32 = 3;
 /// Maximum number of repaired objects with separate findings.
 const MAX_ALIKE: usize = 3;
 /// Metric that makes a conflicting route a fallback behind flannel's route.
 const SECOND_CHOICE: u32 = 4096;
 
-/// Maximum number of conflicting routes with separate findings. If more routes conflict with flannel's routes, one finding covers all of them.
+/// Maximum number of conflicting routes with separate findings. One finding covers all conflicting routes if their number exceeds this maximum.
 const MAX_LISTED: usize = 3;
 
 /// The checks of flannel's objects in the kernel.

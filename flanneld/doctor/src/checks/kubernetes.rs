@@ -200,7 +200,7 @@ const LABEL: &str = "k8s-app";
 /// The label with the generation number of a DaemonSet's pod template. Unless the commands remove the label, a new DaemonSet with the same generation
 /// number does not update the pods of the old DaemonSet.
 const GENERATION: &str = "pod-template-generation";
-/// kubectl arguments that delete the DaemonSet and keep its pods. A new DaemonSet then adopts the pods.
+/// kubectl arguments that delete the DaemonSet and keep its pods. A new DaemonSet whose selector matches the pods adopts them.
 const KEEP_PODS: &str = "delete daemonset kube-flannel-ds --cascade=orphan";
 
 fn daemon_pods(facts: &Facts) -> Vec<Finding> {

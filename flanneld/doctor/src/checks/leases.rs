@@ -14,8 +14,8 @@ use types::{Detail, Problem};
 
 /// Time without a message from a lease holder, in seconds, after which the check considers the holder gone.
 const SILENT: u64 = 600;
-/// Maximum number of refused leases with separate findings, and of silent lease holders with separate findings. If
-/// more leases or holders have the problem, one finding covers all of them.
+/// Maximum number of refused leases with separate findings, and of silent lease holders with separate findings. One
+/// finding covers all refused leases, or all silent holders, if their number exceeds this maximum.
 const MAX_LISTED: usize = 3;
 
 /// Possible reasons why a peer does not respond at its address, as text. Probes cannot distinguish the possible reasons for missing replies.

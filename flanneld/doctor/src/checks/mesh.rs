@@ -19,12 +19,12 @@ const MAX_CLOCK_OFFSET: i64 = 5000;
 const RESTART_TIME: u64 = 30;
 /// Time within which flanneld queries the store for silent peers, in seconds.
 const STORE_TIME: u64 = 180;
-/// Minimum ratio of peers with a failing tunnel to peers that are cut off completely. If more peers are cut off, the check does not assume that a
-/// single cause blocks the tunnel.
+/// Minimum ratio of peers with a failing tunnel to peers that are cut off completely. Below this ratio, the check does not assume that a single
+/// cause blocks the tunnel.
 const MIN_CUT: usize = 4;
 /// Minimum number of silent peers for which the check assumes a cause at this node.
 const MIN_NODES: usize = 2;
-/// Maximum number of peers with separate findings. If more peers have the fault, one finding covers all of these peers.
+/// Maximum number of peers with separate findings. One finding covers all peers with the same fault if their number exceeds this maximum.
 const MAX_LISTED: usize = 3;
 
 /// Checks whose findings are about peers: checks of probe results, and a check of leases.
@@ -594,7 +594,7 @@ fn let_tunnel_in(
     )
 }
 
-/// Returns evidence, as text, that no peer responds; `None` without such evidence. The text covers a sample of probed peers or, in a small cluster,
+/// Returns text as evidence that no peer responds; `None` without such evidence. The text covers a sample of probed peers or, in a small cluster,
 /// all peers.
 fn nobody_answers(facts: &Facts) -> Option<String> {
     let mesh = facts.mesh.known()?;

@@ -44,7 +44,7 @@ const SILENCE_AND_LIES: &[&str] = &[
 ];
 /// Maximum number of addresses that the check compares with routes that drop packets.
 const MAX_ASKED: usize = 256;
-/// Minimum number of peers that respond only over the underlay for which the check considers this node's published address wrong.
+/// Minimum number of peers that must respond only over the underlay before the check considers this node's published address wrong.
 const MIN_PEERS: usize = 2;
 
 /// The checks of the underlay on this host.

@@ -32,8 +32,8 @@ pub fn explains(cause: &Finding, other: &Finding) -> bool {
     cause.about == MORE || subnets(cause).iter().any(|subnet| of.contains(subnet))
 }
 
-/// Returns the subnets at the end of a finding's subject: one subnet, or one subnet of each address family. Before the subnets, the subject contains
-/// the node's name, which the node chooses freely.
+/// Returns the subnets at the end of a finding's subject: one subnet, or one subnet of each address family. The node's name, which the node chooses
+/// freely, precedes the subnets in the subject.
 fn subnets(finding: &Finding) -> Vec<IpNet> {
     let mut words = finding.about.rsplit(' ');
     let last: Option<IpNet> = words.next().and_then(|word| word.parse().ok());

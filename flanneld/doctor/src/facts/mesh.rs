@@ -84,8 +84,8 @@ pub struct Path {
     pub clock_ahead: Option<i64>,
     /// The number of queried nodes that reach the peer, and the number of queried nodes that do not reach the peer.
     pub others: Option<(u16, u16)>,
-    /// Seconds since the path's current state began. For a peer that replies only to ping, the value is at most the time since the
-    /// peer's last reply to a probe.
+    /// Seconds since the path's current state began. For a peer that replies only to ping, the time since the peer's last reply to
+    /// a probe limits this number.
     pub since: Option<u64>,
 }
 

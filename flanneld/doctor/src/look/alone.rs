@@ -159,7 +159,7 @@ fn of_store(address: IpAddr) -> Target {
     }
 }
 
-/// Returns flanneld's state from the status file: whether flanneld runs, whether its socket is silent, and why the node is not ready.
+/// Returns flanneld's state from the status file: whether flanneld runs, whether its socket responds, and why the node is not ready.
 fn by_status_file(
     status: Fact<Option<StatusFile>>,
 ) -> (Fact<bool>, Vec<String>, Fact<BTreeMap<String, Problem>>) {

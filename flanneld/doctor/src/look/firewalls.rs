@@ -26,7 +26,7 @@ pub struct Programs {
     iptables: Option<Vec<(IpNet, Iptables)>>,
 }
 
-/// Returns whether firewall rules may exist although a program failed to list them with the given error. A missing program manages no rules.
+/// Returns whether a program that failed with the given error may manage firewall rules. A program that is not installed manages no rules.
 fn blinds(error: &ProgramError) -> bool {
     !matches!(error, ProgramError::Missing { .. })
 }
@@ -52,8 +52,8 @@ impl Programs {
         found
     }
 
-    /// Lists the firewalls. Ignores programs that are not installed on this host. The fact is unavailable if a program fails and no other program
-    /// finds rules.
+    /// Lists the firewalls. Ignores programs that are not installed on this host. The returned fact is unavailable if a program fails and no
+    /// other program finds rules.
     pub async fn firewalls(&mut self, network: &Network, around: &Surroundings) -> Fact<Firewalls> {
         let iptables = self.installed(network).await;
         let mut all = list(&["chains"], Extent::Names).await;

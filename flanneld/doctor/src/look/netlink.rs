@@ -45,7 +45,7 @@ pub(super) struct Seen {
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
 }
 
-/// Reads interfaces, routes, policy routing rules and neighbours, and looks up the routes to the targets and of pod packets.
+/// Reads interfaces, routes, policy routing rules and neighbours, and looks up the routes of pod packets and the routes to the targets.
 pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen {
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,

@@ -4,7 +4,7 @@ use run_dir::process;
 
 /// Returns the name and pid of the process that uses a port of this network namespace; `None` if the process is unknown.
 ///
-/// The process is unknown if the caller may not read its sockets, or if it runs in another pid namespace.
+/// The process is unknown if the caller may not read the process's sockets, or if the process runs in another pid namespace.
 pub fn owner(port: u16, udp: bool) -> Option<String> {
     let tables = if udp {
         ["udp", "udp6"]

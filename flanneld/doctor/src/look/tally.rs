@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// Time for which the doctor keeps samples of the checksum error counters.
 ///
-/// The time exceeds the interval between probes of a peer that replies only to ping, so every read shows a lasting
-/// fault. After two minutes, the doctor no longer reports a single burst of errors.
+/// The doctor keeps samples for longer than the interval between probes of a peer that replies only to ping. Every read
+/// therefore shows a lasting fault. After two minutes, the doctor no longer reports a single burst of errors.
 const SAMPLE_LIFETIME: Duration = Duration::from_secs(120);
 /// Minimum time between two stored samples of the checksum error counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);

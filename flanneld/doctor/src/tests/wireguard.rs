@@ -1,5 +1,5 @@
-//! Tests of findings about WireGuard peers that complete no handshake: likely causes, findings that explain the silence, and findings that the
-//! silence explains.
+//! Tests of findings about WireGuard peers that complete no handshake: likely causes, findings that explain the missing handshakes, and
+//! findings that the missing handshakes explain.
 
 use super::cases::{block, silent, table, tunnels};
 use super::healthy::healthy;

@@ -16,7 +16,7 @@ use types::reachability::{Impact, State, Verdict};
 const IN_A_ROW: usize = 5;
 /// Number of additional peers that the search for a common fault probes at once.
 pub(super) const FRESH: usize = 8;
-/// Maximum number of newly probed peers with a verdict that differs from the common verdict, because a peer may have a fault of its own.
+/// Maximum number of newly probed peers with a verdict that differs from the common verdict. A peer may have a fault of its own.
 const MAX_UNLIKE: usize = 1;
 /// Number of additional peers that have to fail consecutively after each search without a result. Sequences of consecutive failures recur while half
 /// of a cluster is down.
@@ -45,7 +45,7 @@ pub(super) struct Search {
     /// Peers whose scheduled probes failed consecutively. `began` is the time of the first failure.
     row: Vec<IpNet>,
     began: Duration,
-    /// Additional peers that the search probes and whose rounds are not over.
+    /// Additional peers that the search probes and whose rounds of probes are not over.
     open: BTreeSet<IpNet>,
     asked_at: Duration,
     verdicts: Vec<Verdict>,
@@ -54,7 +54,7 @@ pub(super) struct Search {
     found: Option<CommonFault>,
 }
 
-/// Effect of one peer's round on the search for a common fault.
+/// Effect of one peer's round of probes on the search for a common fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// No change.

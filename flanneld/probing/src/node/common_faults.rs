@@ -18,7 +18,7 @@ impl Node {
         self.common.of(Family::from(key)).found()
     }
 
-    /// Updates the search for a common fault after a round of one peer. `passed` states whether replies were possible under the peer's previous
+    /// Updates the search for a common fault after a round of probes with one peer. `passed` states whether replies were possible under the peer's previous
     /// verdict.
     pub(super) fn conclude(
         &mut self,
@@ -152,7 +152,7 @@ fn fails(evidence: &Evidence) -> bool {
     }
 }
 
-/// Returns whether the replies of a round contradict a verdict.
+/// Returns whether the replies in a round of probes contradict a verdict.
 fn refutes(evidence: &Evidence, verdict: Verdict) -> bool {
     let underlay = [evidence.underlay, evidence.underlay_ping];
     evidence.through()

@@ -1,4 +1,4 @@
-//! Deadlines of pending work for each peer: rounds, retries and MTU searches.
+//! Deadlines of pending work for each peer: rounds of probes, retries and MTU searches.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,12 +49,12 @@ impl Queue {
     }
 }
 
-/// Priority of a peer among the peers that wait for another round.
+/// Priority of a peer among the peers that wait for another round of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
     /// A peer that the search for a common fault probes. The verdict on the peer affects all peers.
     Decisive,
-    /// A peer for which one round has already shown a changed state. The next round confirms or refutes the change.
+    /// A peer for which one round of probes has already shown a changed state. The next round confirms or refutes the change.
     Undecided,
     /// A peer that the node probes often to keep the peer's verdict recent.
     Sampled,
@@ -70,7 +70,7 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// Adds a peer. If the peer already waits, the more urgent of both entries remains.
+    /// Adds a peer. If the peer already waits for a round of probes, the more urgent entry remains.
     pub(super) fn insert(&mut self, urgency: Urgency, at: Duration, key: IpNet) {
         let new = (urgency, at);
         let old = self.places.get(&key).copied();
@@ -137,11 +137,11 @@ impl Retries {
 /// Deadlines of all pending work for peers.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    /// End times of open rounds.
+    /// End times of open rounds of probes.
     pub closes: Queue,
-    /// Times of the next rounds of peers with confirmed faults.
+    /// Times of the next rounds of probes with peers that have confirmed faults.
     pub broken: Retries,
-    /// Peers that get another round, because a probe got lost or the state has changed.
+    /// Peers that need another round of probes, because a probe got lost or the state has changed.
     pub again: Retries,
     /// Times of the next steps of MTU searches.
     pub mtu_searches: Queue,

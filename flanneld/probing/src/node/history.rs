@@ -5,9 +5,9 @@ use super::moment::Moment;
 use crate::verdict::is_slow;
 use std::time::Duration;
 
-/// Number of last probes whose losses reports and views show.
+/// Number of last probes for which reports and views show the losses.
 const SHOWN: u32 = 16;
-/// Number of last probes in the check of recent loss: five minutes of probes to a peer in the sample.
+/// Number of last probes in the check of recent loss: five minutes of probes to a peer that the node probes often.
 const LATELY: u32 = 37;
 /// Number of losses among the last [`LATELY`] probes that make a peer lossy. At a loss rate of 1 %, five or more of 37 probes get lost by chance in
 /// one of 30 000 samples.
@@ -16,7 +16,7 @@ const LOST_LATELY: u32 = 5;
 const RECOVERED: u32 = 3;
 /// Number of consecutive replies after which a lossy peer has recovered.
 const ANSWERED: u32 = 12;
-/// Minimum number of probes in the check of long-run loss: one hour of probes to a peer in the sample.
+/// Minimum number of probes in the check of long-run loss: one hour of probes to a peer that the node probes often.
 const LONG_RUN: u16 = 450;
 /// Number of counted probes at which the history halves both long-run counters.
 const LONG_RUN_MAX: u16 = 2 * LONG_RUN;
@@ -96,7 +96,7 @@ impl History {
         self.long_lost += u16::from(lost);
     }
 
-    /// Reverts a loss whose reply arrived late.
+    /// Reverts the recorded loss of a probe whose reply arrived late.
     pub(super) fn came_late(&mut self) {
         if self.pending > 0 {
             self.pending -= 1;
@@ -155,12 +155,12 @@ impl History {
         (self.lost & ((1 << last) - 1)).count_ones()
     }
 
-    /// Returns the number of lost probes among the probes that reports show.
+    /// Returns the number of lost probes among the last [`SHOWN`] probes.
     pub(super) fn lost(&self) -> u32 {
         self.lost_of(SHOWN)
     }
 
-    /// Returns the number of probes that reports show.
+    /// Returns the number of probes in the history, at most [`SHOWN`].
     pub(super) fn asked(&self) -> u8 {
         self.asked.min(SHOWN as u8)
     }

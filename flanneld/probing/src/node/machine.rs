@@ -59,13 +59,13 @@ pub(super) struct Pace {
     pub(super) searches: Bucket,
     pub(super) broken: Bucket,
     pub(super) hints: Bucket,
-    /// Sequence number of the last round.
+    /// Sequence number of the last round of probes.
     pub(super) rounds: u64,
     /// Counts of sent and lost probes to peers without a fault.
     pub(super) losses: Losses,
 }
 
-/// Sessions in which this node probes one peer on demand of a caller.
+/// Sessions in which this node probes one peer at the request of a caller.
 #[derive(Default)]
 pub(super) struct Sessions {
     pub(super) open: BTreeMap<u64, Session>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::State;
 
-/// Time for which a round waits for replies.
+/// Time for which a round of probes waits for replies.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum delay of a late reply that still proves that the path lost no packet.
 pub(super) const LATE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -106,7 +106,7 @@ pub enum Send {
 pub struct Datagram<'a> {
     /// The path of the socket that received the datagram.
     pub path: Path,
-    /// The source address, which may be forged.
+    /// The source address, which another host may have forged.
     pub from: IpAddr,
     /// Arrival time of the datagram, by the kernel's timestamp.
     pub at: Duration,

@@ -1,11 +1,11 @@
-//! Effects of a round on the state of a peer.
+//! Effects of a round of probes on the state of a peer.
 
 use super::peer::{PathTimes, PeerState, Round};
 use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, judge};
 use std::time::Duration;
 use types::reachability::{Impact, State, Verdict};
 
-/// The result of a round: verdict, confirmation and losses.
+/// The result of a round of probes: verdict, confirmation and losses.
 pub(super) struct Outcome {
     pub verdict: Verdict,
     /// Whether the verdict in force has changed.
@@ -17,7 +17,7 @@ pub(super) struct Outcome {
 }
 
 impl PeerState {
-    /// Updates the peer's state with the results of a round. `mtu` is the overlay's MTU. `assumed` is the verdict of a fault that all peers have in
+    /// Updates the peer's state with the results of a round of probes. `mtu` is the overlay's MTU. `assumed` is the verdict of a fault that all peers have in
     /// common, if any.
     pub(super) fn close(
         &mut self,
@@ -114,7 +114,7 @@ impl PeerState {
         }
     }
 
-    /// Returns the evidence of a round. Omits a loss over the underlay if a firewall explains the loss.
+    /// Returns the evidence from a round of probes. Omits a loss over the underlay if a firewall explains the loss.
     fn excused(&self, evidence: Evidence) -> Evidence {
         if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
             Evidence {

@@ -20,13 +20,13 @@ pub(super) struct Round {
     pub whole: bool,
     pub began: Duration,
     pub closes: Duration,
-    /// Number of replies for which the round still waits.
+    /// Number of outstanding replies to the probes of the round.
     pub open: u8,
     /// Whether the peer's host refused a probe.
     pub refused: bool,
     /// Whether the peer replied to a ping of the round.
     pub ponged: bool,
-    /// Whether a common fault of all peers began or ended during the round and so explains the losses.
+    /// Whether a common fault of all peers began or ended during the round of probes and therefore explains the losses.
     pub explained: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct PeerClaim {
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub target: Target,
-    /// The peer's number on the wire, for pseudo-random orders; 0 if the number is unknown.
+    /// The number that identifies the peer on the wire and in pseudo-random orders of peers; 0 if unknown.
     pub who: u64,
     /// The number that identifies the peer's subnet in reports.
     pub short: u32,
@@ -75,7 +75,7 @@ pub(super) struct Turn {
     pub count: u32,
     /// Number of the rotation of long probes in which the peer got its last long probe.
     pub full_done: u32,
-    /// Number of rounds since the last scheduled probes of the peer.
+    /// Number of rounds of probes since the last scheduled probes of the peer.
     pub rounds: u8,
 }
 

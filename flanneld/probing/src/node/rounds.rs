@@ -13,16 +13,16 @@ use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// Maximum number of rounds between two scheduled probes of a peer.
+/// Maximum number of rounds of probes between two scheduled probes of a peer.
 const MAX_ROUNDS: u8 = 5;
-/// Number of rounds of a peer after which each further round contains two long probes. The verdict that the MTU is
+/// Number of rounds of probes with a peer after which each further round contains two long probes. The verdict that the MTU is
 /// too small depends only on long probes. One in fifty long probes may get lost by chance.
 const DOUBLE_FROM: u8 = 2;
 /// Time after which the node treats the round trip of a slow peer as the usual round trip.
 const SLOW_FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl Node {
-    /// Starts another round with each waiting peer, as far as the rate limit allows.
+    /// Starts another round of probes with each waiting peer, as far as the rate limit allows.
     pub(super) fn repeat(&mut self, now: Now) {
         while let Some((urgency, key)) = self.deadlines.again.due(now.at) {
             let round = self.peers.get(&key).and_then(|peer| peer.round.as_ref());
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// Starts a whole round with each peer that has a confirmed fault, in turn, because the peer's state may have changed.
+    /// Starts a whole round of probes with each peer that has a confirmed fault, in turn, because the peer's state may have changed.
     pub(super) fn look_at_broken(&mut self, now: Now) {
         while let Some((_, key)) = self.deadlines.broken.due(now.at) {
             let peer = self.peers.get_mut(&key);
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Schedules the next round with a peer that has a confirmed fault.
+    /// Schedules the next round of probes with a peer that has a confirmed fault.
     fn look_again(&mut self, now: Now, key: IpNet) {
         let at = now.at + SAMPLE_CYCLE;
         self.deadlines.broken.insert(Urgency::Walked, at, key);
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// Evaluates the rounds whose time to wait for replies has ended.
+    /// Evaluates the rounds of probes that no longer wait for replies.
     pub(super) fn close_rounds(&mut self, now: Now) {
         while let Some(key) = self.deadlines.closes.pop_due(now.at) {
             self.close_round(now, key);

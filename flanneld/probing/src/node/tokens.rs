@@ -9,7 +9,7 @@ pub(super) struct Tokens {
     pub own: u32,
     /// The peer's token, from a probe that repeated this node's token.
     sure: Option<u32>,
-    /// The token in the last probe from the peer's address; the probe may be forged.
+    /// The token in the last probe from the peer's address; another host may have forged the probe.
     last: Option<u32>,
 }
 

@@ -71,7 +71,7 @@ pub(super) struct Viewer {
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
     pub(crate) wants_witnesses: bool,
-    /// The failing peer that report requests name, by the number of its subnet.
+    /// Subnet number of the failing peer on which this node requests reports; `None` for reports on all peers.
     pub about: Option<u32>,
     pub rows: BTreeMap<IpNet, CachedRow>,
 }

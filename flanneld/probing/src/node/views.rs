@@ -11,7 +11,7 @@ use types::reachability::{Impact, State};
 
 /// Time after a client's request during which this node requests other nodes' reports.
 const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of other nodes that get a report request when a peer fails.
+/// Maximum number of other nodes to which this node sends a report request when a peer fails.
 const MAX_WITNESSES: usize = 16;
 /// Maximum number of peers in the cached reports of other nodes. The maximum is enough for all peers in a cluster of
 /// about 140 nodes. Reports in larger clusters contain only the peers with the worst states.

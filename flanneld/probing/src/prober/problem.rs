@@ -22,9 +22,9 @@ pub(super) struct Unusable {
 /// Reason why a socket is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Port that another flanneld on this host uses for its tunnel. Contains the device or the network of the other flanneld's tunnel.
+    /// Port that another flanneld on this host uses for its tunnel. The variant contains the device or the network of the other flanneld's tunnel.
     Lent(String),
-    /// Socket that the kernel refuses. Contains the error kind and the error text.
+    /// Socket that the kernel refuses. The variant contains the error kind and the error text.
     Refused(io::ErrorKind, String),
 }
 

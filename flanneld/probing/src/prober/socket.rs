@@ -223,8 +223,8 @@ impl Registered {
 
 /// Builds the filter of a datagram socket. The filter drops packets of other senders before these packets take space
 /// in the receive buffer. Without the filter, a flood of other packets would displace the packets of nodes. Nodes
-/// send probes from the probe port. The source address of a node in the overlay is the first or the second address of
-/// a subnet, which pods do not have. Pod probes may have any source port; their source address is one of a node's
+/// send probes from the probe port. The source address of a node in the overlay is the first or the second address of a
+/// subnet. Pods have neither of these addresses. Pod probes may have any source port; their source address is one of a node's
 /// overlay addresses or a subnet's pod-probe address.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.

@@ -111,8 +111,8 @@ fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     })
 }
 
-/// Returns the sockets with a name prefix that root or this user created, sorted by name. Logs each socket of another user
-/// with the prefix, and the effect that the socket would have had.
+/// Returns the sockets of root and of this user whose names have a prefix, sorted by name. Logs each other user's socket
+/// whose name has the prefix, and the effect that the socket would have had.
 pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
     let (ours, others): (Vec<Name>, Vec<Name>) = all(start).into_iter().partition(Name::is_ours);
     others.iter().for_each(|name| name.ignore(effect));

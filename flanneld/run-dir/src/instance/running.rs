@@ -30,7 +30,7 @@ pub struct OtherInstances {
     pub networks: BTreeSet<IpNet>,
     /// The names of these daemons' devices.
     pub devices: BTreeSet<String>,
-    /// The numbers of these daemons' encapsulation port rules.
+    /// The numbers that identify these daemons' encapsulation port rules.
     pub guards: BTreeSet<u16>,
     /// Descriptions of the daemons, for messages.
     pub who: BTreeSet<String>,
@@ -129,7 +129,7 @@ pub fn foreign_flanneld() -> bool {
         .any(|pid| !listening.contains(pid) && !has(pid))
 }
 
-/// Returns the processes called flanneld of root or this user in this network namespace, without this process.
+/// Returns the other processes in this network namespace whose name is flanneld and whose user is root or this user.
 fn named_flanneld() -> Vec<i32> {
     // The inode of this file identifies the network namespace. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
     let namespace = |process: &str| {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use types::Subnets;
 
-/// Effect, for the log, that another user's claim would have if this daemon did not ignore the claim.
+/// Log text about the effect that another user's claim would have had on this daemon.
 const STOPPED: &str = "would have kept this daemon from starting";
 
 /// Resources that a network needs exclusively.

@@ -1,11 +1,11 @@
-//! Floods of handshake messages. The handshake thread runs one round per millisecond, which one processor can
+//! Floods of handshake messages. The handshake thread does one round of work per millisecond, which one processor can
 //! sustain. The tests check which senders can complete handshakes.
 
 use super::*;
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519;
 
-/// Messages of the flood in each round of one millisecond: 150 000 messages per second.
+/// Number of messages that a flood sends per millisecond, which is 150 000 messages per second.
 const FLOOD: usize = 150;
 const INITIATION: usize = 148;
 const ANSWER: usize = 92;

@@ -60,7 +60,7 @@ clusterDomain: cluster.local
 /// Script that makes a mount namespace look like a separate machine. `$0` is the machine's folder. The mount namespace already has its own `/run`.
 ///
 /// - The `/sys` of the lab's hosts hides the cgroups, so the script unmounts `/sys`.
-/// - The script makes all mounts shared, as on every machine with systemd, because a pod may ask for mount propagation.
+/// - The script makes all mounts shared, as on every machine with systemd, because a pod may request mount propagation.
 /// - `resolv.conf` is empty: without a name server, a lookup of the host's name fails at once.
 /// - Each machine has its own boot ID, which kubelet reports.
 pub(super) const MACHINE: &str = r#"
