@@ -2,7 +2,7 @@
 //!
 //! flannel-rs uses Go flannel's names and comments for the table and the chains, so that each program finds and
 //! replaces the other program's rules. The nftables rules have the same effect as the iptables rules.
-//! Unlike in Go flannel, conditions on the mark use a mask, and the fourth masquerade rule matches this node's subnet.
+//! Unlike in Go flannel, conditions on the mark use a mask, and the fourth masquerade rule matches packets to this node's subnet.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};

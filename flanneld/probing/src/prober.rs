@@ -422,7 +422,7 @@ impl Prober {
         }
     }
 
-    /// Waits until work is due. `next` is the time at which the node needs a wake-up. Returns `Break` when the caller cancels `stop`.
+    /// Waits until work is due. `next` is the time at which the node needs a wake-up. Returns `Break` after a cancellation of `stop`.
     async fn wait(
         &self,
         state: &mut LoopState,

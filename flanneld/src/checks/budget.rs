@@ -15,7 +15,7 @@ const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
-    /// Time of the budget's last refill.
+    /// Time from which the budget measures the time until the next refill.
     counted: Option<Instant>,
     /// Number of omitted lines since the last summary, and the time of the last summary.
     unlogged: usize,

@@ -77,7 +77,7 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
     (answered, unanswered)
 }
 
-/// Returns findings for the checks that the report of another node names.
+/// Returns findings for the checks in another node's report.
 fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<Finding> {
     let known = |id: &str| table::checks().find(|check| check.id == id);
     // An older version sends no list of checks, only the most severe one.

@@ -84,8 +84,8 @@ pub struct Path {
     pub clock_ahead: Option<i64>,
     /// The number of queried nodes that reach the peer, and the number of queried nodes that do not reach the peer.
     pub others: Option<(u16, u16)>,
-    /// Seconds since the path's current state began. For a peer that replies only to ping, the time since the peer's last reply to
-    /// a probe limits this number.
+    /// Seconds since the path's current state began. For a peer that replies only to ping, the number is at most the time since the peer
+    /// last received a probe of this node, as the peer reported.
     pub since: Option<u64>,
 }
 

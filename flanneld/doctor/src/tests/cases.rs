@@ -258,7 +258,7 @@ pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     });
 }
 
-/// Faults, each with the only check that has an unexplained finding on a node with the fault.
+/// Faults of this node or of its peers, each with the only check that then has an unexplained finding on this node.
 pub(super) const CASES: &[(&str, Spoil)] = &[
     ("wrong-interface", |facts| {
         behind_nat(facts);

@@ -71,7 +71,7 @@ pub(super) struct Viewer {
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
     pub(crate) wants_witnesses: bool,
-    /// Subnet number of the failing peer on which this node requests reports; `None` for reports on all peers.
+    /// Subnet number of the failing peer that report requests name; `None` if report requests name no peer.
     pub about: Option<u32>,
     pub rows: BTreeMap<IpNet, CachedRow>,
 }
@@ -110,7 +110,8 @@ impl Viewer {
         self.queue.retain(|key| stays(key));
     }
 
-    /// Requests the reports of some other nodes on failing peers: the peer with the subnet number `about`, or all peers.
+    /// Requests the reports of some other nodes. The requests name the failing peer with the subnet number `about`, or no
+    /// peer.
     pub(super) fn trouble(&mut self, now: Duration, about: Option<u32>) {
         if self
             .troubled_at
