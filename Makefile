@@ -78,7 +78,7 @@ ifeq ($(wildcard target/debug/incremental),)
 test: export CARGO_INCREMENTAL := 0
 endif
 test: lint ## All checks and all tests: what CI runs
-	./e2e/suites.sh $(if $(ALL),5400,720) $(VM_TESTS) $(if $(ALL),,$(VM_REST:%=--skip %))
+	./e2e/suites.sh $(if $(ALL),5400,1500) $(VM_TESTS) $(if $(ALL),,$(VM_REST:%=--skip %))
 	@$(MAKE) --no-print-directory test-interop
 
 TOOLS := $(CACHE)/tools/bin

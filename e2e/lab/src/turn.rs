@@ -60,8 +60,8 @@ impl Kind {
     /// Returns the slowdown below which one more test may start. Kubernetes tests start at a higher slowdown than other tests, because Kubernetes tests end last.
     fn max_slowdown(self) -> f64 {
         match self {
-            Kind::Lab | Kind::Load => 4.0,
-            Kind::ApiServer | Kind::Cluster => 5.0,
+            Kind::Lab | Kind::Load => 3.0,
+            Kind::ApiServer | Kind::Cluster => 3.5,
         }
     }
 
@@ -240,7 +240,7 @@ fn mean(samples: &[f64]) -> Option<f64> {
 }
 
 /// Measures the machine's load: computes for [`SAMPLE`] of processor time, and returns the ratio of the elapsed time to [`SAMPLE`].
-fn slowdown() -> Option<f64> {
+pub(crate) fn slowdown() -> Option<f64> {
     let used = || {
         let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok()?;
         Some(Duration::from_nanos(time.num_nanoseconds() as u64))
@@ -267,15 +267,15 @@ mod tests {
             (Kind::Lab, 2, None, true),
             (Kind::Lab, 2, Some(50.0), true),
             (Kind::Lab, 3, None, false),
-            (Kind::Lab, 3, Some(4.5), false),
-            (Kind::Lab, 3, Some(3.5), true),
+            (Kind::Lab, 3, Some(3.5), false),
+            (Kind::Lab, 3, Some(2.5), true),
             (Kind::Lab, 7, Some(0.0), true),
             (Kind::Lab, 8, Some(0.0), false),
             (Kind::Load, 0, Some(50.0), true),
             (Kind::Load, 1, Some(1.0), false),
             (Kind::Cluster, 0, Some(50.0), true),
-            (Kind::Cluster, 2, Some(5.5), false),
-            (Kind::Cluster, 2, Some(4.5), true),
+            (Kind::Cluster, 2, Some(4.0), false),
+            (Kind::Cluster, 2, Some(3.0), true),
             (Kind::Cluster, 3, Some(0.0), false),
         ] {
             assert_eq!(

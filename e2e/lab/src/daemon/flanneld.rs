@@ -15,6 +15,7 @@ use crate::host::subnet_env::SubnetEnv;
 use crate::net::http;
 use crate::net::netns::Netns;
 use crate::store::Store;
+use crate::wait::has_expired;
 
 /// Options for the start of a daemon.
 #[derive(Debug, Clone)]
@@ -205,7 +206,7 @@ impl Flanneld {
                     self.process.log_tail(20)
                 );
             }
-            if start.elapsed() >= deadline {
+            if has_expired(start, deadline) {
                 bail!(
                     "flanneld is not ready after {deadline:?}\n{}",
                     self.process.log_tail(20)

@@ -21,6 +21,7 @@ use nix::unistd::{Pid, sethostname};
 
 use crate::net::netns::Netns;
 use crate::site::Site;
+use crate::wait::has_expired;
 
 /// Folders of this machine that may contain a node's files, which a daemon or the doctor in the lab would otherwise
 /// read. The lab gives each host its own folders at the paths in `PLACES`.
@@ -288,7 +289,7 @@ impl Process {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            if start.elapsed() >= deadline {
+            if has_expired(start, deadline) {
                 bail!(
                     "{} still runs after {deadline:?}; the end of its log:\n{}",
                     self.program,

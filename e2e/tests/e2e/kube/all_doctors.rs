@@ -12,7 +12,7 @@ use crate::kube::installed::{
 use crate::operator::Operator;
 
 /// Maximum time that `flannelctl doctor --cluster` may wait for a node that does not respond, including the delays of a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Maximum time in which daemons and probes detect the faults.
 const SETTLED: Duration = Duration::from_secs(120);
