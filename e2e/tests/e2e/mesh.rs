@@ -277,10 +277,16 @@ fn question(length: u16) -> Vec<u8> {
     bytes
 }
 
+/// Binds a UDP socket. A program that another test starts has a copy of a closed socket until the program's exec, so the
+/// port may be free only after a moment.
+fn bind(from: SocketAddr) -> Result<UdpSocket> {
+    eventually_ok(REPORTED, "the port is free", || Ok(UdpSocket::bind(from)?))
+}
+
 /// Sends a probe from a network namespace, and returns the length of the reply if the reply arrives within 500 ms.
 fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<Option<usize>> {
     netns.run(|| -> Result<Option<usize>> {
-        let socket = UdpSocket::bind(from)?;
+        let socket = bind(from)?;
         socket.set_read_timeout(Some(Duration::from_millis(500)))?;
         socket.send_to(question, (to, PROBES))?;
         let mut answer = [0; 9000];
@@ -310,7 +316,7 @@ fn is_answered(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> 
 /// Sends datagrams as fast as possible, half of them probes.
 fn flood(netns: &Netns, from: SocketAddr, to: IpAddr) -> Result<()> {
     netns.run(|| -> Result<()> {
-        let socket = UdpSocket::bind(from)?;
+        let socket = bind(from)?;
         let mut junk = question(72);
         for number in 0..100_000u32 {
             if let Some(place) = junk.get_mut(8..16) {

@@ -100,7 +100,7 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
         Readiness::Silent => {}
     }
     if !fault.by_hand {
-        node.mend().context("mending it")?;
+        node.mend_finding(fault.check).context("mending it")?;
         node.expect(&[]).context("after its commands")?;
     }
     node.run(fault.clear).context("clearing it")?;

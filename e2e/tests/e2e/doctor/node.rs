@@ -323,15 +323,7 @@ impl Node {
 
     /// Returns the commands of the first finding.
     pub(crate) fn commands(&mut self) -> Result<Vec<String>> {
-        let first = self.first()?;
-        let commands = first["remedy"]["commands"]
-            .as_array()
-            .with_context(|| format!("no commands: {first}"))?;
-        ensure!(!commands.is_empty(), "{first:#}");
-        Ok(commands
-            .iter()
-            .filter_map(|command| command.as_str().map(str::to_owned))
-            .collect())
+        commands_of(&self.first()?)
     }
 
     /// Runs the commands of the first finding as the doctor prints them.
@@ -339,6 +331,30 @@ impl Node {
         let commands = self.commands()?;
         self.type_in(&commands)
     }
+
+    /// Runs the commands of the first finding when it is from `check`. On a busy machine, the daemon may respond too late,
+    /// and then another finding is the first.
+    pub(crate) fn mend_finding(&mut self, check: &str) -> Result<()> {
+        let what = format!("the first finding is {check}");
+        let commands = eventually_ok(DEADLINE, &what, || {
+            let first = self.first()?;
+            ensure!(first["check"] == check, "{first:#}");
+            commands_of(&first)
+        })?;
+        self.type_in(&commands)
+    }
+}
+
+/// Returns the commands of a finding. Returns an error if the finding has no commands.
+fn commands_of(finding: &Value) -> Result<Vec<String>> {
+    let commands = finding["remedy"]["commands"]
+        .as_array()
+        .with_context(|| format!("no commands: {finding}"))?;
+    ensure!(!commands.is_empty(), "{finding:#}");
+    Ok(commands
+        .iter()
+        .filter_map(|command| command.as_str().map(str::to_owned))
+        .collect())
 }
 
 /// Returns commands that mount the host's own files where programs expect them. Only the process that runs the commands sees the mounts.

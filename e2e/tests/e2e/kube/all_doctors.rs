@@ -87,11 +87,19 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
         );
     }
     // The plugin runs other commands in the pod as well, and returns their exit codes.
-    let status = operator.run("kubectl flannel status --node n2")?;
+    // On a busy machine, the pod may respond too late.
+    let status = eventually_ok(SETTLED, "the pod responds", || {
+        operator.run("kubectl flannel status --node n2")
+    })?;
     ensure!(status.contains("n2 is ready"), "{status}");
-    let peers = json(&operator.types("kubectl flannel peers --node=n2 --all -o json")?)?;
+    let printed = |command: &str| {
+        eventually_ok(SETTLED, "the pod responds", || {
+            json(&operator.types(command)?)
+        })
+    };
+    let peers = printed("kubectl flannel peers --node=n2 --all -o json")?;
     ensure!(peers["node"] == "n2", "{peers:#}");
-    let doctor = json(&operator.types("kubectl flannel doctor --node n2 -o json")?)?;
+    let doctor = printed("kubectl flannel doctor --node n2 -o json")?;
     ensure!(doctor["node"] == "n2", "{doctor:#}");
     for (command, code) in [
         ("kubectl flannel probe --node n2 127.0.0.1:1", 3),
