@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use boringtun::noise::rate_limiter::RateLimiter;
@@ -36,6 +36,9 @@ pub(super) struct Opened {
     pub(super) step: usize,
     /// Time at which the kernel received the packet, on the real-time clock.
     pub(super) at: Duration,
+    /// Time at which the simulated node first replied to a handshake with the key, on the real-time clock. The daemon had no session with
+    /// the key before this time.
+    pub(super) answered: Duration,
 }
 
 pub(super) struct Player {
@@ -44,9 +47,17 @@ pub(super) struct Player {
     thread: Option<JoinHandle<()>>,
 }
 
+struct Tunnel {
+    tunn: Tunn,
+    /// Delay of the handshake replies.
+    late: Duration,
+    /// Time of the first handshake reply, on the real-time clock.
+    answered: Option<Duration>,
+}
+
 struct Shared {
-    /// WireGuard tunnel of each key, and the delay of the tunnel's handshake replies. The datagrams from the remote node carry the index of the tunnel.
-    tunnels: Mutex<Vec<(Tunn, Duration)>>,
+    /// WireGuard tunnel of each key. The datagrams from the remote node carry the index of the tunnel.
+    tunnels: Mutex<Vec<Tunnel>>,
     /// Public keys, in the order of the tunnels.
     public: Mutex<Vec<String>>,
     opened: Mutex<Vec<Opened>>,
@@ -91,8 +102,8 @@ impl Player {
         let number = tunnels.len();
         // Nothing floods a player, so the limit is never reached.
         let limiter = Arc::new(RateLimiter::new(&keys.public, u64::MAX));
-        tunnels.push((
-            Tunn::new(
+        tunnels.push(Tunnel {
+            tunn: Tunn::new(
                 keys.private,
                 PublicKey::from(peer),
                 None,
@@ -101,7 +112,8 @@ impl Player {
                 Some(limiter),
             ),
             late,
-        ));
+            answered: None,
+        });
         number
     }
 
@@ -148,12 +160,28 @@ fn receive(socket: &UdpSocket, datagram: &mut [u8]) -> Option<(usize, SocketAddr
     ))
 }
 
+/// A handshake reply that a simulated node sends later.
+struct Reply {
+    due: Instant,
+    /// Index of the key.
+    key: usize,
+    message: Vec<u8>,
+    to: SocketAddr,
+}
+
 fn play(socket: &UdpSocket, shared: &Shared) {
     let (mut datagram, mut out) = (vec![0; 2048], vec![0; 2048]);
-    let mut answers: Vec<(Instant, Vec<u8>, SocketAddr)> = Vec::new();
+    let mut replies: Vec<Reply> = Vec::new();
     while !shared.end.load(Ordering::Relaxed) {
-        answers.retain(|(due, answer, to)| {
-            *due > Instant::now() || socket.send_to(answer, to).is_err()
+        replies.retain(|reply| {
+            if reply.due > Instant::now() {
+                return true;
+            }
+            if let Some(tunnel) = lock(&shared.tunnels).get_mut(reply.key) {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                tunnel.answered = tunnel.answered.or(now.ok());
+            }
+            socket.send_to(&reply.message, reply.to).is_err()
         });
         let Some((length, from, at)) = receive(socket, &mut datagram) else {
             continue;
@@ -163,30 +191,37 @@ fn play(socket: &UdpSocket, shared: &Shared) {
         match message {
             // An initiation does not name its key, so each tunnel tries to read it.
             [1, 0, 0, 0, ..] => {
-                for (tunnel, late) in tunnels.iter_mut().rev() {
+                for (key, tunnel) in tunnels.iter_mut().enumerate().rev() {
                     // Advances the tunnel's clock.
-                    let _ = tunnel.update_timers(&mut out);
-                    if let TunnResult::WriteToNetwork(answer) =
-                        tunnel.decapsulate(None, message, &mut out)
+                    let _ = tunnel.tunn.update_timers(&mut out);
+                    if let TunnResult::WriteToNetwork(message) =
+                        tunnel.tunn.decapsulate(None, message, &mut out)
                     {
-                        answers.push((Instant::now() + *late, answer.to_vec(), from));
+                        replies.push(Reply {
+                            due: Instant::now() + tunnel.late,
+                            key,
+                            message: message.to_vec(),
+                            to: from,
+                        });
                         break;
                     }
                 }
             }
             [4, 0, 0, 0, _, a, b, c, ..] => {
                 let key = u32::from_le_bytes([*a, *b, *c, 0]) as usize;
-                let Some((tunnel, _)) = tunnels.get_mut(key) else {
+                let Some(tunnel) = tunnels.get_mut(key) else {
                     continue;
                 };
                 let TunnResult::WriteToTunnelV4(packet, _) =
-                    tunnel.decapsulate(None, message, &mut out)
+                    tunnel.tunn.decapsulate(None, message, &mut out)
                 else {
                     continue;
                 };
                 let step = shared.step.load(Ordering::SeqCst);
                 let to = <[u8; 4]>::try_from(&packet[16..20]).unwrap().into();
-                if let Some(number) = packet.get(HEADERS..HEADERS + 8) {
+                if let (Some(number), Some(answered)) =
+                    (packet.get(HEADERS..HEADERS + 8), tunnel.answered)
+                {
                     let number = u64::from_be_bytes(number.try_into().unwrap());
                     lock(&shared.opened).push(Opened {
                         key,
@@ -194,6 +229,7 @@ fn play(socket: &UdpSocket, shared: &Shared) {
                         number,
                         step,
                         at,
+                        answered,
                     });
                 }
             }
