@@ -166,7 +166,7 @@ fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Pod> {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         if let Some(node) = node {
             let old = found.get(&node);
-            if old.is_none_or(|old| !is_running(old)) {
+            if old.is_none_or(|old| require_running(old).is_err()) {
                 found.insert(node, pod);
             }
         }
@@ -174,15 +174,22 @@ fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Pod> {
     found
 }
 
-pub(crate) fn phase(pod: &Pod) -> &str {
+/// Checks that a pod is running.
+///
+/// # Errors
+/// Returns an error if the pod is being deleted, or if its phase is not `Running`. A pod that is being deleted keeps its phase.
+pub(crate) fn require_running(pod: &Pod) -> Result<(), PodError> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Err(PodError::Deleted(pod.name_any()));
+    }
     let status = pod.status.as_ref();
-    status
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or("unknown")
-}
-
-pub(crate) fn is_running(pod: &Pod) -> bool {
-    phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none()
+    match status.and_then(|status| status.phase.as_deref()) {
+        Some("Running") => Ok(()),
+        phase => Err(PodError::NotRunning {
+            pod: pod.name_any(),
+            phase: phase.unwrap_or("unknown").to_owned(),
+        }),
+    }
 }
 
 /// Returns flannel's pod on a node.
@@ -274,6 +281,8 @@ pub(crate) enum PodError {
         /// The pod's phase according to the API.
         phase: String,
     },
+    /// A pod that is being deleted.
+    Deleted(String),
     /// A command that the container runtime cannot run in the pod.
     NoProgram {
         /// The name of the pod.
@@ -297,7 +306,7 @@ impl Coded for PodError {
             Self::Forbidden(_) => "exec-forbidden",
             Self::Refused(_) => "exec-refused",
             Self::Api(_) => "api-failed",
-            Self::NotRunning { .. } => "pod-not-running",
+            Self::NotRunning { .. } | Self::Deleted(_) => "pod-not-running",
             Self::NoProgram { .. } => "no-flannelctl",
             Self::Silent(_) => "pod-silent",
             Self::NoReport(_) => "no-report",
@@ -324,6 +333,7 @@ impl fmt::Display for PodError {
             Self::NotRunning { pod, phase } => {
                 write!(f, "the pod {pod} is not running: its phase is {phase}")
             }
+            Self::Deleted(pod) => write!(f, "the pod {pod} is being deleted"),
             Self::NoProgram { pod, message } => write!(
                 f,
                 "cannot run flannelctl in the pod {pod} (Go flannel's image does not contain flannelctl): {message}"
@@ -433,5 +443,21 @@ mod tests {
         }
         assert_eq!(container(&pod("n1", "a", "Running")), "kube-flannel");
         assert!(by_node(vec![Pod::default()]).is_empty());
+    }
+
+    #[test]
+    fn pod_that_is_being_deleted_is_not_called_running() {
+        assert!(require_running(&pod("n1", "a", "Running")).is_ok());
+        let deleted: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "a", "deletionTimestamp": "2026-01-02T03:04:05Z" },
+            "status": { "phase": "Running" },
+        }))
+        .unwrap();
+        let failed = |pod: &Pod| require_running(pod).unwrap_err().to_string();
+        assert_eq!(failed(&deleted), "the pod a is being deleted");
+        assert_eq!(
+            failed(&pod("n1", "a", "Pending")),
+            "the pod a is not running: its phase is Pending"
+        );
     }
 }

@@ -176,7 +176,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
         ensure!(node.sh(TRACES)?.0 != 0, "stopped: {}", node.sh(TRACES)?.1);
         node.start()?;
         pass(node, 1)?;
-        node.run("kill -9 $(cat /run/flanneld.pid)")?;
+        node.daemon()?.kill()?;
         ensure!(node.sh(TRACES)?.0 == 0, "a kill leaves it");
         let (code, text) = node.sh("flannelctl cleanup --dry-run")?;
         ensure!(code == 0 && text.contains("flprobe"), "{text}");
@@ -190,7 +190,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
 
         let killed = &mut nodes[1];
         pass(killed, 1)?;
-        killed.run("kill -9 $(cat /run/flanneld.pid)")?;
+        killed.daemon()?.kill()?;
         killed.wrap(
             "for flag do shift; [ \"$flag\" = --probe-pods ] || set -- \"$@\" \"$flag\"; done",
         )?;

@@ -14,7 +14,7 @@ use node_api::{Source, Unanswered};
 use tokio::sync::Semaphore;
 
 use super::answer::{Answer, Answers};
-use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, is_running, phase};
+use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, require_running};
 use crate::store;
 
 /// Base of the time limit for the reports of all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`] to the
@@ -118,12 +118,7 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
 /// # Errors
 /// Returns an error with the reason if the pod sends no report.
 async fn run(client: &Client, pod: &Pod) -> Result<Report, PodError> {
-    if !is_running(pod) {
-        return Err(PodError::NotRunning {
-            pod: pod.name_any(),
-            phase: phase(pod).to_owned(),
-        });
-    }
+    require_running(pod)?;
     let printed = exec(client, pod, &["flannelctl", "doctor", "-o", "json"]).await?;
     match serde_json::from_slice::<Report>(&printed.out) {
         Ok(report) if report.schema == SCHEMA => Ok(report),
