@@ -195,26 +195,38 @@ impl Figures {
         let Some(network) = network else {
             return counts;
         };
+        // The guards of a struct expression's fields live as long as the expression. A second read of the same value while a writer
+        // waits would never end, so each value is read once, before the expression.
+        let (renewed, until) = {
+            let held = network.held.borrow();
+            (held.renewed, held.until)
+        };
+        let peers = network.leases.borrow().len();
+        let leases = network.readings.borrow().seen;
+        let mtu = network.env.borrow().mtu;
+        let pod_paths = network.pod_paths.as_ref().map(|paths| {
+            let mut counts = BTreeMap::new();
+            for path in paths.borrow().values() {
+                *counts.entry(path.state()).or_default() += 1;
+            }
+            counts
+        });
         let status = network.observer.status();
         let mut errors = counts.errors;
         errors.insert("kernel", status.kernel.failures);
         Counts {
             errors,
-            lease_age_seconds: network.held.borrow().renewed.map(age),
+            lease_age_seconds: renewed.map(age),
             repairs_by_kind: status.kernel.repairs_by_kind.clone(),
             pass_durations: status.kernel.pass_durations,
             each_peer: match &network.prober {
                 Some(prober) if per_peer => prober.peers(|peer| peer),
                 _ => Vec::new(),
             },
-            peers: number(network.leases.borrow().len()),
-            leases: number(network.readings.borrow().seen),
-            lease_expiry_seconds: network
-                .held
-                .borrow()
-                .until
-                .map(|end| end.saturating_sub(boot_time()).as_secs()),
-            mtu: network.env.borrow().mtu,
+            peers: number(peers),
+            leases: number(leases),
+            lease_expiry_seconds: until.map(|end| end.saturating_sub(boot_time()).as_secs()),
+            mtu,
             wireguard: wireguard(&status),
             kernel: Some(KernelCounts {
                 in_sync: status.kernel.in_sync,
@@ -227,13 +239,7 @@ impl Figures {
             }),
             datapath: status.engines,
             probes: network.prober.as_ref().map(|prober| prober.figures()),
-            pod_paths: network.pod_paths.as_ref().map(|paths| {
-                let mut counts = BTreeMap::new();
-                for path in paths.borrow().values() {
-                    *counts.entry(path.state()).or_default() += 1;
-                }
-                counts
-            }),
+            pod_paths,
             ..counts
         }
     }

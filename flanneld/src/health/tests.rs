@@ -290,6 +290,34 @@ fn serve_network(health: &Health) {
     });
 }
 
+/// A read of a value that a thread already reads waits for a waiting writer, and the writer waits for the first read.
+#[test]
+fn metrics_and_changes_of_the_lease_do_not_block_each_other() {
+    let health = Health::new();
+    let (held, receiver) = watch::channel(Held::default());
+    health.serves(RunningNetwork {
+        held: receiver,
+        ..RunningNetwork::idle()
+    });
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for _ in 0..2_000 {
+            health.metrics();
+        }
+        let _ = done.send(());
+    });
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            held.send_modify(|held| held.until = Some(boot_time()));
+        }
+    });
+    finished
+        .recv_timeout(Duration::from_secs(120))
+        .expect("/metrics waits for a change of the lease, and the change waits for /metrics");
+    drop(stop);
+}
+
 #[tokio::test]
 async fn metrics_show_the_running_network() {
     let served = Served::start().await;

@@ -324,7 +324,10 @@ async fn follow_once(
             report(news.as_ref());
         }
         let wake = due.unwrap_or_else(|| Instant::now() + AUDIT);
-        let (index, name) = { (sender.borrow().index, sender.borrow().name.clone()) };
+        let (index, name) = {
+            let now = sender.borrow();
+            (now.index, now.name.clone())
+        };
         let _ = tokio::time::timeout_at(wake, events.about(index, &name)).await;
         settle(&mut events).await;
     }
