@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Output;
@@ -17,6 +18,9 @@ use lab::{
 };
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
+use nix::sys::socket::sockopt::SendTimeout;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, setsockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::Value;
 
 use crate::canary::CANARY;
@@ -49,9 +53,16 @@ impl FloodTarget {
                 Box::new(stream)
             }
             FloodTarget::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_write_timeout(Some(Duration::from_millis(50)))?;
-                Box::new(stream)
+                let socket = socket::socket(
+                    AddressFamily::Unix,
+                    SockType::Stream,
+                    SockFlag::SOCK_CLOEXEC,
+                    None,
+                )?;
+                // Set before `connect`, which waits as long for a place in the queue: with a daemon that hangs, the test fails instead of waiting for good.
+                setsockopt(&socket, SendTimeout, &TimeVal::milliseconds(50))?;
+                socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+                Box::new(UnixStream::from(socket))
             }
         })
     }
