@@ -309,13 +309,18 @@ async fn probes_are_answered_while_300_clients_do_not_read() {
         (server.address, "/some", ("/", "well")),
         (address, "/status", ("/livez", "flanneld is running")),
     ] {
-        let usual = ten_probes_during_flood(address, (Client::Reads, path), probe).await;
-        let took = ten_probes_during_flood(address, (Client::Keeps, path), probe).await;
-        // The probes took 20 s when clients kept their slots for a second. Now they take a third of a second.
-        assert!(
-            took < Duration::from_secs(5) + usual * 10,
-            "{path}: {took:?} instead of {usual:?}"
-        );
+        // On a busy machine, one of the two measurements may take long. If clients keep their slots, all comparisons fail.
+        let mut compared = Vec::new();
+        loop {
+            let usual = ten_probes_during_flood(address, (Client::Reads, path), probe).await;
+            let took = ten_probes_during_flood(address, (Client::Keeps, path), probe).await;
+            // The probes took 20 s when clients kept their slots for a second. Now they take a third of a second.
+            if took < Duration::from_secs(5) + usual * 10 {
+                break;
+            }
+            compared.push((usual, took));
+            assert!(compared.len() < 3, "{path}: {compared:?}");
+        }
     }
     stop.cancel();
     server.end().await;
