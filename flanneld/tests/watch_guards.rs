@@ -40,13 +40,14 @@ struct Reads {
 
 impl<'ast> Visit<'ast> for Reads {
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        if call.args.is_empty() && (call.method == "borrow" || call.method == "borrow_and_update") {
-            if let Some(value) = name(&call.receiver) {
-                if self.depth == 0 {
-                    self.own.push(value);
-                } else {
-                    self.within.insert(value);
-                }
+        if call.args.is_empty()
+            && (call.method == "borrow" || call.method == "borrow_and_update")
+            && let Some(value) = name(&call.receiver)
+        {
+            if self.depth == 0 {
+                self.own.push(value);
+            } else {
+                self.within.insert(value);
             }
         }
         visit::visit_expr_method_call(self, call);
