@@ -374,7 +374,9 @@ fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
     let (daemon, here) = (&cluster.daemons[0], cluster.hosts[0].netns());
     let program = binaries::own("flannelctl")?;
     let copy = std::env::temp_dir().join(format!("{}-flannelctl", lab.prefix()));
-    std::fs::copy(&program, &copy)?;
+    // Another program copies the file. A child that a concurrent test starts could inherit this program's descriptor, and the kernel does not
+    // execute a file that is open for writing.
+    here.sh(&format!("cp '{}' '{}'", program.display(), copy.display()))?;
     let file = format!("--subnet-file={}", daemon.subnet_file().display());
     let path = copy.to_string_lossy().into_owned();
     let refused = here.output(
