@@ -74,9 +74,18 @@ impl<'ast> Visit<'ast> for Reads {
     }
 }
 
+/// Returns whether a condition is a `let` or a chain with a `let`.
+fn has_let(condition: &syn::Expr) -> bool {
+    match condition {
+        syn::Expr::Let(_) => true,
+        syn::Expr::Binary(chain) => has_let(&chain.left) || has_let(&chain.right),
+        _ => false,
+    }
+}
+
 impl Reads {
     fn condition(&mut self, condition: &syn::Expr) {
-        let lives_on = matches!(condition, syn::Expr::Let(_));
+        let lives_on = has_let(condition);
         self.depth += usize::from(!lives_on);
         self.visit_expr(condition);
         self.depth -= usize::from(!lives_on);
@@ -164,6 +173,10 @@ fn second_read_is_found() {
         ),
         (
             "if let Some(own) = &held.borrow().own { held.borrow().end; }",
+            true,
+        ),
+        (
+            "if is_known && let Some(own) = &held.borrow().own { held.borrow().end; }",
             true,
         ),
         ("if held.borrow().is_over { held.borrow().end; }", false),
