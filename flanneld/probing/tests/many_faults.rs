@@ -225,6 +225,28 @@ fn rack_or_half_of_a_cluster_is_known() {
     }
 }
 
+/// Two nodes that start among the leases of forty removed machines do not report that all peers have the same fault, once the two nodes have
+/// exchanged probes.
+#[test]
+fn living_peer_among_dead_leases_is_no_part_of_a_common_fault() {
+    let (mut wrong, mut samples) = (0, 0);
+    for seed in 1..=20 {
+        let mut world = World::with_seed(42, seed);
+        world.off = (2..42).collect();
+        let cut = |world: &World, node: usize| world.state(node, 1 - node) != State::Well;
+        world.run(10 * S);
+        for _ in 0..240 {
+            world.run(S / 4);
+            for node in [0, 1] {
+                samples += 1;
+                wrong += usize::from(cut(&world, node) || !world.faults(node).is_empty());
+            }
+        }
+    }
+    println!("{wrong} of {samples} times all were taken for dead");
+    assert_eq!(wrong, 0, "of {samples}");
+}
+
 #[test]
 fn faults_are_known_as_soon_where_one_in_a_hundred_is_lost() {
     for count in [3, 48, 100, 200, 1000] {

@@ -61,16 +61,20 @@ impl Node {
         let is_fresh = |key: &IpNet, peer: &PeerState| {
             Family::from(*key) == family && !search.has_failed(key) && peer.is_covered()
         };
-        // The order is random, because adjacent subnets are often of one rack, which may fail as a whole.
+        // Peers that were silent before, such as removed machines with a lease, show nothing about a new fault. The order is otherwise random, because
+        // adjacent subnets are often of one rack, which may fail as a whole.
         let salt = (self.random)();
-        let mut fresh: Vec<(u64, IpNet)> = self
+        let mut fresh: Vec<(bool, u64, IpNet)> = self
             .peers
             .iter()
             .filter(|(key, peer)| is_fresh(key, peer))
-            .map(|(key, peer)| (mix([salt, peer.short.into(), 5]), *key))
+            .map(|(key, peer)| {
+                let order = mix([salt, peer.short.into(), 5]);
+                (!peer.may_refute(), order, *key)
+            })
             .collect();
         fresh.sort_unstable();
-        let fresh: Vec<IpNet> = fresh.into_iter().map(|(_, key)| key).take(FRESH).collect();
+        let fresh: Vec<IpNet> = fresh.into_iter().map(|(.., key)| key).take(FRESH).collect();
         for key in &fresh {
             self.deadlines.again.insert(Urgency::Decisive, now.at, *key);
         }

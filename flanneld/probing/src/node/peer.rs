@@ -138,6 +138,24 @@ impl PeerState {
     pub(super) fn is_same_node(&self, target: &Target) -> bool {
         self.target.address == target.address && self.target.id == target.id
     }
+
+    /// Returns whether a reply of the peer is likely if no common fault exists: the peer's own verdict lets packets pass, or packets of a peer without a
+    /// verdict arrived.
+    pub(super) fn may_refute(&self) -> bool {
+        let Times {
+            answered, received, ..
+        } = self.times;
+        let last = [
+            answered.overlay,
+            answered.underlay,
+            received.overlay,
+            received.underlay,
+        ];
+        match self.standing.present.state {
+            State::Unknown => last.iter().any(Option::is_some),
+            state => state.passes(),
+        }
+    }
 }
 
 #[cfg(test)]
