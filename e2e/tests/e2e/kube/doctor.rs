@@ -108,15 +108,19 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
     let report = expect(operator, cluster, &["wrong-interface"])?;
     println!("named on every node after {:.1?}", begun.elapsed());
     for node in &cluster.nodes {
-        let output = flannelctl(operator, cluster, node, "status")?;
-        let second = texts(&output).lines().nth(1).unwrap_or_default().to_owned();
-        ensure!(
-            output.status.code() == Some(3)
-                && second.starts_with("  broken: flannel uses enp0s3, the NAT interface"),
-            "flannelctl status on {}: {}",
-            node.name(),
-            outcome(&output)
-        );
+        // On a busy machine, the daemon's response may take longer than `flannelctl status` waits.
+        let what = format!("flannelctl status on {} names the interface", node.name());
+        eventually_ok(SOON, &what, || {
+            let output = flannelctl(operator, cluster, node, "status")?;
+            let second = texts(&output).lines().nth(1).unwrap_or_default().to_owned();
+            ensure!(
+                output.status.code() == Some(3)
+                    && second.starts_with("  broken: flannel uses enp0s3, the NAT interface"),
+                "{}",
+                outcome(&output)
+            );
+            Ok(())
+        })?;
     }
     let remedy = &report["findings"][0]["remedy"];
     let [look, mend, rest @ ..] = documented else {
