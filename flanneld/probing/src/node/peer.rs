@@ -139,20 +139,12 @@ impl PeerState {
         self.target.address == target.address && self.target.id == target.id
     }
 
-    /// Returns whether a reply of the peer is likely if no common fault exists: the peer's own verdict lets packets pass, or packets of a peer without a
-    /// verdict arrived.
+    /// Returns whether the peer probably replies if no common fault exists: packets pass by the peer's own verdict, or the peer has no verdict and its probes
+    /// arrived.
     pub(super) fn may_refute(&self) -> bool {
-        let Times {
-            answered, received, ..
-        } = self.times;
-        let last = [
-            answered.overlay,
-            answered.underlay,
-            received.overlay,
-            received.underlay,
-        ];
+        let PathTimes { overlay, underlay } = self.times.received;
         match self.standing.present.state {
-            State::Unknown => last.iter().any(Option::is_some),
+            State::Unknown => overlay.or(underlay).is_some(),
             state => state.passes(),
         }
     }
