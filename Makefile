@@ -19,8 +19,6 @@ SECONDS ?= 60
 ARCH ?=
 # make conformance
 FOCUS ?=
-# make test-vm
-ALL ?=
 # make test-interop, make bench
 GO_FLANNELD ?=
 GO_FLANNEL_CNI ?=
@@ -30,20 +28,13 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannel-rs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # sudo does not pass the environment on, but the tests need the cache of this user, in which `make setup` installed etcd.
 AS_ROOT := $(SUDO) env XDG_CACHE_HOME=$(patsubst %/flannel-rs,%,$(CACHE)) GO_FLANNELD=$(abspath $(GO_FLANNELD)) GO_FLANNEL_CNI=$(abspath $(GO_FLANNEL_CNI))
-# Tests wait more than they compute, so more tests than processors run at the same time.
-export RUST_TEST_THREADS ?= $(shell expr 4 '*' $$(nproc))
-# Tests that create network namespaces need root; cargo itself does not.
-ifneq ($(SUDO),)
-export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
-endif
-
-.PHONY: help setup build image demo picture test lint unit e2e bench microbench soak conformance test-interop book test-mixed test-mute test-images test-vm fuzz fuzz-corpus cni install clean
+.PHONY: help setup build image demo picture test test-all lint lint-all unit e2e test-more test-kube test-doctor test-page test-sim test-vm bench microbench soak conformance test-interop book test-mixed test-mute test-images fuzz fuzz-corpus cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: ## Get what is missing on this machine: packages, etcd, Kubernetes, tools of cargo
-	./e2e/setup.sh test
+setup: ## Get what `make test-all` needs: packages, and Kubernetes and tools from source (twenty minutes, once)
+	./e2e/setup.sh all
 
 build: ## Build everything
 	./e2e/setup.sh build
@@ -73,36 +64,66 @@ picture: ## Draw docs/demo.svg and docs/trap.svg from real runs of the demonstra
 	$(SUDO) script -qec "stty columns 120; ./target/debug/flannelctl lab --vagrant" /dev/null > target/trap.typescript < /dev/null
 	sed '/Who reaches whom/,$$d' target/trap.typescript | python3 docs/demo-svg.py 'make demo ARGS=--vagrant' 120 > docs/trap.svg
 
-# In a clean clone, incremental compilation would only make the first build slower.
-ifeq ($(wildcard target/debug/incremental),)
-test: export CARGO_INCREMENTAL := 0
-endif
-test: lint ## All checks and all tests: what CI runs
-	./e2e/suites.sh $(if $(ALL),5400,1500) $(VM_TESTS) $(if $(ALL),,$(VM_REST:%=--skip %))
-	@$(MAKE) --no-print-directory test-interop
+test: ## Format, clippy, and the tests that need packages alone: what CI runs, at most 15 minutes [ARGS=rules::]
+	./e2e/run.py test $(ARGS)
+
+test-all: ## All other tests, nightly and before a release: Kubernetes, a virtual machine, a browser, large seeds [ARGS=--resume]
+	./e2e/run.py test-all $(ARGS)
 
 TOOLS := $(CACHE)/tools/bin
 
-lint: setup ## Format, clippy, each feature, documentation, phrases, the book's links, unused dependencies, licences
+lint: ## Format and clippy
+	./e2e/setup.sh test
 	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+lint-all: ## Clippy of each feature set, private documentation, the book's links, unused dependencies, licences, scripts
+	./e2e/setup.sh lint
 	cargo clippy --workspace --all-targets -- -D warnings
 	@# Each layer of the leases builds without those above it, and so does the test that is written against one of them.
 	PATH="$(TOOLS):$$PATH" cargo hack clippy -p subnet-lease -p probing --each-feature --exclude-all-features --exclude-features default -- -D warnings
 	cargo clippy -p subnet-lease --no-default-features --features managers --test neutral -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
-	@# With --workspace the same features as `make test` builds, so nothing compiles twice.
-	cargo test --quiet --workspace --test style
 	./docs/book.sh $(TOOLS)/mdbook
 	$(TOOLS)/cargo-machete --skip-target-dir
 	$(TOOLS)/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
 
-unit: ## Unit, property, contract and kernel tests, without the end-to-end ones
-	cargo test --workspace --exclude e2e --no-fail-fast
+unit: ## Unit, property, contract and kernel tests, without the end-to-end ones [ARGS=a part of a name]
+	./e2e/setup.sh test
+	./e2e/run.py compute $(ARGS)
+	./e2e/run.py kernel $(ARGS)
 
 e2e: ## End-to-end tests on hosts in namespaces [ARGS=rules:: or the name of a test]
-	cargo build --workspace
-	@# A thread for each: the lab lets as many run as the machine bears.
-	cargo test -p e2e --no-fail-fast -- --test-threads=512 $(ARGS)
+	./e2e/setup.sh test
+	./e2e/run.py $(if $(ARGS),only,e2e) $(ARGS)
+
+test-more: ## A stage of test-all: end-to-end tests that take longer, and etcd 3.6 [ARGS=a part of a name]
+	./e2e/setup.sh all
+	./e2e/run.py more $(ARGS)
+
+test-kube: ## A stage of test-all: real Kubernetes [ARGS=a part of a name]
+	./e2e/setup.sh all
+	./e2e/run.py kube $(ARGS)
+
+test-doctor: ## A stage of test-all: the doctor's tables of faults and of odd but healthy hosts [ARGS=a part of a name]
+	./e2e/setup.sh all
+	./e2e/run.py doctor $(ARGS)
+
+test-page: ## A stage of test-all: the status page in a browser, Prometheus [ARGS=a part of a name]
+	./e2e/setup.sh all
+	./e2e/run.py page $(ARGS)
+
+# Simulations and properties; optimized, so that ten times as many seeds take as long.
+test-sim: export PROPTEST_CASES := 10000
+test-sim: export SIMULATION_SEEDS := 3000
+test-sim: export SIMULATION_NODES := 1000
+test-sim: export RULES_SETS := 3000
+test-sim: ## A stage of test-all: simulations and properties with many seeds, optimized
+	./e2e/setup.sh test
+	cargo test --profile sim -p subnet-lease --no-default-features --features protocol --lib --test simulation --test laws
+	cargo test --profile sim -p netstate -p backends -p packet-engine -p noise -p traffic-rules -p options -p types --lib
+	cargo test --profile sim -p subnet-lease --test crowd
+	cargo test --profile sim -p probing --test simulation --test many_faults --test day -- --include-ignored
 
 book: ## The documentation as a book, target/book/index.html, with every link checked
 	./e2e/setup.sh book
@@ -118,36 +139,26 @@ bench: ## How packets move, scale, healing and memory against the goals [ARGS=--
 microbench: ## Single functions: diff, look-up, split and merge, checksum, the reader of rules [ARGS=look_up]
 	cargo bench -p netstate -p packet-engine -p traffic-rules --bench diff --bench packets --bench reader -- $(ARGS)
 
-soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load, a status page left open, WireGuard's keys and NAT
+soak: ## What takes too long for every night: long outages, many restarts, an idle minute, ten minutes of load, healthy networks under load, WireGuard's keys and NAT
+	./e2e/setup.sh all
 	./e2e/setup.sh soak
-	cargo build --workspace
-	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off directory::moved directory::unmounted
-	RULES_SEED=1000 RULES_SETS=3000 cargo test -p traffic-rules --test kernel -- --nocapture
-	FLANNEL_TEST_FIRE=60 cargo test -p e2e --test e2e -- --nocapture listeners::connection_flood
-	cargo test -p e2e --test e2e -- --ignored --nocapture wireguard_churn:: wireguard_secrets:: verdicts::
-	@# As it is shipped, and one after the other: two at once would measure each other.
+	FLANNEL_TEST_OUTAGE=80 FLANNEL_TEST_GUARD=900 ./e2e/run.py only fire::etcd_cut_off directory::moved directory::unmounted
+	FLANNEL_TEST_FIRE=60 FLANNEL_TEST_GUARD=900 ./e2e/run.py only listeners::connection_flood
+	RESTARTS=50 IDLE=60 FLANNEL_TEST_GUARD=3600 ./e2e/run.py only rules::restart::
+	@# As it is shipped. A healthy network has no findings: ten minutes of each backend under load.
 	cargo build --release -p flanneld -p flannelctl
-	FLANNEL_BIN_DIR=$(CURDIR)/target/release FLANNEL_TEST_OPEN=600 cargo test -p e2e --test e2e -- --ignored --nocapture --test-threads=1 mesh_twenty:: page::
-	cargo test -p flanneld --test page -- --ignored
-	cargo test -p probing --test simulation --test many_faults --test day -- --ignored
+	FLANNEL_BIN_DIR=$(CURDIR)/target/release FLANNEL_TEST_OPEN=600 FLANNEL_TEST_QUIET=600 FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 ./e2e/run.py soak
 	$(AS_ROOT) ./e2e/soak/services.sh $(CURDIR)/target/release/flanneld
-	@# A healthy network has no findings: ten minutes of each backend under load.
-	FLANNEL_TEST_QUIET=600 cargo test -p e2e --test e2e -- --ignored --nocapture quiet::
-	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture
-	RESTARTS=50 IDLE=60 cargo test -p e2e --test e2e -- rules::restart::
 	@# WireGuard with a real kernel: many restarts, a NAT without rest, a preshared key over the renewal of sessions.
-	./e2e/setup.sh vm
-	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PORT_STAYS=20 FLANNEL_TEST_PSK=200 \
-	  ./e2e/vm/test.sh 7200 --nocapture vm::wireguard::restarts vm::wireguard::key_file $(VM_REST)
-	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 --nocapture vm_scale::
+	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PORT_STAYS=20 FLANNEL_TEST_PSK=200 FLANNEL_TEST_GUARD=7200 \
+	  ./e2e/vm/test.sh 7200 vm::wireguard::restarts vm::wireguard::key_file
+	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 vm_scale::
 	$(MAKE) --no-print-directory conformance
 
 conformance: ## Kubernetes' own tests of networks, with kube-proxy by iptables and nftables: twenty minutes [ARGS=dual_stack FOCUS=regular expression]
 	./e2e/setup.sh conformance
-	cargo build --workspace
 	rm -rf target/conformance
-	@# Two clusters at once: the tests wait more than they compute.
-	$(if $(FOCUS),FLANNEL_TEST_FOCUS='$(FOCUS)') cargo test -p e2e --test e2e -- --ignored --nocapture --test-threads=2 kube::conformance::$(ARGS)
+	$(if $(FOCUS),FLANNEL_TEST_FOCUS='$(FOCUS)') ./e2e/run.py conformance $(ARGS)
 	@echo "conformance: target/conformance/table.md has the results"
 
 test-mixed: ## Nodes of another build among those of this one, and each upgraded in turn [BEFORE=/path/to/flanneld]
@@ -180,7 +191,7 @@ endif
 MUTE_CRATES := types doctor
 MUTE_SUITES := doctor:: checks:: flannelctl:: cleanup:: admission:: directory:: files:: lease:: required_backend:: underlay:: two_networks::
 
-test-mute: setup ## Tests of a build in which problems and findings show only their codes: no part reads texts
+test-mute: ## Tests of a build in which problems and findings show only their codes: no part reads texts
 	@# The build has its own folder, so that other tests never find a mute flanneld.
 	export CARGO_TARGET_DIR=$(CURDIR)/target/mute RUSTFLAGS='--cfg mute' CARGO_PROFILE_DEV_DEBUG=0; \
 	skip=$$(sed -n 's/^\([a-z][^ ]*\).*/--skip \1/p' e2e/mute.txt); failed=; \
@@ -194,16 +205,10 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 	$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static -L target/images/arm64/root/flannel target/images/arm64/root/flannel/opt/bin/flanneld --version
 	FLANNEL_TEST_CNI="$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static $(CURDIR)/target/cni/arm64/flannel" cargo test -p flannel-cni --test plugin golden
 
-# With ALL=1, the virtual machine also runs the suites of other backends, which otherwise run on this machine's kernel.
-VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::)
-# The tests that `make test` leaves to `make test-vm` and `make soak`. The other tests take six minutes, or three times as long on a busy machine.
-VM_REST := kube::vm:: vm::odd:: vm::clear:: vm::ipip::firewall vm::ipip::forged_packets vm::ipip::loses_nothing vm::wireguard::peer_behind vm::wireguard_mixed::mixed_sessions vm::wireguard_silent::
-
-test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; most of it is a part of test [ALL=1 ARGS=name]
+test-vm: ## A stage of test-all: what needs WireGuard, IPIP or netem in the kernel, in a virtual machine with the distribution's kernel [ARGS=a part of a name]
 	./e2e/setup.sh vm
-	@# Builds the same features as `make test`: with other features, cargo would compile most crates twice.
-	cargo test --workspace --no-run
-	$(if $(ALL),FLANNEL_TEST_RESTARTS=20) ./e2e/vm/test.sh $(if $(ALL),5400,1800) $(or $(ARGS),$(VM_TESTS))
+	./e2e/run.py list
+	./e2e/vm/test.sh 3600 $(ARGS)
 
 FUZZ_TARGETS := lease net_conf subnet_env options datagram icmp vxlan tun probe wireguard
 CARGO_FUZZ := RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz

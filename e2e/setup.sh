@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | vm | conformance | soak | book | page | test]      (test is all of them but soak, and the default)
+# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | test | all | lint | bench | vm | conformance | soak | book | page]
+# `test` is what `make test` needs: packages alone. `all` is what `make test-all` needs, with programs that are built from source.
 set -euo pipefail
 
-what=${1:-test}
+what=${1:-all}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/flannel-rs
 deny_version=0.20.2
@@ -85,9 +86,13 @@ kube_packages() {
 test_packages() {
     kube_packages
     bench_packages
-    need nft nftables
     need tcpdump tcpdump
-    need sysctl procps
+    need python3 python3
+    need unshare util-linux
+}
+
+all_packages() {
+    test_packages
     # A clock that is wrong, for one daemon.
     need faketime faketime
     # What firewalld speaks; libraries, and a bus that nobody starts.
@@ -318,7 +323,7 @@ book_tool() {
     say "mdbook@$mdbook_version into $cache/tools (some minutes)"
     cargo install --quiet --locked --no-default-features --root "$cache/tools" "mdbook@$mdbook_version"
 }
-cargo_tools() {
+rust_components() {
     local missing=()
     cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
     cargo clippy --version >/dev/null 2>&1 || missing+=(clippy)
@@ -327,6 +332,9 @@ cargo_tools() {
         say "rustup component add ${missing[*]}"
         rustup component add "${missing[@]}"
     fi
+}
+
+cargo_tools() {
     local tool
     for tool in "cargo-deny@$deny_version" "cargo-machete@$machete_version" "cargo-hack@$hack_version"; do
         [ ! -x "$cache/tools/bin/${tool%@*}" ] || continue
@@ -340,15 +348,17 @@ case $what in
     image) image_packages "${2:-}"; install_packages ;;
     images) image_packages arm64; install_packages; emulator ;;
     demo) demo_packages; install_packages ;;
-    demo-etcd) demo_packages; install_packages; etcd_now ;;
+    demo-etcd) demo_packages; install_packages; etcd_old ;;
     demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
-    vm) test_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
+    vm) all_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
     conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; conformance_now ;;
-    test) test_packages; image_packages; install_packages; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; browser; prometheus; cargo_tools; book_tool ;;
+    test) test_packages; build_packages; install_packages; rust_components; etcd_old; cni_old ;;
+    lint) build_packages; install_packages; rust_components; cargo_tools; book_tool ;;
+    all) all_packages; image_packages; install_packages; rust_components; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; browser; prometheus; vm_now; cargo_tools; book_tool ;;
     book) book_tool ;;
     page) browser ;;
     # The sets of kube-proxy with IPVS.
     soak) need ipset ipset; install_packages ;;
-    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm, conformance, soak, book, page or test" ;;
+    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, test, all, lint, bench, vm, conformance, soak, book or page" ;;
 esac

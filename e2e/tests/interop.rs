@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, Pod,
-    ProbeOptions, Transfer, TransferOptions, Uplink, eventually, eventually_ok,
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, Pod, ProbeOptions,
+    Transfer, TransferOptions, Uplink, until, until_ok,
 };
 use serde_json::Value;
 
@@ -34,39 +34,39 @@ const MEGABYTES: u64 = 1_000_000;
 
 #[test]
 fn mixed_cluster_vxlan() -> Result<()> {
-    mixed(go_flanneld()?, &VXLAN, EtcdVersion::V34)
+    mixed(go_flanneld()?, &VXLAN)
 }
 
 #[test]
 fn mixed_cluster_host_gw() -> Result<()> {
-    mixed(go_flanneld()?, &HOST_GW, EtcdVersion::V36)
+    mixed(go_flanneld()?, &HOST_GW)
 }
 
 #[test]
 fn swap_to_ours_and_back_vxlan() -> Result<()> {
-    swap(go_flanneld()?, &VXLAN, EtcdVersion::V36)
+    swap(go_flanneld()?, &VXLAN)
 }
 
 #[test]
 fn swap_to_ours_and_back_host_gw() -> Result<()> {
-    swap(go_flanneld()?, &HOST_GW, EtcdVersion::V34)
+    swap(go_flanneld()?, &HOST_GW)
 }
 
 #[test]
 fn swap_to_ours_and_back_vxlan_direct() -> Result<()> {
-    swap(go_flanneld()?, &VXLAN_DIRECT, EtcdVersion::V34)
+    swap(go_flanneld()?, &VXLAN_DIRECT)
 }
 
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
 fn vm_mixed_cluster_wireguard() -> Result<()> {
-    mixed(go_flanneld()?, &WIREGUARD, EtcdVersion::V36)
+    mixed(go_flanneld()?, &WIREGUARD)
 }
 
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
 fn vm_mixed_cluster_ipip() -> Result<()> {
-    mixed(go_flanneld()?, &IPIP, EtcdVersion::V36)
+    mixed(go_flanneld()?, &IPIP)
 }
 
 /// Go flannel deletes its device when it exits and creates another device when it starts, so the node loses packets meanwhile.
@@ -76,7 +76,7 @@ fn vm_mixed_cluster_ipip() -> Result<()> {
 fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
     let go = go_flanneld()?;
     Lab::run("swap wireguard", |lab| {
-        let bed = Bed::build(lab, go, &WIREGUARD, EtcdVersion::V36)?;
+        let bed = Bed::build(lab, go, &WIREGUARD)?;
         let mut daemons = bed
             .hosts
             .iter()
@@ -100,7 +100,7 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
             "{lease:?}, and the device has {before}"
         );
         for round in ["ours", "Go again", "ours again"] {
-            daemons[0].terminate(STOP)?;
+            daemons[0].terminate()?;
             daemons[0] = if round == "Go again" {
                 bed.go(host)?
             } else {
@@ -162,10 +162,10 @@ struct Bed {
 }
 
 impl Bed {
-    fn build(lab: &Lab, go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<Bed> {
+    fn build(lab: &Lab, go: PathBuf, backend: &Backend) -> Result<Bed> {
         let lan = lab.switch("lan")?;
         let store = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
-        let etcd = Etcd::start(&[&store], &EtcdOptions::default().version(version))?;
+        let etcd = Etcd::start(&[&store], &EtcdOptions::default())?;
         // Go flannel's ipip supports IPv4 only.
         let ipv6 = backend.0 != IPIP.0;
         let conf = format!(
@@ -186,8 +186,7 @@ impl Bed {
         let key = self.keys.join(host.name()).display().to_string();
         Ok(FlanneldOptions::new(&self.etcd.store()?)
             .iface("enp0s8")
-            .env("WIREGUARD_KEY_FILE", &key)
-            .deadline(IN_THE_VM))
+            .env("WIREGUARD_KEY_FILE", &key))
     }
 
     fn ours(&self, host: &Host) -> Result<Flanneld> {
@@ -244,7 +243,7 @@ fn objects(host: &Host) -> Result<Vec<String>> {
 }
 
 fn everybody_reaches_everybody(pods: &[Pod], within: Duration) -> Result<()> {
-    eventually_ok(within, "the pods reach each other", || {
+    until_ok("the pods reach each other", || {
         PingMatrix::of(pods)?.require_complete()
     })?;
     let v6: Vec<IpAddr> = pods
@@ -255,16 +254,16 @@ fn everybody_reaches_everybody(pods: &[Pod], within: Duration) -> Result<()> {
     if v6.is_empty() {
         return Ok(());
     }
-    eventually_ok(within, "the pods reach each other by v6", || {
+    until_ok("the pods reach each other by v6", || {
         PingMatrix::to(pods, &v6, &Default::default())?.require_complete()
     })
 }
 
 /// Runs two Go nodes and one flannel-rs node, and checks that all pods reach each other. Then one Go node leaves,
 /// and the flannel-rs node removes the kernel objects of the departed node.
-fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
+fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
-        let bed = Bed::build(lab, go, backend, version)?;
+        let bed = Bed::build(lab, go, backend)?;
         let tunnel = [WIREGUARD.0, IPIP.0].contains(&backend.0);
         let within = if tunnel { IN_THE_VM } else { SOON };
         let [first, second, third] = &bed.hosts[..] else {
@@ -306,7 +305,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
             .trunc()
             .to_string();
         let (key, _) = bed.lease(first)?;
-        leaving.terminate(STOP)?;
+        leaving.terminate()?;
         bed.etcd.client()?.del(&key)?;
         // A wireguard peer has no route of its own, so its allowed IPs are checked as well.
         let gone = || {
@@ -315,7 +314,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
                 .sh("ip route; wg show all allowed-ips 2>/dev/null || true")
                 .is_ok_and(|found| !found.contains(&subnet))
         };
-        eventually(DAMPED, "our node forgets the Go node that left", gone)?;
+        until("our node forgets the Go node that left", gone)?;
         everybody_reaches_everybody(&pods[1..], within)?;
         ensure!(ours.errors().is_empty(), "{:#?}", ours.errors());
         Ok(())
@@ -323,9 +322,9 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
 }
 
 /// Replaces the Go daemon of one of three Go nodes with flannel-rs and back, while all pods exchange packets.
-fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
+fn swap(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
-        let bed = Bed::build(lab, go, backend, version)?;
+        let bed = Bed::build(lab, go, backend)?;
         let mut daemons = bed
             .hosts
             .iter()
@@ -346,9 +345,9 @@ fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
         ];
         meshes
             .iter()
-            .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+            .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
         for round in ["ours", "Go again", "ours again"] {
-            daemons[0].terminate(STOP)?;
+            daemons[0].terminate()?;
             daemons[0] = if round == "Go again" {
                 bed.go(host)?
             } else {
@@ -365,7 +364,7 @@ fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
                 "{round}: {:?} instead of {lease:?}",
                 bed.lease(host)?
             );
-            eventually_ok(SOON, "the kernel holds what it held", || {
+            until_ok("the kernel holds what it held", || {
                 let found = objects(host)?;
                 ensure!(
                     found == before,
@@ -375,7 +374,7 @@ fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
             })?;
             meshes
                 .iter()
-                .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+                .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
             if round != "Go again" {
                 let ours = || {
                     let routes = host
@@ -386,7 +385,7 @@ fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
                         .chain(host.netns().v6_routes().unwrap_or_default());
                     routes.filter(|route| route.protocol == "241").count() == 4
                 };
-                eventually(SOON, "the four routes to peers are ours", ours)?;
+                until("the four routes to peers are ours", ours)?;
                 ensure!(daemons[0].errors().is_empty(), "{:#?}", daemons[0].errors());
             }
         }

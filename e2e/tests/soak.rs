@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 #[path = "soak/starvation.rs"]
 mod starvation;
 
-const STOP: Duration = Duration::from_secs(20);
 /// Maximum growth of the daemon's resident memory after the first second under load, in KiB.
 const GROWTH: u64 = 2048;
 /// Number of files that the daemon may open briefly: the lease file during a renewal, and the files of programs that list traffic rules.
@@ -136,7 +135,7 @@ fn soak(backend: &Value) -> Result<()> {
             .collect::<Result<Vec<_>>>()?;
         daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready(STOP).map(drop))?;
+            .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
         let pods = hosts
             .iter()
             .zip(&daemons)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs end-to-end tests in the virtual machine, those that are ignored outside too.
-# Usage: [FLANNEL_VM_TEST=interop] test.sh SECONDS NAME...     (parts of the tests' names)
+# Runs the tests of the lane vm in the virtual machine, with what `run.py` built on this one.
+# Usage: [FLANNEL_VM_TEST=interop] test.sh SECONDS [PART...]     (parts of the tests' names)
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ "$(uname -m)" != x86_64 ]; then
@@ -16,19 +16,7 @@ for package in linux-image-cloud-amd64 qemu-system-x86; do
 done
 seconds=$1
 shift
-# All of the workspace, as `make test` builds it: for one test alone cargo chooses other features, and compiles anew. Of the programs that come, in
-# any order: the end-to-end tests, which the kind marks, and the unit tests of the packet engine, whose peer is the machine's kernel.
-built=$(cargo test --workspace ${FLANNEL_VM_TEST:+--test "$FLANNEL_VM_TEST"} --no-run --message-format=json 2>/dev/null) || built=
-program() { # KIND NAME
-    sed -n '/"kind":\["'"$1"'"\]/s/.*"executable":"\([^"]*\/'"$2"'-[^"]*\)".*/\1/p' <<<"$built" | tail -n 1
-}
-tests=$(program test "${FLANNEL_VM_TEST:-e2e}")
-[ -x "$tests" ] || { echo "the end-to-end tests are not built" >&2; exit 1; }
-units=
-[ -n "${FLANNEL_VM_TEST:-}" ] || units=$(program lib packet_engine)
+cd "$here/../.."
 sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo -E)
-# Two processors that are emulated: more tests at once would take each other's time.
-# shellcheck disable=SC2016
-both='tests=$1; units=$2; shift 2; code=0; "$tests" "$@" || code=1; [ -z "$units" ] || "$units" "$@" || code=1; exit $code'
-"${sudo[@]}" "$here/run.sh" "$seconds" sh -c "$both" sh "$tests" "$units" --include-ignored --test-threads=2 "$@"
+"${sudo[@]}" "$here/run.sh" "$seconds" "$(command -v python3)" e2e/run.py "${FLANNEL_VM_LANE:-vm}" --built "$@"

@@ -168,7 +168,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
         /// Checks that allocated subnets lie inside the range, are aligned and overlap no taken subnet.
         #[test]
         fn allocation_is_lawful(third in 0u8..=255, len in 18u8..=28, node in "[a-z]{1,8}", holes in proptest::collection::vec((0u8..=255, 16u8..=30), 0..12)) {

@@ -25,14 +25,6 @@ use subnet_lease::{
 use types::Family;
 use types::{Dual, Subnets};
 
-fn cases() -> ProptestConfig {
-    ProptestConfig {
-        cases: 10_000,
-        max_shrink_iters: 2_000,
-        ..ProptestConfig::default()
-    }
-}
-
 fn json_text() -> impl Strategy<Value = RawJson> {
     prop_oneof![
         any::<i64>().prop_map(|n| RawJson::parse(&n.to_string()).unwrap()),
@@ -199,7 +191,6 @@ impl PeerRules for VtepMacs {
 }
 
 proptest! {
-    #![proptest_config(cases())]
 
     /// *wire*: parsing a rendered value returns the same attributes.
     #[test]

@@ -112,7 +112,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
 
         #[test]
         fn equals_the_simple_sum_at_any_length_and_offset(data in vec(any::<u8>(), 0..200), skip in 0usize..8) {

@@ -101,7 +101,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
 
         /// The engine recognises the kernel's partial checksums. The engine never recognises a wrong checksum as
         /// partial, regardless of the bits that differ. The engine recognises a complete checksum as partial only if

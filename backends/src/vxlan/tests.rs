@@ -294,7 +294,6 @@ fn unusable_leases_are_refused_with_their_reason() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
     #[test]
     fn the_order_of_leases_does_not_matter(peers in proptest::collection::vec((2u8..30, 0u8..6, 2u8..9), 0..12), near in any::<bool>()) {
         let plan = plan(r#"{"Type":"vxlan","DirectRouting":true}"#);

@@ -334,7 +334,6 @@ fn key_identifies_the_owner_of_a_lease() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
 
     /// A partial update yields the same kernel state as a full computation, even if leases claim the same keys.
     #[test]

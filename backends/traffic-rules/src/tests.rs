@@ -434,7 +434,6 @@ fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     /// After any damage, one call of iptables-restore sets the desired rules and keeps rules of other programs. A second pass writes nothing.
     #[test]
@@ -1001,7 +1000,6 @@ fn lines_of(saved: &str, number: usize) -> Vec<&str> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
 
     /// Two daemons for two networks never change each other's rules, whichever daemon runs first and after any damage to the rules. Both daemons
     /// establish their desired rules and then write nothing. The removal of one daemon's rules leaves the

@@ -234,7 +234,6 @@ fn daemon_only_forms_are_not_values_here() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn daemons_reader_agrees_on_any_plain_file(

@@ -1,7 +1,5 @@
 //! Builds the network: hosts, the store, the daemons and the pods.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Pod, Store, Uplink};
 
@@ -9,8 +7,6 @@ use crate::plan::Plan;
 use crate::trap;
 use terminal::lab::StoreKind;
 use terminal::screen::Screen;
-
-const READY: Duration = Duration::from_secs(30);
 
 /// The running network. Rust drops the daemons first and the lab last, in the order of the fields.
 pub(crate) struct Network {
@@ -92,7 +88,7 @@ impl Network {
         }
         for (daemon, host) in self.daemons.iter_mut().zip(&self.hosts) {
             screen.timed_step(&format!("flanneld on {} is ready", host.name()), || {
-                let took = daemon.wait_ready(READY)?;
+                let took = daemon.wait_ready()?;
                 let env = daemon.subnet_env()?;
                 let subnets = env
                     .subnet

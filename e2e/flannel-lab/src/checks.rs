@@ -1,7 +1,7 @@
 //! Checks whether this machine meets the lab's requirements, and returns the remedy if not.
 
 use anyhow::{Context, Result, bail};
-use lab::{EtcdVersion, Lab, binaries};
+use lab::{Lab, binaries};
 
 use crate::plan::Plan;
 use terminal::lab::{Backend, StoreKind};
@@ -24,7 +24,7 @@ pub(crate) fn require(plan: &Plan) -> Result<()> {
     }
     binaries::own("flanneld")?;
     if plan.store == StoreKind::Etcd {
-        binaries::etcd(EtcdVersion::V36, "etcd")?;
+        binaries::etcd("etcd")?;
     }
     let host =
         lab.host("probe", &[]).context("cannot create a network namespace: run as root, or give the container CAP_SYS_ADMIN and CAP_NET_ADMIN")?;

@@ -62,7 +62,6 @@ pub(crate) fn restore() {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::pty::openpty;
@@ -87,12 +86,7 @@ mod tests {
             assert_eq!(poll(&mut line, PollTimeout::from(20_000_u16)), Ok(1));
             std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| wait(&pty.slave).unwrap());
-                lab::eventually(
-                    Duration::from_secs(20),
-                    "the terminal shows no keys",
-                    shows_no_keys,
-                )
-                .unwrap();
+                lab::until("the terminal shows no keys", shows_no_keys).unwrap();
                 if interrupted {
                     restore();
                     assert_eq!(settings(), before);

@@ -3,17 +3,13 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok};
+use lab::{Cluster, ClusterOptions, Lab, Member, until_ok};
 use serde_json::Value;
 
 use crate::{key, page};
 use terminal::screen::{Screen, Style};
-
-/// Maximum time until a pod responds through the Service, with cold image caches.
-const SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Manifest of a pod that replies to each TCP connection with its own name, and of the Service in front of all these pods.
 const WEB: &str = r#"
@@ -167,7 +163,7 @@ fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> 
                 row.push(("-".to_owned(), Style::Faint));
                 continue;
             }
-            let output = eventually_ok(SERVICE_TIMEOUT, "a pod answers", || {
+            let output = until_ok("a pod answers", || {
                 cluster.exec("default", from, &["ping", "-c", "1", "-W", "1", address])
             })?;
             let time = output
@@ -186,24 +182,20 @@ fn call(cluster: &Cluster, pods: &[(String, String)]) -> Result<(String, String)
     let mut lines = Vec::new();
     for (from, _) in pods {
         let mut answers = std::collections::BTreeSet::new();
-        eventually_ok(
-            SERVICE_TIMEOUT,
-            "every pod replies through the Service",
-            || {
-                answers.insert(
-                    cluster
-                        .exec(
-                            "default",
-                            from,
-                            &["sh", "-c", "nc 10.96.0.80 80 </dev/null"],
-                        )?
-                        .trim()
-                        .to_owned(),
-                );
-                ensure!(answers.len() == pods.len(), "{answers:?}");
-                Ok(())
-            },
-        )?;
+        until_ok("every pod replies through the Service", || {
+            answers.insert(
+                cluster
+                    .exec(
+                        "default",
+                        from,
+                        &["sh", "-c", "nc 10.96.0.80 80 </dev/null"],
+                    )?
+                    .trim()
+                    .to_owned(),
+            );
+            ensure!(answers.len() == pods.len(), "{answers:?}");
+            Ok(())
+        })?;
         lines.push(format!(
             "{from}: {}",
             answers.into_iter().collect::<Vec<_>>().join(", ")

@@ -9,14 +9,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Flanneld, Netns, eventually_ok};
+use lab::{Flanneld, Netns, until_ok};
 use terminal::screen::{Screen, Style};
 
 use crate::build::Network;
 use crate::key;
 
-/// Maximum time until the first host's daemon reports the fault.
-const NOTICED: Duration = Duration::from_secs(60);
 /// Port of the status page on the host, and on this machine if the port is free.
 const PORT: u16 = 8474;
 /// Interval at which the process in the background checks whether the lab still exists.
@@ -39,7 +37,7 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
         Ok(((), last.name().to_owned()))
     })?;
     screen.step("the first host notices", || {
-        let state = eventually_ok(NOTICED, "a verdict on the last host", || {
+        let state = until_ok("a verdict on the last host", || {
             let document = document(daemon)?;
             let peers = document
                 .pointer("/mesh/peers")

@@ -51,12 +51,7 @@ pub(crate) fn demonstrate(
         ))
     })?;
     screen.step("a transfer over TCP", || {
-        let transfer = Transfer::run(
-            from,
-            to,
-            BULK,
-            &TransferOptions::default().deadline(Duration::from_secs(120)),
-        )?;
+        let transfer = Transfer::run(from, to, BULK, &TransferOptions::default())?;
         let rate = transfer.megabits() / 1000.0;
         Ok((
             (),

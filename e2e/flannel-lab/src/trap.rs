@@ -1,13 +1,9 @@
 //! The address conflict of Vagrant hosts: the daemons start with the interface of the default route, and the doctor prints the remedy.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, eventually_ok, stdout};
+use lab::{Flanneld, FlanneldOptions, Host, stdout, until_ok};
 use terminal::screen::Screen;
 
-/// Maximum time for the first daemons to end or to report a finding.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// The check that reports the address conflict on a host whose daemon ended.
 const ENDED: &str = "wrong-interface";
 /// The check that reports the address conflict on a host whose daemon runs.
@@ -35,7 +31,7 @@ pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Scr
     screen.print("\n  The command is typed on every host:");
     for daemon in &mut daemons {
         if daemon.is_running() {
-            daemon.terminate(TIMEOUT)?;
+            daemon.terminate()?;
         }
     }
     Ok(())
@@ -43,7 +39,7 @@ pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Scr
 
 /// Waits until one daemon is ready and all others have ended, because only one node can use the address that all hosts have. Returns the number of daemons that ended.
 fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
-    eventually_ok(TIMEOUT, "one daemon is ready", || {
+    until_ok("one daemon is ready", || {
         let running = daemons
             .iter_mut()
             .filter_map(|daemon| daemon.is_running().then(|| daemon.is_ready()))
@@ -61,7 +57,7 @@ struct Found {
 
 /// Waits until the doctor reports a finding of the check on one of the hosts.
 fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
-    eventually_ok(TIMEOUT, "a doctor names the trap", || {
+    until_ok("a doctor names the trap", || {
         let mut last = String::new();
         for (number, daemon) in (1..).zip(daemons) {
             last = stdout(&daemon.flannelctl(&["doctor"])?);

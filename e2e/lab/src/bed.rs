@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -13,10 +12,7 @@ use crate::lab::Lab;
 use crate::measure::ping::{PingMatrix, PingOptions};
 use crate::net::switch::Switch;
 use crate::store::Store;
-use crate::wait::eventually_ok;
-
-const READY: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(60);
+use crate::wait::until_ok;
 
 /// Hosts with a daemon and a pod each. Rust drops the fields in the order of their declaration.
 #[derive(Debug)]
@@ -94,7 +90,7 @@ impl Bed {
             .collect::<Result<Vec<_>>>()?;
         daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready(READY).map(drop))?;
+            .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
         Ok(Bed {
             daemons,
             options,
@@ -132,7 +128,7 @@ impl Bed {
             let matrix = || {
                 PingMatrix::to(&self.pods, &targets, &PingOptions::default())?.require_complete()
             };
-            eventually_ok(SOON, "pods reach each other", matrix)?;
+            until_ok("pods reach each other", matrix)?;
         }
         Ok(())
     }

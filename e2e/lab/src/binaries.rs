@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 /// Environment variable with the folder of flannel-rs' binaries. The default is the folder of the running program, or the parent of this folder.
 pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
-/// Environment variable with the folder of etcd 3.6. The default is the folder that `make setup` fills.
+/// Environment variable with the folder of etcd's programs. The default is the distribution's etcd.
 pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
 
 /// Environment variable with the folder of the reference CNI plugins 1.9.1. The default is the folder that `make setup` fills.
@@ -19,15 +19,6 @@ pub enum CniVersion {
     V191,
     /// 1.1.1, the distribution's.
     V111,
-}
-
-/// Version of etcd: the newest or the oldest version that users run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EtcdVersion {
-    /// Version 3.6, which `make setup` builds.
-    V36,
-    /// 3.4, the distribution's.
-    V34,
 }
 
 /// Returns the path of a flannel-rs binary: in `$FLANNEL_BIN_DIR`, otherwise in this program's folder or the parent of this folder.
@@ -59,12 +50,10 @@ pub fn own(name: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// Returns an error if the program is not installed.
-pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
-    let folders = match version {
-        EtcdVersion::V36 => {
-            vec![std::env::var_os(ETCD_DIR).map_or_else(|| cache("etcd-3.6"), PathBuf::from)]
-        }
-        EtcdVersion::V34 => vec![PathBuf::from("/usr/bin"), cache("etcd-3.4/usr/bin")],
+pub fn etcd(name: &str) -> Result<PathBuf> {
+    let folders = match std::env::var_os(ETCD_DIR) {
+        Some(folder) => vec![PathBuf::from(folder)],
+        None => vec![PathBuf::from("/usr/bin"), cache("etcd-3.4/usr/bin")],
     };
     match folders
         .iter()
@@ -72,7 +61,7 @@ pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
         .find(|path| path.is_file())
     {
         Some(path) => Ok(path),
-        None => bail!("cannot find {name} ({version:?}) in {folders:?}; run `make setup`"),
+        None => bail!("cannot find {name} in {folders:?}; run `make setup`"),
     }
 }
 

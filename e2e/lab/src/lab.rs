@@ -13,7 +13,7 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::name::{self, KEPT, LabName, OWNER};
 use crate::site::{Site, sweep};
-use crate::turn;
+use crate::wait;
 
 /// Prints to stderr like `std::eprintln!`, but does not panic when stderr is closed, because the program still has to remove the lab.
 macro_rules! eprintln {
@@ -41,7 +41,7 @@ impl Lab {
         if !nix::unistd::geteuid().is_root() {
             bail!("a lab creates network namespaces and interfaces: run the lab as root");
         }
-        turn::lab();
+        wait::start_guard();
         // Another process may be removing the same remains at this moment.
         let _ = sweep::remove_stale();
         let site = Arc::new(Site {

@@ -41,12 +41,11 @@ mod net;
 mod output;
 mod site;
 mod store;
-mod turn;
 mod vagrant;
 mod wait;
 
 pub use bed::Bed;
-pub use binaries::{CniVersion, EtcdVersion};
+pub use binaries::CniVersion;
 pub use daemon::file_store::FileStore;
 pub use daemon::flanneld::{Flanneld, FlanneldOptions};
 pub use daemon::programs::{Programs, Xtables, write_script};
@@ -89,9 +88,8 @@ pub use store::Store;
 pub use store::ca::Certificates;
 pub use store::etcd::{Etcd, EtcdOptions};
 pub use store::etcd_client::{EtcdClient, KeyValue};
-pub use turn::{HeldTurn, api_turn, cluster_turn, load_turn};
 pub use vagrant::Vagrant;
-pub use wait::{eventually, eventually_ok, throughout};
+pub use wait::{throughout, until, until_ok};
 
 /// Reads a number from an environment variable. Returns the default if the variable is unset or not a number.
 pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {

@@ -1,10 +1,9 @@
-//! Waits for conditions, and checks that conditions hold over time. A test that sleeps instead of waiting for a condition gives the reason in a comment.
+//! Waits for conditions. A wait has no deadline of its own: one guard for the whole test ends a test that hangs, with what it waits for.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-
-use crate::turn::slowdown;
 
 /// Minimum and maximum of the pause between two polls; the pause is a tenth of the elapsed time. A poll often starts
 /// programs, which take processor time from the other tests.
@@ -12,68 +11,85 @@ const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
 /// Pause between two checks of a condition that has to hold all the time.
 const WATCH_PAUSE: Duration = Duration::from_millis(200);
-/// Number of samples of the machine's load at a deadline, and the pause between two samples.
-const SAMPLES: u32 = 5;
-const SAMPLE_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum factor by which load extends a deadline.
-const MAX_EXTENSION: f64 = 5.0;
+/// Time after which a wait hangs if nobody has set a guard.
+const HANGS: Duration = Duration::from_secs(180);
 
-/// Returns whether a wait since `start` has passed its deadline. A deadline applies to an idle machine. If other programs
-/// use the processors at the deadline, the wait may take as many times longer as a computation takes longer.
-pub(crate) fn has_expired(start: Instant, deadline: Duration) -> bool {
-    let elapsed = start.elapsed();
-    if elapsed < deadline || elapsed >= deadline.mul_f64(MAX_EXTENSION) {
-        return elapsed >= deadline;
+/// The end of the test that runs in this process, if the runner has set one: `FLANNEL_TEST_GUARD` is the test's time in seconds.
+static GUARD: LazyLock<Option<(Instant, Duration)>> = LazyLock::new(|| {
+    let seconds = std::env::var("FLANNEL_TEST_GUARD").ok()?.parse().ok()?;
+    Some((Instant::now(), Duration::from_secs(seconds)))
+});
+
+/// A wait that polls until its condition holds.
+pub(crate) struct Wait {
+    start: Instant,
+    guard: (Instant, Duration),
+}
+
+impl Wait {
+    pub(crate) fn start() -> Wait {
+        let start = Instant::now();
+        Wait {
+            start,
+            guard: GUARD.unwrap_or((start, HANGS)),
+        }
     }
-    let samples = (0..SAMPLES).filter_map(|_| {
-        std::thread::sleep(SAMPLE_PAUSE);
-        slowdown()
-    });
-    elapsed >= deadline.mul_f64(samples.sum::<f64>() / f64::from(SAMPLES))
+
+    /// Returns the time that is left until the guard, at least a millisecond.
+    pub(crate) fn left(&self) -> Duration {
+        let (begun, time) = self.guard;
+        time.saturating_sub(begun.elapsed())
+            .max(Duration::from_millis(1))
+    }
+
+    /// Pauses before the next poll.
+    ///
+    /// # Errors
+    /// Names `what` if the test has reached its guard.
+    pub(crate) fn pause(&self, what: &str) -> Result<()> {
+        let (begun, time) = self.guard;
+        if begun.elapsed() >= time {
+            bail!(
+                "the test hangs: it has waited {:.0?} so that {what}",
+                self.start.elapsed()
+            );
+        }
+        std::thread::sleep((self.start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE));
+        Ok(())
+    }
+}
+
+/// Starts the test's guard. The first lab does it.
+pub(crate) fn start_guard() {
+    LazyLock::force(&GUARD);
 }
 
 /// Polls until the condition holds. Returns the duration of the wait.
 ///
 /// # Errors
-/// Returns an error that names `what` if the condition still does not hold at the deadline.
-pub fn eventually(
-    deadline: Duration,
-    what: &str,
-    mut holds: impl FnMut() -> bool,
-) -> Result<Duration> {
-    let start = Instant::now();
+/// Names `what` if the condition does not hold when the test reaches its guard.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<Duration> {
+    let wait = Wait::start();
     while !holds() {
-        if has_expired(start, deadline) {
-            bail!("not within {deadline:?}: {what}");
-        }
-        pause(start);
+        wait.pause(what)?;
     }
-    Ok(start.elapsed())
+    Ok(wait.start.elapsed())
 }
 
-/// Repeats an attempt until the attempt succeeds. Returns the attempt's result.
+/// Repeats an attempt until it succeeds. Returns the attempt's result.
 ///
 /// # Errors
-/// Returns the last attempt's error if no attempt succeeds before the deadline.
-pub fn eventually_ok<T>(
-    deadline: Duration,
-    what: &str,
-    mut attempt: impl FnMut() -> Result<T>,
-) -> Result<T> {
-    let start = Instant::now();
+/// Returns the last attempt's error when the test reaches its guard.
+pub fn until_ok<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let wait = Wait::start();
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
-            Err(error) if has_expired(start, deadline) => {
-                return Err(error).with_context(|| format!("not within {deadline:?}: {what}"));
-            }
-            Err(_) => pause(start),
+            Err(error) => wait
+                .pause(what)
+                .map_err(|hangs| error.context(hangs.to_string()))?,
         }
     }
-}
-
-fn pause(start: Instant) {
-    std::thread::sleep((start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE));
 }
 
 /// Checks repeatedly during `time` that a condition holds. Tests use this function for events that must not happen, because a test cannot wait for
@@ -95,42 +111,5 @@ pub fn throughout(time: Duration, what: &str, mut check: impl FnMut() -> Result<
             return Ok(());
         }
         std::thread::sleep(WATCH_PAUSE.min(time.saturating_sub(start.elapsed())));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wait_expires_between_its_deadline_and_the_longest_extension() {
-        let deadline = Duration::from_secs(2);
-        let expired = |seconds: u64| {
-            let start = Instant::now().checked_sub(Duration::from_secs(seconds));
-            has_expired(start.unwrap(), deadline)
-        };
-        assert!(!expired(1));
-        assert!(expired(10));
-        assert!(has_expired(Instant::now(), Duration::ZERO));
-    }
-
-    #[test]
-    fn throughout_fails_when_the_condition_ends() {
-        let start = Instant::now();
-        let short = |limit: u64| {
-            move || {
-                if start.elapsed() < Duration::from_millis(limit) {
-                    Ok(())
-                } else {
-                    bail!("it ended")
-                }
-            }
-        };
-        throughout(Duration::from_millis(20), "a long one", short(60_000)).unwrap();
-        let error = throughout(Duration::from_secs(60), "a short one", short(50)).unwrap_err();
-        assert!(
-            format!("{error:#}").contains("a short one: it ended"),
-            "{error:#}"
-        );
     }
 }

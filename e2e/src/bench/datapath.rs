@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use super::goals::{self, Loaded, Series};
 use super::load::{Cpu, Programs, median, quantile, round_trips, small, tcp};
 
-const STOP: Duration = Duration::from_secs(30);
 /// Maximum share of processor time that other programs may take during a sample. Above this share, the benchmark repeats the sample, at most twice.
 const FOREIGN: f64 = 0.01;
 const REPEATS: usize = 2;
@@ -338,7 +337,7 @@ fn build(
         // Both modes of vxlan publish the same data, so the two nodes may have different configurations of one network.
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": conf }).to_string())?;
         cable.lay(&host)?;
-        let mut options = FlanneldOptions::new(&store).iface("enp0s8").deadline(STOP);
+        let mut options = FlanneldOptions::new(&store).iface("enp0s8");
         if !mode.is_empty() {
             options = options.env("FLANNELD_DATAPATH", mode);
         }
@@ -354,7 +353,7 @@ fn build(
         return Ok(carrier);
     };
     let target = to.address()?;
-    lab::eventually(STOP, "an answer of the other pod", || {
+    lab::until("an answer of the other pod", || {
         lab::ping(
             from.netns(),
             target,

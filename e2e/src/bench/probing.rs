@@ -82,7 +82,7 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
         fleet.options.clone().arg("--probe-port=0")
     };
     let mut daemon = fleet.node.start_flanneld(&options)?;
-    daemon.wait_ready(DEADLINE)?;
+    daemon.wait_ready()?;
     std::thread::sleep(SETTLED);
     let rest = share(&daemon, WINDOW)?;
     let (resident, _) = memory(&daemon)?;

@@ -169,7 +169,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
-    daemon.wait_ready(DEADLINE)?;
+    daemon.wait_ready()?;
     let (key, node) = (key_of(&daemon)?, fleet.node.v4()?);
     let socket = peers.netns().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;

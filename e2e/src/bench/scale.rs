@@ -175,7 +175,7 @@ pub(crate) fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
 
 pub(crate) fn stop(mut daemon: Flanneld) -> Result<()> {
     let errors = daemon.errors();
-    let status = daemon.terminate(Duration::from_secs(20))?;
+    let status = daemon.terminate()?;
     if !errors.is_empty() || !status.success() {
         bail!("the daemon ended with {status} after {errors:?}");
     }
@@ -226,7 +226,7 @@ impl Starts {
             counted == peers as usize,
             "{counted} routes instead of {peers}"
         );
-        daemon.wait_ready(DEADLINE)?;
+        daemon.wait_ready()?;
         let netns = fleet.node.netns();
         let neighbours = netns.sh("ip neighbour show dev flannel.1 nud permanent | wc -l")?;
         let fdb = netns.sh("bridge fdb show dev flannel.1 | grep -c dst")?;
@@ -250,7 +250,7 @@ impl Starts {
     fn measure_warm(&mut self, fleet: &Fleet) -> Result<()> {
         let start = Instant::now();
         let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
-        daemon.wait_ready(DEADLINE)?;
+        daemon.wait_ready()?;
         self.warm.push(start.elapsed());
         self.rewrites
             .push(sum(&daemon, "flannel_kernel_writes_total")?);
@@ -353,7 +353,7 @@ impl Goals {
 /// Repeatedly adds one lease, and measures the time until the kernel has the lease's route.
 fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
-    daemon.wait_ready(DEADLINE)?;
+    daemon.wait_ready()?;
     let mut times = Vec::new();
     for number in peers..peers + NEW_LEASES {
         // Sleep past the daemon's pause after the previous lease.

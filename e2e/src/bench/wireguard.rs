@@ -119,7 +119,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     // The first start creates the node's key.
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
-    daemon.wait_ready(DEADLINE)?;
+    daemon.wait_ready()?;
     let (key, node) = (key_of(&daemon)?, fleet.node.v4()?);
     stop(daemon)?;
     let mut figures = Figures::default();
@@ -173,7 +173,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 fn round(fleet: &Fleet, sessions: &AtomicUsize, figures: &mut Figures) -> Result<()> {
     let start = Instant::now();
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
-    figures.ready.push(daemon.wait_ready(DEADLINE)?);
+    figures.ready.push(daemon.wait_ready()?);
     while sessions.load(Relaxed) < PEERS as usize {
         ensure!(
             start.elapsed() < DEADLINE,

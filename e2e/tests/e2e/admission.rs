@@ -2,14 +2,11 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Lab, eventually, succeeded};
+use lab::{Bed, Lab, succeeded, until};
 
 use crate::healing::scenarios;
-
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Returns a network configuration with four subnets, one of which is the nodes' own network, 192.168.56.0/24.
 fn around(backend: &str) -> String {
@@ -36,7 +33,7 @@ fn works_around_the_underlay((title, backend): (&str, &str)) -> Result<()> {
                 "{} took {subnet}, in which it is itself",
                 host.name()
             );
-            eventually(DEADLINE, "a peer is served", || {
+            until("a peer is served", || {
                 daemon
                     .metric("flannel_peers")
                     .is_ok_and(|peers| peers == 1.0)
@@ -80,7 +77,7 @@ fn refused_leases_are_reported_while_nodes_stay_ready() {
         put(&bed, "192.168.99.0-24", &value(&inside))?;
         for daemon in &bed.daemons {
             let body = || daemon.get("/readyz").unwrap_or_default();
-            eventually(DEADLINE, "readyz names both", || {
+            until("readyz names both", || {
                 ["192.168.56.0/24", "192.168.99.0/24"]
                     .iter()
                     .all(|subnet| body().1.contains(subnet))
@@ -108,7 +105,7 @@ fn refused_leases_are_reported_while_nodes_stay_ready() {
             std::fs::remove_file(bed.leases.join("subnets").join(key))?;
         }
         for daemon in &bed.daemons {
-            eventually(DEADLINE, "nothing is refused", || {
+            until("nothing is refused", || {
                 daemon
                     .get("/readyz")
                     .is_ok_and(|page| page == (200, "flanneld is ready".to_owned()))
@@ -138,9 +135,9 @@ fn peer_of_another_backend_is_reported() {
         ];
         for daemon in &bed.daemons {
             let named = |text: &str| reports.iter().all(|line| text.contains(line));
-            eventually(DEADLINE, "readyz names them", || daemon.get("/readyz").is_ok_and(|(code, body)| code == 200 && named(&body)))?;
+            until("readyz names them", || daemon.get("/readyz").is_ok_and(|(code, body)| code == 200 && named(&body)))?;
             for line in reports {
-                eventually(DEADLINE, "it is logged", || daemon.log().matches(line).count() == 1)?;
+                until("it is logged", || daemon.log().matches(line).count() == 1)?;
             }
             let count = |reason: &str| daemon.metric(&format!("flannel_leases_refused{{reason=\"{reason}\"}}"));
             let counts = (count("other-backend")?, count("reserved")?, count("no-address")?);
@@ -161,7 +158,7 @@ fn peer_of_another_backend_is_reported() {
             r#"{"PublicIP":"192.168.56.104","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:04"}}"#,
         )?;
         for daemon in &bed.daemons {
-            eventually(DEADLINE, "it is a peer", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 2.0))?;
+            until("it is a peer", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 2.0))?;
             ensure!(daemon.log().matches(reports[0]).count() == 1, "{}", daemon.log_tail(20));
         }
         bed.require_no_errors()

@@ -6,11 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lab::{
     Bed, Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, PingMatrix, PingOptions, Pod, Uplink,
-    eventually, eventually_ok, throughout,
+    throughout, until, until_ok,
 };
 use serde_json::Value;
 
-const DEADLINE: Duration = Duration::from_secs(60);
 /// Time for which the nodes must stay ready. A node that is not in sync becomes not ready after ten seconds.
 const HOLDS: Duration = Duration::from_secs(15);
 const HOST_GW: &str =
@@ -29,12 +28,12 @@ const BROADCAST: (&str, &str) = (
 /// refused leases, and `BROADCAST` among the failed peers.
 fn require_named_and_ready(daemons: &[Flanneld]) -> Result<()> {
     for daemon in daemons {
-        eventually(DEADLINE, "the far one is refused", || {
+        until("the far one is refused", || {
             daemon
                 .metric("flannel_leases_refused{reason=\"off-link\"}")
                 .is_ok_and(|refused| refused == 1.0)
         })?;
-        eventually(DEADLINE, "the other one fails", || {
+        until("the other one fails", || {
             daemon
                 .metric("flannel_peers_failed")
                 .is_ok_and(|failed| failed == 1.0)
@@ -77,9 +76,9 @@ fn bad_peers_in_a_directory_hold_no_node_back() {
         ensure!(refused == 1, "only the far one is ever refused:\n{}", bed.daemons[0].log());
         // An address in the far peer's network makes it a peer.
         netns.sh("ip address add 10.99.0.1/24 dev enp0s8")?;
-        eventually(DEADLINE, "it is a peer", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|route| route.contains("via 10.99.0.5")))?;
+        until("it is a peer", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|route| route.contains("via 10.99.0.5")))?;
         netns.sh("ip address delete 10.99.0.1/24 dev enp0s8; ip route add 10.99.0.0/24 dev enp0s8 scope link")?;
-        eventually(DEADLINE, "and by a route alone", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|route| route.contains("via 10.99.0.5")))?;
+        until("and by a route alone", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|route| route.contains("via 10.99.0.5")))?;
         bed.require_no_errors()
     })
     .unwrap();
@@ -110,7 +109,7 @@ fn bad_peers_in_etcd_hold_no_node_back() {
         }
         require_named_and_ready(&daemons)?;
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
-        eventually_ok(DEADLINE, "pods reach each other", || {
+        until_ok("pods reach each other", || {
             PingMatrix::to(&pods, &targets, &PingOptions::default())?.require_complete()
         })
         .map(drop)

@@ -40,7 +40,6 @@ fn stand_in(lab: &Lab) -> String {
 
 #[test]
 fn go_flannel_is_measured_when_its_path_is_given() {
-    let _turn = lab::load_turn();
     let lab = Lab::new("bench-go").unwrap();
     let go = stand_in(&lab);
     let args = [

@@ -7,17 +7,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use lab::{
     ApiServer, Etcd, EtcdOptions, Families, Flanneld, FlanneldOptions, Host, Lab, Launch,
-    NodeObject, Store, Uplink, User, binaries, eventually, eventually_ok, succeeded, texts,
+    NodeObject, Store, Uplink, User, binaries, succeeded, texts, until, until_ok,
 };
 
-use crate::kube::turn;
-
-const SOON: Duration = Duration::from_secs(60);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// Canary in the secrets: a word that no other text contains.
 pub(crate) const CANARY: &str = "c4n4ry-0d9e8f7a6b";
@@ -62,9 +58,9 @@ enum Outcome {
 impl Outcome {
     fn wait(self, daemon: &mut Flanneld) -> Result<()> {
         match self {
-            Outcome::Ready => daemon.wait_ready(SOON).map(drop),
+            Outcome::Ready => daemon.wait_ready().map(drop),
             Outcome::ReadyWithCanary => {
-                daemon.wait_ready(SOON)?;
+                daemon.wait_ready()?;
                 require_canary_given(daemon)
             }
             Outcome::Complaint => complaint_or_exit(daemon),
@@ -74,7 +70,7 @@ impl Outcome {
                 Ok(())
             }
             Outcome::ComplaintOrReady | Outcome::Exit(_) => {
-                eventually(SOON, "a warning, an error or readiness", || {
+                until("a warning, an error or readiness", || {
                     complains(daemon) || daemon.is_ready()
                 })
                 .map(drop)
@@ -84,7 +80,7 @@ impl Outcome {
 }
 
 fn complaint_or_exit(daemon: &mut Flanneld) -> Result<()> {
-    eventually(SOON, "a warning, an error or an exit", || {
+    until("a warning, an error or an exit", || {
         complains(daemon) || !daemon.is_running()
     })
     .map(drop)
@@ -167,7 +163,7 @@ impl Cage {
     fn check_daemon(&mut self, row: &Row, daemon: &mut Flanneld) -> Result<()> {
         row.outcome.wait(daemon)?;
         self.require_silence("running", daemon, &row.store, &row.secrets)?;
-        let status = daemon.terminate(SOON)?;
+        let status = daemon.terminate()?;
         if let Outcome::Exit(cause) = row.outcome {
             self.require_exit_report(daemon, status, cause)?;
         }
@@ -290,7 +286,7 @@ impl Cage {
         let mut process = self
             .host
             .spawn(&format!("cage-{}", self.scripts), &launch)?;
-        process.wait(SOON)?;
+        process.wait()?;
         Ok(process.log())
     }
 }
@@ -419,7 +415,6 @@ fn etcd_rows(cage: &Cage, all: &[String]) -> Result<Vec<Row>> {
 
 #[test]
 fn kubernetes_secrets_are_never_shown() -> Result<()> {
-    let _turn = turn();
     Lab::run("canary: Kubernetes", |lab| {
         let lan = lab.switch("lan")?;
         let machine = lab.host(
@@ -650,16 +645,14 @@ fn require_answers(daemon: &Flanneld) -> Result<()> {
     for path in HEALTH_PATHS {
         daemon.get(path)?;
     }
-    eventually_ok(SOON, "the status API answers", || {
-        daemon.api("/api/v1/node")
-    })?;
+    until_ok("the status API answers", || daemon.api("/api/v1/node"))?;
     for args in [
         &["status"][..],
         &["status", "-o", "json"],
         &["peers"],
         &["peers", "-o", "json"],
     ] {
-        eventually_ok(SOON, "flannelctl succeeds", || {
+        until_ok("flannelctl succeeds", || {
             succeeded(&args.join(" "), &daemon.flannelctl(args)?).map(drop)
         })?;
     }

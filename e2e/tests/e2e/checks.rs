@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use lab::{
     Bed, FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables,
-    code_or_text, eventually, ping, texts,
+    code_or_text, ping, texts, until,
 };
-
-const DEADLINE: Duration = Duration::from_secs(30);
 
 fn store(lab: &Lab, config: &str) -> Store {
     let store = Store::dir(&lab.folder("leases").unwrap());
@@ -77,10 +75,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
             assert!(!reaches(host.netns(), nobody));
         }
         // Waits for both packets before the count below: a packet may wait for its neighbour longer than ping waits for a reply.
-        eventually(DEADLINE, "without the flag they leave", || {
-            counted(&gateway) >= 2
-        })
-        .unwrap();
+        until("without the flag they leave", || counted(&gateway) >= 2).unwrap();
         drop(daemon);
 
         let before = counted(&gateway);
@@ -104,10 +99,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
             // The route of the first pod's bridge takes precedence over the blackhole.
             let near = host.pod("p1", &env).unwrap();
             for target in near.addresses() {
-                eventually(DEADLINE, "pods reach each other", || {
-                    reaches(pod.netns(), target)
-                })
-                .unwrap();
+                until("pods reach each other", || reaches(pod.netns(), target)).unwrap();
             }
         }
         assert_eq!(
@@ -168,7 +160,7 @@ fn finding_is_logged_when_it_appears_and_disappears() {
         ("br-netfilter", 0),
         ("ufw", 0),
     ] {
-        eventually(DEADLINE, check, || findings(&daemon, check) == Some(count)).unwrap();
+        until(check, || findings(&daemon, check) == Some(count)).unwrap();
     }
     assert!(daemon.is_ready(), "readiness is another matter");
     assert_eq!(
@@ -197,16 +189,10 @@ fn finding_is_logged_when_it_appears_and_disappears() {
         lines.filter(|line| line.contains(error)).count()
     };
     for round in 1..=2 {
-        eventually(DEADLINE, "it is named", || {
-            times("this node has a problem") == round
-        })
-        .unwrap();
+        until("it is named", || times("this node has a problem") == round).unwrap();
         host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
-        eventually(DEADLINE, "it is gone", || {
-            findings(&daemon, "ip-forward") == Some(0)
-        })
-        .unwrap();
-        eventually(DEADLINE, "its end is logged", || {
+        until("it is gone", || findings(&daemon, "ip-forward") == Some(0)).unwrap();
+        until("its end is logged", || {
             times("a problem of this node is resolved") == round
         })
         .unwrap();
@@ -243,7 +229,7 @@ fn firewalls_are_reported_by_name() {
             ("forward-reject", 1),
             ("forward-policy", policy),
         ] {
-            eventually(DEADLINE, check, || findings(&daemon, check) == Some(count)).unwrap();
+            until(check, || findings(&daemon, check) == Some(count)).unwrap();
         }
         assert!(
             daemon.is_ready()
@@ -264,7 +250,7 @@ fn firewalls_are_reported_by_name() {
         .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
         .unwrap();
     for check in ["firewalld", "ufw", "forward-reject", "forward-policy"] {
-        eventually(DEADLINE, check, || findings(&daemon, check) == Some(0)).unwrap();
+        until(check, || findings(&daemon, check) == Some(0)).unwrap();
     }
     assert!(
         !daemon
@@ -290,7 +276,6 @@ fn nftables_firewall_is_noticed_with_nftables_rules() {
 
 fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
     // Shorter than the interval at which flanneld lists the firewalls without an event.
-    const SOON: Duration = Duration::from_secs(20);
     let config = format!(
         r#"{{"Network":"10.244.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"vxlan"}}}}"#
     );
@@ -315,14 +300,14 @@ fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
     let (host, daemon) = (&hosts[0], &daemons[0]);
     let pods = Bed::pods(&hosts, &daemons).unwrap();
     let passes = || reaches(pods[1].netns(), pods[0].address().unwrap());
-    eventually(DEADLINE, "the first look", || {
+    until("the first look", || {
         findings(daemon, "forward-policy") == Some(0)
     })
     .unwrap();
-    eventually(DEADLINE, "packets flow", passes).unwrap();
+    until("packets flow", passes).unwrap();
     for family in ["inet", "ip"] {
         host.netns().sh(&format!("nft 'table {family} wall {{ chain gate {{ type filter hook forward priority 7; policy drop; }}; }}'")).unwrap();
-        eventually(SOON, "it is named", || {
+        until("it is named", || {
             findings(daemon, "forward-policy") == Some(1)
         })
         .unwrap();
@@ -344,7 +329,7 @@ fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
             .replace("\\\"", "\"");
         host.netns().sh(&remedy).unwrap();
         assert!(passes(), "the remedy helps: {remedy}");
-        eventually(SOON, "its end is logged", || {
+        until("its end is logged", || {
             findings(daemon, "forward-policy") == Some(0)
         })
         .unwrap();
@@ -403,10 +388,7 @@ fn sysctls_are_set_on_request_and_kept() {
     }
     for _ in 0..2 {
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
-        eventually(DEADLINE, "set again", || {
-            sysctl(host, "net/ipv4/ip_forward") == "1"
-        })
-        .unwrap();
+        until("set again", || sysctl(host, "net/ipv4/ip_forward") == "1").unwrap();
     }
     assert!(
         daemon
@@ -419,7 +401,7 @@ fn sysctls_are_set_on_request_and_kept() {
         "logged, and not each time"
     );
     // The doctor may have run while the sysctl was wrong.
-    eventually(DEADLINE, "nothing is found", || {
+    until("nothing is found", || {
         findings(&daemon, "ip-forward") == Some(0)
     })
     .unwrap();

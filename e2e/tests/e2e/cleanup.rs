@@ -2,13 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Context;
-use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually, eventually_ok};
-
-/// Deadline of each wait. While all tests run at the same time, a daemon may need half a minute to start instead of one second.
-const DEADLINE: Duration = Duration::from_secs(120);
+use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, until, until_ok};
 
 /// Script that creates objects of other programs: iptables and nftables rules, routes, addresses, neighbours, a vxlan device, a bridge for pods.
 const OTHERS: &str = "
@@ -45,7 +41,7 @@ pub(crate) fn dump(host: &Host) -> String {
         for device in cni0 vx0; do
             [ ! -e /sys/class/net/$device ] || ip -6 address show dev $device scope link | grep -q inet6 || echo $device
         done";
-    eventually(DEADLINE, "no address is tentative", || {
+    until("no address is tentative", || {
         host.netns().sh(unsettled).unwrap().is_empty()
     })
     .unwrap();
@@ -80,7 +76,7 @@ fn cleanup(host: &Host, args: &[&str]) -> (bool, String) {
         .arg("cleanup")
         .args(args);
     let mut process = host.spawn(&log, &launch).unwrap();
-    let status = process.wait(DEADLINE).unwrap();
+    let status = process.wait().unwrap();
     (status.success(), process.log())
 }
 
@@ -189,7 +185,7 @@ fn cleanup_restores_the_host_after_flanneld() {
             )
             .unwrap();
         let mut daemon = host.flanneld(&options).unwrap();
-        eventually_ok(DEADLINE, "a route to the other host", || {
+        until_ok("a route to the other host", || {
             host.netns()
                 .sh("ip route show proto 241 | grep -q 'via\\|dev flannel-wg'")
                 .with_context(|| format!("{config}\n{}\n{}", daemon.log(), other.log()))
@@ -209,7 +205,7 @@ fn cleanup_restores_the_host_after_flanneld() {
         );
         let (fine, dry) = cleanup(host, &["--dry-run"]);
         assert!(fine && dry.contains("cleanup refuses"), "{dry}");
-        assert!(daemon.terminate(DEADLINE).unwrap().success());
+        assert!(daemon.terminate().unwrap().success());
 
         let output = comes_back_to(host, &before, &[]);
         assert!(output.contains("kept device cni0 (bridge)"), "{output}");

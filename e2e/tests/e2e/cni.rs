@@ -2,16 +2,13 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Cni, CniVersion, FlanneldOptions, Host, Lab, Netns, PingOptions, Store, binaries, eventually,
-    ping,
+    Cni, CniVersion, FlanneldOptions, Host, Lab, Netns, PingOptions, Store, binaries, ping, until,
 };
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(60);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
 
 /// A host with a simulated container runtime and its CNI configuration.
@@ -145,7 +142,7 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
         let result = answer.map_err(|_| anyhow::anyhow!("ADD panicked"))??.ok()?;
         let (pod, other) = nodes[0].pod("p1")?;
         for address in addresses(&result)? {
-            eventually(SOON, "pods reach each other at full MTU", || {
+            until("pods reach each other at full MTU", || {
                 ping(
                     &pod,
                     address,

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use engines::{Engine, UDP, VXLAN, WIREGUARD, WIREGUARD_AUTO, WIREGUARD_IPV6};
 use lab::craft::{changed, send_raw, tcp_packet, udp_packet};
 use lab::{
-    Bed, Capture, Host, Lab, PingMatrix, PingOptions, Pod, Transfer, TransferOptions, eventually,
-    eventually_ok, holds,
+    Bed, Capture, Host, Lab, PingMatrix, PingOptions, Pod, Transfer, TransferOptions, holds, until,
+    until_ok,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,8 +22,6 @@ use serde_json::json;
 
 use crate::healing::scenarios;
 
-const STOP: Duration = Duration::from_secs(20);
-const SOON: Duration = Duration::from_secs(10);
 /// Packet modes: how the datapath reads and writes packets.
 const MODES: [&str; 3] = ["offload", "mmsg", "plain"];
 const BULK: u64 = 8_000_000;
@@ -88,7 +86,7 @@ fn all_carry(bed: &Bed, overheads: (u32, u32)) -> Result<()> {
                 PingMatrix::to(pods, &targets, &PingOptions::default().packet(length))?
                     .require_complete()
             };
-            eventually_ok(SOON, &format!("packets of {length} bytes pass"), matrix)?;
+            until_ok(&format!("packets of {length} bytes pass"), matrix)?;
         }
     }
     for from in 0..pods.len() {
@@ -154,7 +152,7 @@ fn kernel_vxlan(backend: &serde_json::Value) -> String {
 fn userspace_vxlan_interoperates_with_kernel_vxlan() -> Result<()> {
     Lab::run("mixed", |lab| {
         let mut bed = bed_of_modes(lab, &VXLAN, &["offload", "offload"])?;
-        bed.daemons[1].terminate(STOP)?;
+        bed.daemons[1].terminate()?;
         bed.store
             .configure(&kernel_vxlan(&json!({ "Type": "vxlan" })))?;
         bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
@@ -404,7 +402,7 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
     let transfer = Transfer::run(from, to, 2_000_000, options);
     // On a busy machine tcpdump lags behind, so this waits until its file has stopped growing.
     let (mut length, mut since) = (0, Instant::now());
-    eventually(SOON, "tcpdump has written everything", || {
+    until("tcpdump has written everything", || {
         let now = std::fs::metadata(&file).map_or(0, |file| file.len());
         if now != length {
             (length, since) = (now, Instant::now());
@@ -567,7 +565,7 @@ fn offloads_change_no_byte(engine: &Engine) -> Result<()> {
         switch_off_offloads(&bed.hosts[1], &bed.pods[1])?;
         let merged = delivered(&bed, engine, "offload")?;
         for number in 0..2 {
-            bed.daemons[number].terminate(STOP)?;
+            bed.daemons[number].terminate()?;
             let options = bed.options[number]
                 .clone()
                 .env("FLANNELD_DATAPATH", "plain");
@@ -631,11 +629,11 @@ fn pass_in_one_batch(bed: &Bed, device: &str, packets: &[Vec<u8>]) -> Result<()>
         .try_for_each(|daemon| daemon.stop())?;
     send_raw(bed.pods[0].netns(), packets)?;
     bed.daemons[0].cont()?;
-    eventually(SOON, "the first engine has sent all packets", || {
+    until("the first engine has sent all packets", || {
         sent() >= sent_before + count
     })?;
     bed.daemons[1].cont()?;
-    eventually_ok(SOON, "all packets pass", || {
+    until_ok("all packets pass", || {
         let passed = gathered(bed, 1, device, "received")?.0 - before.0;
         ensure!(passed >= count, "{passed} of {}", packets.len());
         Ok(())

@@ -13,7 +13,6 @@ use serde_json::json;
 
 use crate::healing::scenarios;
 
-const STOP: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(15);
 const BULK: u64 = 2_000_000;
 /// Packet mode of each host: the first two hosts run kernel vxlan, and the other hosts run userspace vxlan.
@@ -42,7 +41,7 @@ fn bed(lab: &Lab, cable: Cable) -> Result<Bed> {
     })?;
     bed.store.configure(&conf("kernel"))?;
     for number in 0..KERNELS {
-        bed.daemons[number].terminate(STOP)?;
+        bed.daemons[number].terminate()?;
         bed.daemons[number] = bed.hosts[number].flanneld(&bed.options[number])?;
     }
     for (number, host) in bed.hosts.iter().enumerate() {
@@ -194,7 +193,7 @@ fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
         for from in 0..MODES.len() {
             for to in (0..MODES.len()).filter(|to| *to != from) {
                 let (out, into) = (&bed.pods[from], &bed.pods[to]);
-                let options = TransferOptions::default().deadline(SOON);
+                let options = TransferOptions::default();
                 for ipv6 in [false, true] {
                     let options = if ipv6 {
                         options.clone().v6()

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lab::craft::{changed, send_from, udp_packet, vxlan};
 use lab::{
-    Bed, Capture, Flanneld, Host, Lab, PingOptions, Probe, ProbeOptions, Uplink, eventually,
-    eventually_ok, holds, ping, throughout,
+    Bed, Capture, Flanneld, Host, Lab, PingOptions, Probe, ProbeOptions, Uplink, holds, ping,
+    throughout, until, until_ok,
 };
 use serde_json::json;
 
@@ -219,7 +219,7 @@ impl Siege {
                 - before.1
         };
         let all = copies.len() as u64;
-        eventually(SOON, what, || counted() >= all).with_context(|| {
+        until(what, || counted() >= all).with_context(|| {
             format!(
                 "{what} on {}: {} of {all} counted as {reasons:?}\n{}",
                 path.device,
@@ -261,7 +261,7 @@ impl Siege {
         let capture = Capture::start(self.bed.pods[0].netns())?;
         let before = self.received(path)?;
         self.send(path, stranger, &[datagram])?;
-        eventually(SOON, what, || {
+        until(what, || {
             self.received(path).is_ok_and(|received| received > before)
         })
         .with_context(|| self.metrics())?;
@@ -705,7 +705,7 @@ fn ttl_is_decremented_and_expired_packets_get_icmp_errors() -> Result<()> {
                 );
                 // The path is host, tunnel, host: the udp tunnel is one hop more.
                 let enough = if framing == Framing::Udp { "4" } else { "3" };
-                eventually_ok(SOON, "enough hops", || {
+                until_ok("enough hops", || {
                     let answer = try_with(enough)?;
                     ensure!(
                         answer.contains("1 received"),
@@ -760,11 +760,11 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
             let before = leases()?;
             // The older lease takes precedence: a subnet, or a node inside it.
             std::fs::write(folder.join(name(outside)), honest)?;
-            eventually(SOON, "the older lease is read", || {
+            until("the older lease is read", || {
                 leases().is_ok_and(|leases| leases >= before + 1.0)
             })?;
             std::fs::write(folder.join(name(inside)), value)?;
-            eventually(SOON, "both leases are read", || {
+            until("both leases are read", || {
                 leases().is_ok_and(|leases| leases >= before + 2.0)
             })?;
             let sent = || {
@@ -806,7 +806,6 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
 /// An attacker floods the tunnel with junk while a known peer sends packets at a fixed rate.
 #[test]
 fn peers_packets_pass_during_a_flood_of_junk() -> Result<()> {
-    let _turn = lab::load_turn();
     Lab::run("flood", |lab| {
         let siege = Siege::lay(lab, Framing::Udp, "cluster", 2)?;
         let path = siege.path(false)?;
@@ -856,7 +855,7 @@ fn peers_packets_pass_during_a_flood_of_junk() -> Result<()> {
                     .join("10.5.210.0-24&fd00:5:0:210::-64"),
                 lease,
             )?;
-            eventually(SOON, "a new lease is read", || {
+            until("a new lease is read", || {
                 leases().is_ok_and(|leases| leases > before)
             })?;
             let learned = began.elapsed();

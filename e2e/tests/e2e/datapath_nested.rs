@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Capture, Lab, eventually, holds};
+use lab::{Bed, Capture, Lab, holds, until};
 
 use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD};
 use crate::healing::scenarios;
@@ -91,7 +91,7 @@ fn check(bed: &Bed, tunnel: &Tunnel) -> Result<()> {
     for _ in 0..COPIES {
         pod.send_to(MARK, (node, tunnel.port))?;
     }
-    eventually(SOON, &what, || tunnel.dropped(bed) - before == COPIES)
+    until(&what, || tunnel.dropped(bed) - before == COPIES)
         .with_context(|| format!("{} of {COPIES} were counted", tunnel.dropped(bed) - before))?;
     ensure!(
         !capture.finish()?.iter().any(|frame| holds(frame, MARK)),

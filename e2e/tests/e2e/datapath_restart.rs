@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lab::{
     Bed, FileStore, FlanneldOptions, Host, Lab, Monitor, PingOptions, Pod, Probe, ProbeOptions,
-    Transfer, TransferOptions, Uplink, eventually, eventually_ok, ping,
+    Transfer, TransferOptions, Uplink, ping, until, until_ok,
 };
 
 use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD, WIREGUARD_AUTO};
@@ -16,7 +16,6 @@ use crate::healing::scenarios;
 
 /// Deadline of a wait: all tests start at once, so an operation that needs one second may need half a minute.
 const SOON: Duration = Duration::from_secs(120);
-const READY: Duration = Duration::from_secs(30);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 const KERNEL: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -70,7 +69,7 @@ enum End {
 
 fn end(bed: &mut Bed, number: usize, how: End) -> Result<()> {
     match how {
-        End::Asked => bed.daemons[number].terminate(SOON).map(drop),
+        End::Asked => bed.daemons[number].terminate().map(drop),
         End::Killed => bed.daemons[number].kill(),
     }
 }
@@ -84,7 +83,7 @@ fn streams(bed: &Bed, interval: Duration) -> Result<[Probe; 2]> {
     ];
     probes
         .iter()
-        .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))?;
+        .try_for_each(|probe| probe.wait_flowing().map(drop))?;
     Ok(probes)
 }
 
@@ -102,7 +101,7 @@ fn restart_without_a_store(engine: &Engine) -> Result<()> {
                     .link(device)
                     .is_ok_and(|link| link.is_none())
             };
-            eventually(SOON, "the device goes with its process", gone)?;
+            until("the device goes with its process", gone)?;
             let routes = bed.hosts[0].netns().routes()?;
             ensure!(
                 !routes
@@ -115,7 +114,7 @@ fn restart_without_a_store(engine: &Engine) -> Result<()> {
             let ready = began.elapsed();
             probes
                 .iter()
-                .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))?;
+                .try_for_each(|probe| probe.wait_flowing().map(drop))?;
             eprintln!(
                 "{device} {how:?}: ready after {ready:?}, packets pass after {:?}",
                 began.elapsed()
@@ -174,7 +173,6 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
 fn restart_with_a_store(
     (engine, net_conf, queues, lost_at_most): (&Engine, String, &str, Duration),
 ) -> Result<()> {
-    let _turn = lab::load_turn();
     let device = engine.device;
     Lab::run(&format!("handover {}", engine.name), |lab| {
         let mut bed = Bed::start(lab, 2, &net_conf, |_, options| {
@@ -253,7 +251,7 @@ fn restart_under_load(
     let ready = began.elapsed();
     probes
         .iter()
-        .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))?;
+        .try_for_each(|probe| probe.wait_flowing().map(drop))?;
     for probe in probes {
         let report = probe.finish()?;
         eprintln!("{device} {how:?}: ended after {ended:.0?}, ready after {ready:.0?}; {report}");
@@ -329,9 +327,7 @@ fn backend_or_mode_changes(kept: bool) -> Result<()> {
                     "tun" => store.files().len() >= 2,
                     _ => store.files().is_empty(),
                 };
-                eventually(SOON, "only what is used is kept", || {
-                    stores.iter().all(right)
-                })?;
+                until("only what is used is kept", || stores.iter().all(right))?;
             }
         }
         for daemon in &bed.daemons {
@@ -349,7 +345,7 @@ fn backend_or_mode_changes(kept: bool) -> Result<()> {
 fn require_one_device(bed: &Bed, device: &str, kind: &str) -> Result<()> {
     let wanted = vec![(device.to_owned(), kind.to_owned())];
     for host in &bed.hosts {
-        eventually_ok(SOON, "the device of the other mode is gone", || {
+        until_ok("the device of the other mode is gone", || {
             let devices = devices(host)?;
             ensure!(devices == wanted, "{} has {devices:?}", host.name());
             Ok(())
@@ -382,13 +378,13 @@ fn port_is_taken(engine: &Engine) -> Result<()> {
             address
         };
         let wanted = format!("cannot bind UDP {bound}:{}", engine.port);
-        eventually(SOON, "the port is named", || {
+        until("the port is named", || {
             bed.daemons[0].log().contains(&wanted)
         })
         .with_context(|| format!("{wanted:?} is not in the log of {}", engine.device))?;
         drop(taken);
         // The daemon becomes ready when the port is free, whether it has ended, ends now or tries once more.
-        eventually_ok(READY, "the node comes with the port", || {
+        until_ok("the node comes with the port", || {
             if !bed.daemons[0].is_running() {
                 bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
             }
@@ -429,7 +425,7 @@ fn heals_after(bed: &Bed, device: &str, damage: &str) -> Result<()> {
     std::thread::sleep(20 * MILLISECOND);
     for probe in &probes {
         probe
-            .wait_flowing(SOON)
+            .wait_flowing()
             .with_context(|| format!("after {damage:?}; devices {:?}", devices(&bed.hosts[0])))?;
     }
     let healed = began.elapsed();
@@ -442,14 +438,13 @@ fn heals_after(bed: &Bed, device: &str, damage: &str) -> Result<()> {
         let link = bed.hosts[0].netns().link(device);
         link.is_ok_and(|link| link.is_some_and(|link| link.mtu == bed.pods[0].mtu()))
     };
-    eventually(SOON, "the MTU is back", mtu).map(drop)
+    until("the MTU is back", mtu).map(drop)
 }
 
 /// Writes and deletes ten thousand leases while two nodes' pods exchange packets, and checks that the pods lose at most one packet in 1000.
 #[test]
 fn lease_churn_loses_almost_no_packet() -> Result<()> {
     const LEASES: u32 = 10_000;
-    let _turn = lab::load_turn();
     Lab::run("churn", |lab| {
         let net_conf = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"SubnetMin":"10.5.0.0","SubnetMax":"10.5.9.0","Backend":{"Type":"udp"}}"#;
         let bed = Bed::start(lab, 2, net_conf, |_, options| options)?;
@@ -468,11 +463,11 @@ fn lease_churn_loses_almost_no_packet() -> Result<()> {
                 ),
             )?;
         }
-        eventually(READY, "all leases are there", || leases() > LEASES)?;
+        until("all leases are there", || leases() > LEASES)?;
         for number in 0..LEASES {
             std::fs::remove_file(name(number))?;
         }
-        eventually(READY, "all leases are gone", || leases() <= 2)?;
+        until("all leases are gone", || leases() <= 2)?;
         for probe in probes {
             let report = probe.finish()?;
             eprintln!("{report}");
@@ -522,7 +517,7 @@ fn narrow_underlay_is_passed(engine: &Engine) -> Result<()> {
         // In the tunnel the packet passes, as two outer fragments.
         let target: IpAddr = bed.pods[1].address()?;
         let full = PingOptions::default().packet(bed.pods[0].mtu());
-        eventually_ok(SOON, "a packet of full length passes", || {
+        until_ok("a packet of full length passes", || {
             ensure!(ping(bed.pods[0].netns(), target, &full)?.is_some());
             Ok(())
         })?;

@@ -5,15 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lab::{
-    Bed, Capture, FileStore, Host, Lab, PingMatrix, PingOptions, Probe, ProbeOptions, eventually_ok,
+    Bed, Capture, FileStore, Host, Lab, PingMatrix, PingOptions, Probe, ProbeOptions, until_ok,
 };
 use serde_json::json;
 
 use crate::datapath::bed_of_modes;
 use crate::datapath::engines::WIREGUARD;
-
-const SOON: Duration = Duration::from_secs(30);
-const STOP: Duration = Duration::from_secs(20);
 
 /// A restarted node loses incoming packets until the node has a new WireGuard session. The node starts handshakes
 /// with every peer, even if its pods send no packets. Before the session starts, no packet leaves unencrypted.
@@ -30,10 +27,10 @@ fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
             PingMatrix::to(&bed.pods, &pods, &PingOptions::default())?.require_complete()
         };
         let capture = Capture::start(bed.lan.netns())?;
-        eventually_ok(SOON, "all reach all", || ping(&bed))?;
-        bed.daemons[1].terminate(STOP)?;
+        until_ok("all reach all", || ping(&bed))?;
+        bed.daemons[1].terminate()?;
         bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
-        eventually_ok(SOON, "all reach all again", || ping(&bed))?;
+        until_ok("all reach all again", || ping(&bed))?;
         let mut initiations = 0;
         for frame in capture.finish()? {
             let (kind, inner) = (frame.get(12..14), frame.get(26..28));
@@ -79,16 +76,16 @@ fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
                 // At this rate the socket still has room for the handshake, however long the daemon takes to start.
                 &ProbeOptions::default().interval(Duration::from_millis(10)),
             )?;
-            probe.wait_flowing(SOON)?;
+            probe.wait_flowing()?;
             let began = Instant::now();
             if killed {
                 bed.daemons[0].kill()?;
             } else {
-                bed.daemons[0].terminate(STOP)?;
+                bed.daemons[0].terminate()?;
             }
             bed.daemons[0] = bed.hosts[0].flanneld(&bed.options[0])?;
             let ready = began.elapsed();
-            probe.wait_flowing(STOP)?;
+            probe.wait_flowing()?;
             let report = probe.finish()?;
             eprintln!("killed {killed}: ready after {ready:.0?}; {report}");
             ensure!(
@@ -141,7 +138,7 @@ fn replies_leave_from_the_published_address() -> Result<()> {
             }
         })?;
         let capture = Capture::start(bed.lan.netns())?;
-        bed.daemons[1].terminate(STOP)?;
+        bed.daemons[1].terminate()?;
         bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
         bed.reach()?;
         // Only handshakes that the node itself starts leave from the address that the route selects.
@@ -207,20 +204,20 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
             &bed.pods[1],
             &ProbeOptions::default().interval(Duration::from_millis(1)),
         )?;
-        probe.wait_flowing(SOON)?;
+        probe.wait_flowing()?;
         let capture = Capture::start(bed.lan.netns())?;
         let follows = |_| {
             // Packets that left before the change still arrive, and no event marks the last one.
             std::thread::sleep(Duration::from_millis(20));
-            probe.wait_flowing(STOP).map(drop)
+            probe.wait_flowing().map(drop)
         };
         let stays = |_| {
-            eventually_ok(SOON, "the device is repaired", || {
+            until_ok("the device is repaired", || {
                 let link = bed.hosts[0].netns().link("flannel-wg")?;
                 ensure!(link.is_some_and(|link| link.mtu == 1420));
                 Ok(())
             })?;
-            probe.wait_flowing(SOON).map(drop)
+            probe.wait_flowing().map(drop)
         };
         ports_are_followed(&bed.hosts, PORTS, follows, stays)?;
         let report = probe.finish()?;
@@ -266,7 +263,7 @@ fn simultaneous_restarts_agree_on_a_session() -> Result<()> {
             ];
             probes
                 .iter()
-                .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))?;
+                .try_for_each(|probe| probe.wait_flowing().map(drop))?;
             let began = Instant::now();
             bed.daemons
                 .iter_mut()
@@ -276,11 +273,11 @@ fn simultaneous_restarts_agree_on_a_session() -> Result<()> {
             }
             bed.daemons
                 .iter_mut()
-                .try_for_each(|daemon| daemon.wait_ready(STOP).map(drop))?;
+                .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
             let ready = began.elapsed();
             probes
                 .iter()
-                .try_for_each(|probe| probe.wait_flowing(STOP).map(drop))?;
+                .try_for_each(|probe| probe.wait_flowing().map(drop))?;
             for probe in probes {
                 let report = probe.finish()?;
                 eprintln!("ready after {ready:.0?}; {report}");

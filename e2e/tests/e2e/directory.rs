@@ -8,12 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use lab::{
     Bed, Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, code_or_text,
-    eventually, succeeded, throughout,
+    succeeded, throughout, until,
 };
 
-const DEADLINE: Duration = Duration::from_secs(60);
-/// Deadline: ten times the 10 s timeout of operations on the lease directory.
-const HANG_DEADLINE: Duration = Duration::from_secs(100);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// Number of probes on each path during the outage.
 const PROBES: u32 = 400;
@@ -67,9 +64,9 @@ impl Cluster {
         cluster.ready()?;
         let pods = Bed::pods(&cluster.hosts, &cluster.daemons)?;
         let options = ProbeOptions::default().interval(outage() / PROBES);
-        Mesh::start(&pods, &options)?.wait_flowing(DEADLINE)?;
+        Mesh::start(&pods, &options)?.wait_flowing()?;
         let mesh = Mesh::start(&pods, &options)?;
-        mesh.wait_flowing(DEADLINE)?;
+        mesh.wait_flowing()?;
         cluster.mesh = Some(mesh);
         Ok(cluster)
     }
@@ -77,7 +74,7 @@ impl Cluster {
     fn ready(&mut self) -> Result<()> {
         self.daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))
+            .try_for_each(|daemon| daemon.wait_ready().map(drop))
     }
 
     /// Runs a script in each daemon's mount namespace, so that no mount remains in the test's own namespace.
@@ -104,7 +101,7 @@ impl Cluster {
     fn endure(&mut self, why: &str) -> Result<()> {
         let begun = Instant::now();
         for daemon in &self.daemons {
-            eventually(DEADLINE, &format!("not ready, because of {why:?}"), || {
+            until(&format!("not ready, because of {why:?}"), || {
                 daemon
                     .get("/readyz")
                     .is_ok_and(|(code, body)| code == 503 && body.contains(why))
@@ -249,7 +246,7 @@ fn replaced_directory_needs_a_restart() {
             .into_iter()
             .try_for_each(Mesh::require_clean)?;
         for number in 0..2 {
-            cluster.daemons[number].terminate(DEADLINE)?;
+            cluster.daemons[number].terminate()?;
             cluster.daemons[number] = cluster.hosts[number].start_flanneld(&cluster.options)?;
         }
         cluster.ready()?;
@@ -294,16 +291,12 @@ fn hanging_directory_blocks_nothing_else() {
         let before: Vec<usize> = cluster.daemons.iter().map(threads).collect();
         let hang = Hang::of(&[&cluster.place, &cluster.place.join("subnets")])?;
         for daemon in &cluster.daemons {
-            eventually(
-                HANG_DEADLINE,
-                "not ready, because the directory does not answer",
-                || {
-                    daemon.get("/readyz").is_ok_and(|(code, body)| {
-                        code == 503
-                            && body.contains(code_or_text("directory-hangs", "does not respond"))
-                    })
-                },
-            )?;
+            until("not ready, because the directory does not answer", || {
+                daemon.get("/readyz").is_ok_and(|(code, body)| {
+                    code == 503
+                        && body.contains(code_or_text("directory-hangs", "does not respond"))
+                })
+            })?;
         }
         cluster.endure(code_or_text("directory-hangs", "does not respond"))?;
         // The reconciler still works.
@@ -321,13 +314,13 @@ fn hanging_directory_blocks_nothing_else() {
             .into_iter()
             .try_for_each(Mesh::require_clean)?;
         cluster.hosts[0].netns().sh("ip route flush proto 241")?;
-        eventually(DEADLINE, "the route is back", || route() == routes)?;
+        until("the route is back", || route() == routes)?;
         for (daemon, before) in cluster.daemons.iter().zip(before) {
             let now = threads(daemon);
             ensure!(now <= before + 1, "threads pile up: {now} after {before}");
         }
         // A stop does not wait for the directory.
-        let status = cluster.daemons[1].terminate(DEADLINE)?;
+        let status = cluster.daemons[1].terminate()?;
         ensure!(status.code() == Some(0), "{status}");
         drop(hang);
         cluster.daemons[1] = cluster.hosts[1].start_flanneld(&cluster.options)?;

@@ -8,14 +8,10 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{
-    Bed, Lab, Launch, Netns, Process, craft, eventually, eventually_ok, stdout, texts, throughout,
-};
+use lab::{Bed, Lab, Launch, Netns, Process, craft, stdout, texts, throughout, until, until_ok};
 
 use crate::mesh::{PROBES, V4, peer};
 
-/// Deadline of a wait: ten times the expected time.
-const DEADLINE: Duration = Duration::from_secs(100);
 /// Arguments of setpriv: user `nobody`, without groups and capabilities.
 const NOBODY: [&str; 5] = [
     "--reuid=65534",
@@ -173,13 +169,13 @@ impl Scene {
             &format!("$| = 1; {script}; print \"ready\\n\"; sleep 600;"),
         ]);
         let process = self.bed.hosts[0].spawn(name, &launch)?;
-        eventually(DEADLINE, name, || process.log().contains("ready"))?;
+        until(name, || process.log().contains("ready"))?;
         Ok(process)
     }
 
     /// Checks that the daemon is ready and reaches its peer, and that pods reach each other.
     fn is_well(&self) -> Result<()> {
-        eventually_ok(DEADLINE, "the daemon is well", || {
+        until_ok("the daemon is well", || {
             let (code, text) = self.bed.daemons[0].get("/readyz")?;
             ensure!(code == 200, "{code}: {text}");
             let (state, all) = peer(&self.bed, 0, 1, false)?;
@@ -227,7 +223,7 @@ fn names(netns: &Netns) -> Result<Vec<String>> {
 fn names_before_a_start(scene: &mut Scene) -> Result<()> {
     let mut wanted = names(scene.here())?;
     ensure!(wanted.len() >= 5, "{wanted:?}");
-    scene.bed.daemons[0].terminate(DEADLINE)?;
+    scene.bed.daemons[0].terminate()?;
     wanted.extend(["flannel-rs.rules/nft", "flannel-rs.rules/iptables"].map(str::to_owned));
     let squatter = scene.perl("squatter", &listening(&wanted))?;
     scene.bed.daemons[0] = scene.bed.hosts[0].flanneld(&scene.bed.options[0])?;
@@ -252,7 +248,7 @@ fn names_before_a_start(scene: &mut Scene) -> Result<()> {
             .healthz_port(None),
     )?;
     ensure!(
-        !second.wait(DEADLINE)?.success() && second.log().contains("another flanneld"),
+        !second.wait()?.success() && second.log().contains("another flanneld"),
         "{}",
         second.log_tail(5)
     );
@@ -273,7 +269,7 @@ fn name_of_the_probes_port(scene: &mut Scene) -> Result<()> {
         "asker",
         &format!("for (1..50) {{ socket(my $s, PF_UNIX, SOCK_STREAM, 0); connect($s, pack_sockaddr_un(\"\\0{lent}\")) or die \"$!\"; }}"),
     )?;
-    eventually_ok(DEADLINE, "the name is noticed", || {
+    until_ok("the name is noticed", || {
         ensure!(
             scene.bed.daemons[0]
                 .log()
@@ -401,7 +397,7 @@ fn unread(scene: &mut Scene) -> Result<()> {
         2 * kept_now as u64 + grown < 16 << 20,
         "the kernel keeps {kept_now} bytes, the daemon {grown}"
     );
-    eventually_ok(DEADLINE, "nothing is kept", || {
+    until_ok("nothing is kept", || {
         let kept = kept(scene, HEALTH)? + kept(scene, API)?;
         ensure!(kept == 0, "{kept}");
         Ok(())
@@ -730,7 +726,7 @@ fn forged_probes(scene: &mut Scene) -> Result<()> {
         ])
     };
     let both = ["overlay-cut".to_owned(), "overlay-cut".to_owned()];
-    let cut = eventually_ok(DEADLINE, "the overlay is cut", || {
+    let cut = until_ok("the overlay is cut", || {
         let states = verdicts()?;
         ensure!(states == both, "{states:?}");
         Ok(())

@@ -6,11 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lab::{
     Bed, Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, ProbeOptions, Store,
-    Uplink, eventually, throughout,
+    Uplink, throughout, until,
 };
 use nix::sys::signal::Signal;
 
-const DEADLINE: Duration = Duration::from_secs(30);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// Returns the number of lines of a daemon's log that contain a text.
@@ -31,9 +30,9 @@ fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
 fn probes(hosts: &[Host], daemons: &[Flanneld]) -> Result<Mesh> {
     let pods = Bed::pods(hosts, daemons)?;
     let options = ProbeOptions::default().interval(Duration::from_millis(10));
-    Mesh::start(&pods, &options)?.wait_flowing(DEADLINE)?;
+    Mesh::start(&pods, &options)?.wait_flowing()?;
     let mesh = Mesh::start(&pods, &options)?;
-    mesh.wait_flowing(DEADLINE)?;
+    mesh.wait_flowing()?;
     Ok(mesh)
 }
 
@@ -62,11 +61,9 @@ fn daemon_refuses_a_foreign_etcd_cluster_after_an_outage() {
         let mesh = probes(&hosts, &daemons)?;
         right.kill(0)?;
         for daemon in &daemons {
-            eventually(
-                DEADLINE,
-                "the log says why the foreign one is not used",
-                || count(daemon, "belongs to another etcd cluster") > 0,
-            )?;
+            until("the log says why the foreign one is not used", || {
+                count(daemon, "belongs to another etcd cluster") > 0
+            })?;
         }
         // More than ten times as long as the failure took (0.3 s), and more attempts than endpoints.
         throughout(
@@ -87,7 +84,7 @@ fn daemon_refuses_a_foreign_etcd_cluster_after_an_outage() {
         );
         right.restart(0)?;
         for daemon in &mut daemons {
-            eventually(DEADLINE, "the right one is used again", || {
+            until("the right one is used again", || {
                 count(daemon, "the watch of the leases has resumed") > 0
             })?;
             ensure!(
@@ -134,7 +131,7 @@ fn sighup_reloads_tls_files() {
         let files = client.certificates().unwrap();
         for daemon in &daemons {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "it is logged", || count(daemon, "SIGHUP") == 1)?;
+            until("it is logged", || count(daemon, "SIGHUP") == 1)?;
         }
         // A client certificate of another authority, which etcd refuses.
         let (folder, good) = (lab.folder("foreign")?, lab.folder("good")?);
@@ -150,9 +147,7 @@ fn sighup_reloads_tls_files() {
         let refused = "etcd refuses this node's certificate";
         for daemon in &daemons {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "the files were read", || {
-                count(daemon, refused) > 0
-            })?;
+            until("the files were read", || count(daemon, refused) > 0)?;
         }
         // The watch retries within seconds; this covers several attempts.
         throughout(
@@ -180,7 +175,7 @@ fn sighup_reloads_tls_files() {
         }
         for daemon in &mut daemons {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "the watch stands again", || {
+            until("the watch stands again", || {
                 count(daemon, "the watch of the leases has resumed") == 1
             })?;
             ensure!(
@@ -205,9 +200,7 @@ fn sighup_is_ignored_when_leases_are_files() {
         let mut daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
         for turn in 1..=2 {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "it is logged", || {
-                count(&daemon, "SIGHUP ignored") == turn
-            })?;
+            until("it is logged", || count(&daemon, "SIGHUP ignored") == turn)?;
         }
         ensure!(
             daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(),

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use lab::{
-    FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, code_or_text, eventually,
-    stderr, stdout, throughout, write_script,
+    FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, code_or_text, stderr,
+    stdout, throughout, until, write_script,
 };
 use nix::fcntl::OFlag;
 
-const DEADLINE: Duration = Duration::from_secs(20);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"vxlan"}}"#;
 
 #[test]
@@ -55,7 +54,7 @@ fn daemon_survives_a_log_without_reader() {
                 .is_ok_and(|read| read.is_ok_and(|count| count > 0)),
             "nothing was logged at all"
         );
-        eventually(DEADLINE, "ready, with nobody to tell", || {
+        until("ready, with nobody to tell", || {
             unread.get("/readyz").is_ok_and(|(code, _)| code == 200)
         })?;
         let other = hosts[1].flanneld(&options)?;
@@ -64,9 +63,9 @@ fn daemon_survives_a_log_without_reader() {
             hosts[1].pod("p1", &other.subnet_env()?)?,
         ];
         let probes = ProbeOptions::default();
-        Mesh::start(&pods, &probes)?.wait_flowing(DEADLINE)?;
+        Mesh::start(&pods, &probes)?.wait_flowing()?;
         let mesh = Mesh::start(&pods, &probes)?;
-        mesh.wait_flowing(DEADLINE)?;
+        mesh.wait_flowing()?;
 
         let dropped = || {
             unread
@@ -75,9 +74,7 @@ fn daemon_survives_a_log_without_reader() {
         };
         let before = dropped();
         fs::write(leases.join("subnets/10.5.77.0-24"), "{")?;
-        eventually(DEADLINE, "a line was dropped, and counted", || {
-            dropped() > before
-        })?;
+        until("a line was dropped, and counted", || dropped() > before)?;
         ensure!(
             unread.get("/healthz")?.0 == 200,
             "unhealthy: {:?}",
@@ -92,7 +89,7 @@ fn daemon_survives_a_log_without_reader() {
             .context("reading again")?;
         fs::write(leases.join("subnets/10.5.78.0-24"), "{")?;
         let mut text = Vec::new();
-        eventually(DEADLINE, "a new reader learns what is missing", || {
+        until("a new reader learns what is missing", || {
             // Reads until the pipe is empty.
             let _ = again.read_to_end(&mut text);
             String::from_utf8_lossy(&text)
@@ -206,7 +203,7 @@ fn symlinked_lock_is_refused_and_leftovers_are_removed() {
         symlink(&secret, &lock)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut refused = host.start_flanneld(&options)?;
-        let status = refused.wait(DEADLINE)?;
+        let status = refused.wait()?;
         ensure!(
             status.code() == Some(1)
                 && refused
@@ -253,7 +250,7 @@ fn unwritable_subnet_env_is_reported_once() {
         )?;
         let count = |words: &str| daemon.log().matches(words).count();
         let unwritten = code_or_text("code=subnet-env-rename", "pods cannot start on this node");
-        eventually(DEADLINE, "not ready, and why", || {
+        until("not ready, and why", || {
             count("not ready reason=") > 0 && count(unwritten) > 0
         })?;
         throughout(Duration::from_secs(1), "it is logged once", || {

@@ -6,16 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Monitor,
-    Pod, Probe, ProbeOptions, Process, Store, Switch, Uplink, binaries, eventually, eventually_ok,
-    throughout,
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Monitor, Pod, Probe,
+    ProbeOptions, Process, Store, Switch, Uplink, binaries, throughout, until, until_ok,
 };
 
 use hostile::{Entry, Fate, value};
 
 mod hostile;
 
-const DEADLINE: Duration = Duration::from_secs(20);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
 
 /// Hosts with a daemon and a pod each, and etcd on a host of its own.
@@ -69,15 +67,15 @@ impl Cluster {
     /// Starts probes on each path, once all paths carry packets.
     fn mesh(&self) -> Result<Mesh> {
         let options = ProbeOptions::default().interval(Duration::from_millis(10));
-        Mesh::start(&self.pods, &options)?.wait_flowing(DEADLINE)?;
+        Mesh::start(&self.pods, &options)?.wait_flowing()?;
         let mesh = Mesh::start(&self.pods, &options)?;
-        mesh.wait_flowing(DEADLINE)?;
+        mesh.wait_flowing()?;
         Ok(mesh)
     }
 
     /// Writes a key below `subnets/`. etcdctl reads the value from stdin, because large values do not fit into an argument.
     fn put(&self, key: &str, value: &str) -> Result<()> {
-        let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
+        let etcdctl = binaries::etcd("etcdctl")?;
         let key = self.store.key(&format!("subnets/{key}"));
         if value.is_empty() {
             return self.etcd.client()?.put(&key, value);
@@ -100,11 +98,9 @@ impl Cluster {
     /// Waits until every running daemon has a route to a subnet.
     fn wait_route(&self, subnet: &str) -> Result<()> {
         for host in &self.hosts[..self.daemons.len()] {
-            eventually(
-                DEADLINE,
-                &format!("{} has a route to {subnet}", host.name()),
-                || has_route(host, subnet),
-            )?;
+            until(&format!("{} has a route to {subnet}", host.name()), || {
+                has_route(host, subnet)
+            })?;
         }
         Ok(())
     }
@@ -216,7 +212,7 @@ struct History {
 
 impl History {
     fn start(cluster: &Cluster) -> Result<History> {
-        let launch = Launch::new(binaries::etcd(EtcdVersion::V36, "etcdctl")?).args([
+        let launch = Launch::new(binaries::etcd("etcdctl")?).args([
             "watch",
             "--prefix",
             "--rev=1",
@@ -230,12 +226,12 @@ impl History {
 
     /// Checks that no subnet had two owners, and that no owner had two subnets, at any revision. Returns the number of lease writes.
     fn require_single_owners(&self) -> Result<usize> {
-        let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
+        let etcdctl = binaries::etcd("etcdctl")?;
         self.store_host.netns().exec(
             &etcdctl.to_string_lossy(),
             &["put", "/coreos.com/network/mark", "the end"],
         )?;
-        eventually(DEADLINE, "etcd reports all revisions", || {
+        until("etcd reports all revisions", || {
             self.process.log().contains("the end")
         })?;
         let log = self.process.log();
@@ -276,7 +272,6 @@ impl History {
 
 #[test]
 fn sixty_four_daemons_at_once_share_sixty_four_subnets() {
-    let _turn = lab::load_turn();
     Lab::run("stampede", |lab| {
         const NODES: u8 = 64;
         let pool = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.0","SubnetMax":"10.5.64.0","Backend":{"Type":"alloc"}}"#;
@@ -302,7 +297,7 @@ fn sixty_four_daemons_at_once_share_sixty_four_subnets() {
         let start = Instant::now();
         cluster.daemons = cluster.hosts.iter().map(|host| host.start_flanneld(&cluster.options)).collect::<Result<_>>()?;
         for daemon in &mut cluster.daemons {
-            daemon.wait_ready(Duration::from_secs(60))?;
+            daemon.wait_ready()?;
         }
         println!("{NODES} daemons ready after {:.2?}", start.elapsed());
         let subnets: BTreeSet<String> = cluster.daemons.iter().map(key_of).collect::<Result<_>>()?;
@@ -334,7 +329,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() {
 
         cluster.daemons[0].stop()?;
         client.revoke(lease)?;
-        others.wait_flowing(DEADLINE)?;
+        others.wait_flowing()?;
         others.require_clean().context("the lease was gone, but the subnet not reassigned")?;
 
         // The only free subnet is that of h1.
@@ -346,28 +341,28 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() {
         let options = ProbeOptions::default().port(7100);
         // Until h2 knows the new owner, it sends packets to the old one.
         let first = Probe::start(&cluster.pods[1], &cluster.pods[3], &options)?;
-        first.wait_flowing(DEADLINE)?;
+        first.wait_flowing()?;
         drop(first);
         while astray.recv_from(&mut [0; 2048]).is_ok() {}
         let probe = Probe::start(&cluster.pods[1], &cluster.pods[3], &options)?;
-        probe.wait_flowing(DEADLINE)?;
+        probe.wait_flowing()?;
 
         cluster.daemons[0].cont()?;
-        let status = cluster.daemons[0].wait(DEADLINE)?;
+        let status = cluster.daemons[0].wait()?;
         ensure!(status.code() == Some(5), "{status}\n{}", cluster.daemons[0].log_tail(20));
         let errors = cluster.daemons[0].errors();
         ensure!(errors.len() == 1 && errors[0].contains(&key), "the error should name the lease: {errors:?}");
 
         // A supervisor restarts the daemon, which then waits for a free subnet.
         cluster.daemons[0] = cluster.hosts[0].start_flanneld(&cluster.options)?;
-        eventually(DEADLINE, "h1 waits for a subnet", || {
+        until("h1 waits for a subnet", || {
             cluster.daemons[0].get("/readyz").is_ok_and(|(code, text)| code == 503 && text.contains("lease:"))
         })?;
         cluster.store.configure(&pool(13))?;
         cluster.daemons[0].kill()?;
         cluster.daemons[0] = cluster.hosts[0].flanneld(&cluster.options)?;
         ensure!(cluster.key_of(0)? != key, "h1 has the subnet of h4");
-        probe.wait_flowing(DEADLINE)?;
+        probe.wait_flowing()?;
         probe.finish()?.require_clean()?;
         ensure!(astray.recv_from(&mut [0; 2048]).is_err(), "a packet for h4's pod was delivered to h1's");
         history.require_single_owners()?;
@@ -392,7 +387,7 @@ fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
 /// Waits until the node's metrics count all unreadable and all refused entries. The count of refused entries may include entries that look like peers.
 fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     let count = |fate: Fate| entries.iter().filter(|(.., found)| *found == fate).count() as u64;
-    eventually_ok(DEADLINE, "what is hostile is counted", || {
+    until_ok("what is hostile is counted", || {
         let (unreadable, refused) = (
             sum(daemon, "flannel_leases_unreadable")?,
             sum(daemon, "flannel_leases_refused")?,
@@ -475,7 +470,7 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
         // A node writes its own value again after it was overwritten.
         let own = cluster.key_of(2)?;
         cluster.put(&own, "{broken")?;
-        eventually_ok(DEADLINE, "h3 writes its value again", || {
+        until_ok("h3 writes its value again", || {
             let found = cluster
                 .etcd
                 .client()?
@@ -494,7 +489,7 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
         for (host, monitor) in cluster.hosts.iter().zip(&mut monitors) {
             require_silence_about(&subnets, host, monitor)?;
         }
-        mesh.wait_flowing(DEADLINE)?;
+        mesh.wait_flowing()?;
         mesh.require_clean()?;
         cluster.well()
     })
@@ -522,7 +517,7 @@ fn hostile_files_in_a_directory_change_nothing() {
             .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
             .collect::<Result<_>>()?;
         let probes = ProbeOptions::default().interval(Duration::from_millis(10));
-        Mesh::start(&pods, &probes)?.wait_flowing(DEADLINE)?;
+        Mesh::start(&pods, &probes)?.wait_flowing()?;
         let mesh = Mesh::start(&pods, &probes)?;
         let good = good(&hosts, &daemons)?;
         let mut monitor = watch(&hosts[0])?;
@@ -545,9 +540,7 @@ fn hostile_files_in_a_directory_change_nothing() {
         )?;
         std::fs::write(folder.join("subnets").join(fake(1).0), fake(1).1)?;
         for (host, daemon) in hosts.iter().zip(&daemons) {
-            eventually(DEADLINE, "the last file is read", || {
-                has_route(host, &fake_subnet(1))
-            })?;
+            until("the last file is read", || has_route(host, &fake_subnet(1)))?;
             wait_counted(daemon, &entries)?;
             ensure!(
                 !has_route(host, &format!("10.5.{hidden}.0/24")),
@@ -559,7 +552,7 @@ fn hostile_files_in_a_directory_change_nothing() {
             .map(|(third, _)| format!("10.5.{third}.0/24"))
             .collect();
         require_silence_about(&subnets, &hosts[0], &mut monitor)?;
-        mesh.wait_flowing(DEADLINE)?;
+        mesh.wait_flowing()?;
         mesh.require_clean()?;
         for daemon in &daemons {
             ensure!(
@@ -670,18 +663,14 @@ fn wait_leases_and_readiness(cluster: &Cluster) -> Result<()> {
     let keys: Vec<String> = (0..3)
         .map(|number| cluster.key_of(number))
         .collect::<Result<_>>()?;
-    eventually(
-        DEADLINE,
-        "the nodes' leases are in the restored store",
-        || {
-            cluster.store.subnets().is_ok_and(|stored| {
-                keys.iter()
-                    .all(|key| stored.iter().any(|(found, _)| found == key))
-            })
-        },
-    )?;
+    until("the nodes' leases are in the restored store", || {
+        cluster.store.subnets().is_ok_and(|stored| {
+            keys.iter()
+                .all(|key| stored.iter().any(|(found, _)| found == key))
+        })
+    })?;
     for daemon in &cluster.daemons {
-        eventually(DEADLINE, "ready again", || daemon.is_ready())?;
+        until("ready again", || daemon.is_ready())?;
     }
     Ok(())
 }
@@ -699,9 +688,7 @@ fn removed_peer_is_dropped_after_a_delay_and_mass_removal_is_held_down() {
         let start = Instant::now();
         cluster.delete(&fake(8).0)?;
         let gone = "the route of a removed peer goes";
-        eventually(Duration::from_secs(50), gone, || {
-            !has_route(&cluster.hosts[0], &fake_subnet(8))
-        })?;
+        until(gone, || !has_route(&cluster.hosts[0], &fake_subnet(8)))?;
         let waited = start.elapsed();
         println!("removed after {waited:.2?}");
         ensure!(
@@ -752,7 +739,7 @@ fn removed_peer_is_dropped_after_a_delay_and_mass_removal_is_held_down() {
         for (host, monitor) in cluster.hosts.iter().zip(&mut monitors) {
             require_silence_about(&subnets, host, monitor)?;
         }
-        mesh.wait_flowing(DEADLINE)?;
+        mesh.wait_flowing()?;
         mesh.require_clean()?;
         cluster.well()
     })

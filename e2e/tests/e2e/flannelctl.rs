@@ -2,16 +2,13 @@
 
 use std::path::Path;
 use std::process::Output;
-use std::time::Duration;
 
 use lab::{
     Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, code_or_text,
-    eventually, json, stderr, stdout, texts,
+    json, stderr, stdout, texts, until,
 };
 
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"host-gw"}}"#;
-/// Ten times the 5 s for which peers keep the routes of a deleted lease.
-const DAMPED: Duration = Duration::from_secs(50);
 
 fn flannelctl(host: &Host, place: &str, args: &[&str]) -> Output {
     host.flannelctl(&[args, &[place]].concat()).unwrap()
@@ -42,11 +39,9 @@ fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) 
         .trunc()
         .to_string();
     let key = subnet.replace('/', "-");
-    eventually(
-        Duration::from_secs(10),
-        "the first host has a route to the third",
-        || routes_to(&hosts[0], &subnet) == 1,
-    )
+    until("the first host has a route to the third", || {
+        routes_to(&hosts[0], &subnet) == 1
+    })
     .unwrap();
 
     leases_are_listed(&hosts[0], place, &key);
@@ -69,7 +64,7 @@ fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) 
             .all(|(name, _)| *name != key)
     );
     for host in &hosts[..2] {
-        eventually(DAMPED, "the route to the third host goes", || {
+        until("the route to the third host goes", || {
             routes_to(host, &subnet) == 0
         })
         .unwrap();
@@ -258,11 +253,9 @@ fn daemons_show_it_escaped(hosts: &[Host], store: &Store) {
             .arg(&format!("--log-format={format}"))
             .arg("--v=1");
         let daemon = host.flanneld(&options).unwrap();
-        eventually(
-            Duration::from_secs(10),
-            "the log contains the hostile key",
-            || daemon.log().contains("fake line"),
-        )
+        until("the log contains the hostile key", || {
+            daemon.log().contains("fake line")
+        })
         .unwrap();
         require_visible(format, &daemon.log());
         for path in ["/status", "/readyz", "/healthz", "/metrics"] {

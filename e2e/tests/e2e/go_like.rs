@@ -3,13 +3,12 @@
 //! kernel objects.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Etcd, EtcdClient, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, KeyValue, Lab,
-    Mesh, PingMatrix, PingOptions, Pod, ProbeOptions, SubnetEnv, Switch, Transfer, TransferOptions,
-    Uplink, eventually, eventually_ok,
+    Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Mesh,
+    PingMatrix, PingOptions, Pod, ProbeOptions, SubnetEnv, Switch, Transfer, TransferOptions,
+    Uplink, until, until_ok,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -17,9 +16,6 @@ use serde_json::json;
 use crate::healing::scenarios;
 use crate::ping_only::answer_by_ping_alone;
 
-const SOON: Duration = Duration::from_secs(10);
-const DAMPED: Duration = Duration::from_secs(50);
-const STOP: Duration = Duration::from_secs(20);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const MEGABYTES: u64 = 1_000_000;
 
@@ -220,14 +216,14 @@ impl GoNode {
 }
 
 scenarios! { our_node_joins_go_nodes;
-    our_node_joins_go_nodes_vxlan => ("vxlan", EtcdVersion::V34),
-    our_node_joins_go_nodes_host_gw => ("host-gw", EtcdVersion::V36),
+    our_node_joins_go_nodes_vxlan => "vxlan",
+    our_node_joins_go_nodes_host_gw => "host-gw",
 }
 
 /// Adds a flannel-rs node to a network of two Go nodes. If the backend is vxlan, the first Go node then changes its MAC. At the end, the first Go node leaves.
-fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> Result<()> {
+fn our_node_joins_go_nodes(backend: &'static str) -> Result<()> {
     Lab::run(&format!("joins {backend}"), |lab| {
-        let bed = Bed::build(lab, backend, version)?;
+        let bed = Bed::build(lab, backend)?;
         let go = [bed.go(0)?, bed.go(1)?];
         let before = bed.client.get_prefix(SUBNETS)?;
         let host = &bed.hosts[2];
@@ -282,7 +278,7 @@ fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> R
                     .fdb("flannel.1")
                     .is_ok_and(|entries| entries.iter().all(|entry| entry.mac != old))
             };
-            eventually(SOON, "the old MAC is forgotten", forgotten)?;
+            until("the old MAC is forgotten", forgotten)?;
         }
 
         let gone = |dst: &str| {
@@ -295,7 +291,7 @@ fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> R
             bed.routes(host)?
         );
         bed.client.revoke(go[0].lease)?;
-        eventually(DAMPED, "our node forgets the Go node that left", || {
+        until("our node forgets the Go node that left", || {
             gone("10.5.11.0/24") && gone("fd00:5:0:11::/64")
         })?;
         bed.everybody_reaches_everybody(&pods[1..])?;
@@ -304,8 +300,8 @@ fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> R
 }
 
 scenarios! { go_node_is_replaced_in_place_and_back;
-    go_node_is_replaced_in_place_and_back_vxlan => ("vxlan", EtcdVersion::V36),
-    go_node_is_replaced_in_place_and_back_host_gw => ("host-gw", EtcdVersion::V34),
+    go_node_is_replaced_in_place_and_back_vxlan => "vxlan",
+    go_node_is_replaced_in_place_and_back_host_gw => "host-gw",
 }
 
 /// Checks that the kernel has exactly the Go node's objects, except that the routes have flannel-rs' protocol number.
@@ -314,7 +310,7 @@ fn only_the_protocol_changed(bed: &Bed, host: &Host, before: &[String]) -> Resul
         .iter()
         .map(|line| line.replace("proto boot", "proto 241"))
         .collect();
-    eventually_ok(SOON, "only the routes' mark has changed", || {
+    until_ok("only the routes' mark has changed", || {
         let found = bed.objects(host)?;
         ensure!(found == wanted, "{found:#?}\ninstead of {wanted:#?}");
         Ok(())
@@ -344,11 +340,9 @@ fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> 
 
 /// Replaces a node's Go flannel with flannel-rs and back, while all pods exchange packets. The
 /// replacement loses no packet and re-creates no object.
-fn go_node_is_replaced_in_place_and_back(
-    (backend, version): (&'static str, EtcdVersion),
-) -> Result<()> {
+fn go_node_is_replaced_in_place_and_back(backend: &'static str) -> Result<()> {
     Lab::run(&format!("replaced {backend}"), |lab| {
-        let bed = Bed::build(lab, backend, version)?;
+        let bed = Bed::build(lab, backend)?;
         let go = [bed.go(0)?, bed.go(1)?, bed.go(2)?];
         go.iter().try_for_each(GoNode::learn)?;
         let pods = go.iter().map(GoNode::pod).collect::<Result<Vec<_>>>()?;
@@ -375,7 +369,7 @@ fn go_node_is_replaced_in_place_and_back(
         ];
         meshes
             .iter()
-            .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+            .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
         for round in 1..=2 {
             let mut daemon = host.flanneld(&bed.options()?)?;
             only_the_protocol_changed(&bed, host, &before)
@@ -390,10 +384,10 @@ fn go_node_is_replaced_in_place_and_back(
             go[1..].iter().try_for_each(GoNode::learn)?;
             meshes
                 .iter()
-                .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+                .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
 
             ensure!(
-                daemon.terminate(STOP)?.success(),
+                daemon.terminate()?.success(),
                 "a daemon that is asked to stop exits with 0"
             );
             quiet(&daemon)?;
@@ -406,7 +400,7 @@ fn go_node_is_replaced_in_place_and_back(
             );
             meshes
                 .iter()
-                .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+                .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
         }
         meshes.into_iter().try_for_each(Mesh::require_clean)
     })
@@ -415,7 +409,7 @@ fn go_node_is_replaced_in_place_and_back(
 #[test]
 fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
     Lab::run("leftovers", |lab| {
-        let bed = Bed::build(lab, "vxlan", EtcdVersion::V34)?;
+        let bed = Bed::build(lab, "vxlan")?;
         let go = [bed.go(0)?, bed.go(1)?];
         go.iter().try_for_each(GoNode::learn)?;
         let host = &bed.hosts[0];
@@ -448,11 +442,7 @@ fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
                 .sh("ip route; ip neighbour; bridge fdb")
                 .is_ok_and(|text| !text.contains("10.5.99.0") && !text.contains("00:00:99"))
         };
-        eventually(
-            DAMPED,
-            "the entries of the peer that left are removed",
-            leftovers,
-        )?;
+        until("the entries of the peer that left are removed", leftovers)?;
         let routes = netns.exec("ip", &["route"])?;
         for operators in [
             "10.77.0.0/16 via 10.5.12.0 dev flannel.1 onlink",
@@ -471,7 +461,7 @@ fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
 #[test]
 fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
     Lab::run("rebooted", |lab| {
-        let bed = Bed::build(lab, "vxlan", EtcdVersion::V36)?;
+        let bed = Bed::build(lab, "vxlan")?;
         let go = [bed.go(0)?, bed.go(1)?];
         go.iter().try_for_each(GoNode::learn)?;
         let other = go[1].pod()?;
@@ -512,10 +502,10 @@ struct Bed {
 }
 
 impl Bed {
-    fn build(lab: &Lab, backend: &'static str, version: EtcdVersion) -> Result<Bed> {
+    fn build(lab: &Lab, backend: &'static str) -> Result<Bed> {
         let lan = lab.switch("lan")?;
         let store = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
-        let etcd = Etcd::start(&[&store], &EtcdOptions::default().version(version))?;
+        let etcd = Etcd::start(&[&store], &EtcdOptions::default())?;
         let conf = json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": { "Type": backend } });
         etcd.store()?.configure(&conf.to_string())?;
         Ok(Bed {
@@ -560,7 +550,7 @@ impl Bed {
                 PingMatrix::to(pods, &targets, &PingOptions::default().packet(mtu))?
                     .require_complete()
             };
-            eventually_ok(SOON, &format!("packets of {mtu} bytes pass"), matrix)?;
+            until_ok(&format!("packets of {mtu} bytes pass"), matrix)?;
         }
         Ok(())
     }

@@ -3,18 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
     Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Netns, Switch, Uplink,
-    eventually_ok,
+    until_ok,
 };
 use serde_json::Value;
 
 use crate::healing::scenarios;
 
-const DEADLINE: Duration = Duration::from_secs(60);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 /// Fields of `ip -d -j link` that depend on the kernel: indexes, queues and offload limits.
 const IGNORED: [&str; 9] = [
@@ -69,7 +67,7 @@ pub(crate) fn compare(case: &str) -> Result<()> {
             ));
         }
         let (daemon, host) = &daemons[0];
-        eventually_ok(DEADLINE, "all is as captured", || {
+        until_ok("all is as captured", || {
             let found = found(&etcd, daemon, host, &read("sysctl.txt")?)?;
             let differences = differences(&expected, &found);
             ensure!(

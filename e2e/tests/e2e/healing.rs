@@ -12,7 +12,7 @@ pub(crate) use backends::IPIP;
 use backends::{Backend, Foreign, HOST_GW, VXLAN, VXLAN_DUAL, WIREGUARD};
 use lab::{
     Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Monitor, Pod, ProbeOptions, Store,
-    binaries, eventually, eventually_ok,
+    binaries, until, until_ok,
 };
 use state::{others, ours, sorted};
 
@@ -29,10 +29,6 @@ macro_rules! scenarios {
     };
 }
 pub(crate) use scenarios;
-
-/// Deadline for a repair after a kernel event. The deadline is shorter than the 30 s after which the daemon checks the underlay without an event. The
-/// deadline is far longer than the goals: 1 s for the repair of an object on a device, and 2 s for a device.
-const DEADLINE: Duration = Duration::from_secs(25);
 
 /// Commands that create another program's link and routes over the link. One route's destination is inside the pod network.
 const FOREIGN: &str = "link add other0 type veth peer name other1\naddress add 172.31.0.1/24 dev other0\nlink set other1 up\nlink set other0 up\n\
@@ -101,7 +97,7 @@ pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<
         let mut monitor = Monitor::ip(&cluster.hosts[0], &["link", "address", "neigh"])?;
         cluster.daemons[0].kill()?;
         cluster.daemons[0] = cluster.hosts[0].flanneld(&cluster.options)?;
-        cluster.flows(DEADLINE)?;
+        cluster.flows()?;
         ensure!(
             std::fs::read_to_string(cluster.daemons[0].subnet_file())? == text,
             "another subnet.env than before {text}"
@@ -133,9 +129,9 @@ pub(crate) fn kills_lose_no_probe(backend: &'static Backend) -> Result<()> {
         let mut cluster = Cluster::start(lab, backend)?;
         for number in 0..cluster.hosts.len() {
             cluster.daemons[number].kill()?;
-            cluster.flows(DEADLINE)?;
+            cluster.flows()?;
             cluster.daemons[number] = cluster.hosts[number].flanneld(&cluster.options)?;
-            cluster.flows(DEADLINE)?;
+            cluster.flows()?;
         }
         cluster.meshes.drain(..).try_for_each(Mesh::require_clean)?;
         cluster.require_unchanged("the kernel is not as it was")?;
@@ -172,7 +168,7 @@ impl Cluster {
             .collect::<Result<_>>()?;
         let mut pods = Vec::new();
         for (host, daemon) in hosts.iter().zip(&mut daemons) {
-            daemon.wait_ready(Duration::from_secs(60))?;
+            daemon.wait_ready()?;
             pods.push(host.pod("p1", &daemon.subnet_env()?)?);
         }
         hosts[0].netns().ip(FOREIGN)?;
@@ -189,9 +185,9 @@ impl Cluster {
             backend,
         };
         // Packets lost before the last node joined do not count, so the probes start again.
-        cluster.flows(DEADLINE)?;
+        cluster.flows()?;
         cluster.meshes = self::meshes(&cluster.pods)?;
-        cluster.flows(DEADLINE)?;
+        cluster.flows()?;
         cluster.before = cluster.picture()?;
         let objects = cluster.before[0].lines().count();
         ensure!(
@@ -206,10 +202,10 @@ impl Cluster {
         self.hosts.iter().map(ours).collect()
     }
 
-    fn flows(&self, deadline: Duration) -> Result<()> {
+    fn flows(&self) -> Result<()> {
         self.meshes
             .iter()
-            .try_for_each(|mesh| mesh.wait_flowing(deadline).map(drop))
+            .try_for_each(|mesh| mesh.wait_flowing().map(drop))
     }
 
     /// Damages the first host, and waits until all hosts have their earlier kernel objects again.
@@ -253,7 +249,7 @@ impl Cluster {
             .collect();
         let start = Instant::now();
         netns.sh(damage).with_context(|| what.to_owned())?;
-        eventually_ok(DEADLINE, what, || {
+        until_ok(what, || {
             for (host, (wanted, found)) in self.hosts.iter().zip(wanted.iter().zip(self.picture()?))
             {
                 ensure!(
@@ -265,7 +261,7 @@ impl Cluster {
             Ok(())
         })?;
         let healed = start.elapsed();
-        self.flows(DEADLINE)
+        self.flows()
             .with_context(|| format!("traffic after: {what}"))?;
         let left = others(&self.hosts[0], on_device)?;
         ensure!(
@@ -357,7 +353,7 @@ impl Cluster {
 
     fn change_underlay_mtu(&self) -> Result<()> {
         let mtu_in_file = |mtu: u32| {
-            eventually(DEADLINE, "subnet.env follows the MTU", || {
+            until("subnet.env follows the MTU", || {
                 self.daemons[0].subnet_env().is_ok_and(|env| env.mtu == mtu)
             })
         };
@@ -391,7 +387,7 @@ impl Cluster {
         let file = self.daemons[0].subnet_file();
         let text = std::fs::read_to_string(file)?;
         std::fs::remove_file(file)?;
-        eventually(DEADLINE, "subnet.env is written again", || {
+        until("subnet.env is written again", || {
             std::fs::read_to_string(file).is_ok_and(|now| now == text)
         })
         .map(drop)
@@ -442,7 +438,7 @@ fn sigterm_ends_daemons_and_leaves_the_data_plane() -> Result<()> {
         let mut cluster = Cluster::start(lab, &VXLAN_DUAL)?;
         for daemon in &mut cluster.daemons {
             let start = Instant::now();
-            let status = daemon.terminate(DEADLINE)?;
+            let status = daemon.terminate()?;
             println!("SIGTERM to exit: {:.0?}", start.elapsed());
             ensure!(
                 status.code() == Some(0),
@@ -469,7 +465,7 @@ fn second_daemon_on_the_same_state_is_refused() -> Result<()> {
                 .arg(format!("--subnet-dir={}", cluster.leases.display()))
                 .arg(format!("--subnet-file={}", file.display()));
             let mut second = cluster.hosts[0].spawn(name, &launch)?;
-            let status = second.wait(DEADLINE)?;
+            let status = second.wait()?;
             if status.code() != Some(1) {
                 bail!("{name}: {status}\n{}", second.log());
             }

@@ -8,14 +8,13 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, ensure};
 use lab::{
     Bed, Capture, Flanneld, Frame, Host, Lab, Mesh, PingMatrix, PingOptions, Pod, ProbeOptions,
-    eventually_ok, holds,
+    holds, until_ok,
 };
 use serde_json::json;
 
 use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file};
 
-const SOON: Duration = Duration::from_secs(60);
 /// Interval of the probes from each pod to each other pod.
 const OFTEN: Duration = Duration::from_millis(100);
 /// Number of nodes at the start. flanneld recognises a mass deletion only if more than three leases vanish. Another node joins later.
@@ -103,18 +102,18 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
         ];
         meshes
             .iter()
-            .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+            .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
 
         bed.store.configure(&net_conf(&format!(
             r#"{{"Type":"wireguard","Implementation":"{implementation}"}}"#
         )))?;
         let mut nodes = Vec::new();
         for number in 0..bed.hosts.len() {
-            bed.daemons[number].terminate(SOON)?;
+            bed.daemons[number].terminate()?;
             let host = &bed.hosts[number];
             let gateway = &bed.hosts[(number + 1) % bed.hosts.len()];
             add_foreign_routes(host, gateway, number % 2 == 0, &late, &of_operator)?;
-            bed.daemons[number] = host.flanneld(&bed.options[number].clone().deadline(SOON))?;
+            bed.daemons[number] = host.flanneld(&bed.options[number].clone())?;
             nodes.push(Node::of(host, &bed.pods[number])?);
             if number > 0 {
                 reach(&bed.pods[..=number])?;
@@ -176,7 +175,7 @@ fn join_at(bed: &mut Bed, newcomer: Host, n: u8) -> Result<Node> {
             .join(format!("subnets/10.5.{n}.0-24&fd00:5:0:{n}::-64")),
         lease.to_string(),
     )?;
-    let last: Flanneld = newcomer.flanneld(&bed.options[0].clone().deadline(SOON))?;
+    let last: Flanneld = newcomer.flanneld(&bed.options[0].clone())?;
     let subnet = last.subnet_env()?;
     ensure!(
         subnet.subnet.map(|net| net.trunc().to_string()) == Some(format!("10.5.{n}.0/24")),
@@ -216,7 +215,7 @@ fn reach(pods: &[Pod]) -> Result<()> {
             .iter()
             .filter_map(|pod| pod.addresses().get(family).copied())
             .collect();
-        eventually_ok(SOON, "pods reach each other", || {
+        until_ok("pods reach each other", || {
             PingMatrix::to(pods, &targets, &PingOptions::default())?.require_complete()
         })?;
     }

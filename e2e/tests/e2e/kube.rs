@@ -27,5 +27,3 @@ mod upstream;
 mod vagrant;
 mod vm;
 mod whose;
-
-pub(crate) use bed::turn;

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use lab::{
-    Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Host, Lab, Launch, Mesh, Netns, PingMatrix,
-    PingOptions, Pod, Probe, ProbeOptions, Store, SubnetEnv, Transfer, TransferOptions, Uplink,
-    eventually, ping, write_script,
+    Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Launch, Mesh, Netns, PingMatrix, PingOptions,
+    Pod, Probe, ProbeOptions, Store, SubnetEnv, Transfer, TransferOptions, Uplink, ping, until,
+    write_script,
 };
 
 const SECONDS: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ fn hosts_reach_each_other_over_the_switch() {
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
     for (host, to) in [(&hosts[0], "192.168.56.102"), (&hosts[1], "fd00:56::101")] {
-        eventually(SECONDS, &format!("{} reaches {to}", host.name()), || {
+        until(&format!("{} reaches {to}", host.name()), || {
             reaches(host, to)
         })
         .unwrap();
@@ -74,17 +74,14 @@ fn carrier_is_kept_when_cut_and_lost_when_unplugged() {
     assert_eq!(state(), "UP");
     assert!(!reaches(&hosts[0], "192.168.56.102"));
     hosts[0].reconnect("enp0s8").unwrap();
-    eventually(SECONDS, "the cable works again", || {
+    until("the cable works again", || {
         reaches(&hosts[0], "192.168.56.102")
     })
     .unwrap();
     hosts[0].unplug("enp0s8").unwrap();
-    eventually(SECONDS, "the carrier goes", || state() != "UP").unwrap();
+    until("the carrier goes", || state() != "UP").unwrap();
     hosts[0].replug("enp0s8").unwrap();
-    eventually(SECONDS, "the host is back", || {
-        reaches(&hosts[0], "192.168.56.102")
-    })
-    .unwrap();
+    until("the host is back", || reaches(&hosts[0], "192.168.56.102")).unwrap();
 }
 
 #[test]
@@ -100,7 +97,7 @@ fn host_returns_without_its_state_after_power_off() {
         .spawn("sleep", &Launch::new("sleep").arg("600"))
         .unwrap();
     hosts[0].power_off().unwrap();
-    sleeper.wait(SECONDS).unwrap();
+    sleeper.wait().unwrap();
     hosts[0].power_on().unwrap();
     assert!(
         hosts[0]
@@ -110,10 +107,7 @@ fn host_returns_without_its_state_after_power_off() {
             .iter()
             .all(|route| route.dst != "10.9.0.0/16")
     );
-    eventually(SECONDS, "the host is back", || {
-        reaches(&hosts[0], "192.168.56.102")
-    })
-    .unwrap();
+    until("the host is back", || reaches(&hosts[0], "192.168.56.102")).unwrap();
 }
 
 #[test]
@@ -206,14 +200,14 @@ fn probe_counts_lost_packets_and_outage_time() {
     let lab = Lab::new("probe").unwrap();
     let pods = routed_by_hand(&lab);
     let probe = Probe::start(&pods[0], &pods[1], &ProbeOptions::default()).unwrap();
-    probe.wait_flowing(SECONDS).unwrap();
+    probe.wait_flowing().unwrap();
     let cut = probe.elapsed();
     pods[1].host().cut("enp0s8").unwrap();
     // This outage is measured.
     std::thread::sleep(Duration::from_millis(300));
     pods[1].host().reconnect("enp0s8").unwrap();
     let reconnected = probe.elapsed();
-    probe.wait_flowing(SECONDS).unwrap();
+    probe.wait_flowing().unwrap();
     let report = probe.finish().unwrap();
     assert!(report.lost >= 30 && report.wrong == 0, "{report}");
     assert!(
@@ -236,7 +230,7 @@ fn probe_counts_lost_packets_and_outage_time() {
         &ProbeOptions::default().v6().payload(1200),
     )
     .unwrap();
-    v6.wait_flowing(SECONDS).unwrap();
+    v6.wait_flowing().unwrap();
     v6.finish().unwrap().require_clean().unwrap();
 }
 
@@ -245,7 +239,7 @@ fn mesh_watches_each_path() {
     let lab = Lab::new("mesh").unwrap();
     let pods = routed_by_hand(&lab);
     let clean = Mesh::start(&pods, &ProbeOptions::default()).unwrap();
-    clean.wait_flowing(SECONDS).unwrap();
+    clean.wait_flowing().unwrap();
     clean.require_clean().unwrap();
     let broken = Mesh::start(&pods, &ProbeOptions::default()).unwrap();
     pods[1].host().cut("enp0s8").unwrap();
@@ -261,7 +255,7 @@ fn foreign_packet_is_a_wrong_delivery() {
     let lab = Lab::new("wrong").unwrap();
     let pods = routed_by_hand(&lab);
     let probe = Probe::start(&pods[0], &pods[1], &ProbeOptions::default().port(7100)).unwrap();
-    probe.wait_flowing(SECONDS).unwrap();
+    probe.wait_flowing().unwrap();
     let foreign = pods[2]
         .netns()
         .run(|| std::net::UdpSocket::bind("0.0.0.0:0"))
@@ -270,7 +264,7 @@ fn foreign_packet_is_a_wrong_delivery() {
     foreign
         .send_to(b"not yours", (pods[1].address().unwrap(), 7100))
         .unwrap();
-    probe.wait_flowing(SECONDS).unwrap();
+    probe.wait_flowing().unwrap();
     assert_eq!(probe.finish().unwrap().wrong, 1);
 }
 
@@ -284,10 +278,7 @@ fn process_has_name_and_network_of_its_host() {
     let mut process = host
         .spawn("script", &Launch::new("sh").args(["-c", script]))
         .unwrap();
-    eventually(SECONDS, "the script has spoken", || {
-        process.log().ends_with("end\n")
-    })
-    .unwrap();
+    until("the script has spoken", || process.log().ends_with("end\n")).unwrap();
     assert_eq!(process.log().lines().next(), Some("h1"));
     assert_eq!(
         process.log().matches("enp0s8").count(),
@@ -301,7 +292,7 @@ fn process_has_name_and_network_of_its_host() {
     );
     process.stop().unwrap();
     process.cont().unwrap();
-    process.terminate(SECONDS).unwrap();
+    process.terminate().unwrap();
     assert!(!process.is_running());
 }
 
@@ -457,7 +448,7 @@ fn sweep_removes_labs_of_dead_processes() {
         .output()
         .unwrap();
     let lab = Lab::new("sweep").unwrap();
-    eventually(SECONDS, "the remains are gone", || {
+    until("the remains are gone", || {
         !std::path::Path::new("/run/netns").join(name).exists()
     })
     .unwrap();
@@ -466,43 +457,41 @@ fn sweep_removes_labs_of_dead_processes() {
 
 #[test]
 fn etcd_keeps_keys_through_stop_kill_and_restore() {
-    for version in [EtcdVersion::V36, EtcdVersion::V34] {
-        let lab = Lab::new("etcd").unwrap();
-        let lan = lab.switch("lan").unwrap();
-        let host = lab
-            .host("store", &[Uplink::enp0s8(&lan, 99).unwrap()])
-            .unwrap();
-        let mut etcd = Etcd::start(&[&host], &EtcdOptions::default().version(version)).unwrap();
-        let (client, store) = (etcd.client().unwrap(), etcd.store().unwrap());
-        assert_eq!(client.endpoints(), ["http://192.168.56.199:2379"]);
-        store.configure(r#"{"Network":"10.5.0.0/16"}"#).unwrap();
-        let lease = client.grant(600).unwrap();
-        client
-            .put_leased(&store.key("subnets/10.5.7.0-24"), "{\"é\":1}", lease)
-            .unwrap();
-        assert_eq!(
-            store.subnets().unwrap(),
-            [("10.5.7.0-24".to_owned(), "{\"é\":1}".to_owned())]
-        );
-        assert!(client.seconds_left(lease).unwrap().unwrap() > 500);
+    let lab = Lab::new("etcd").unwrap();
+    let lan = lab.switch("lan").unwrap();
+    let host = lab
+        .host("store", &[Uplink::enp0s8(&lan, 99).unwrap()])
+        .unwrap();
+    let mut etcd = Etcd::start(&[&host], &EtcdOptions::default()).unwrap();
+    let (client, store) = (etcd.client().unwrap(), etcd.store().unwrap());
+    assert_eq!(client.endpoints(), ["http://192.168.56.199:2379"]);
+    store.configure(r#"{"Network":"10.5.0.0/16"}"#).unwrap();
+    let lease = client.grant(600).unwrap();
+    client
+        .put_leased(&store.key("subnets/10.5.7.0-24"), "{\"é\":1}", lease)
+        .unwrap();
+    assert_eq!(
+        store.subnets().unwrap(),
+        [("10.5.7.0-24".to_owned(), "{\"é\":1}".to_owned())]
+    );
+    assert!(client.seconds_left(lease).unwrap().unwrap() > 500);
 
-        let snapshot = lab.folder("").unwrap().join("snapshot");
-        client.snapshot(&snapshot).unwrap();
-        client.revoke(lease).unwrap();
-        assert_eq!(client.get(&store.key("subnets/10.5.7.0-24")).unwrap(), None);
-        assert_eq!(client.seconds_left(lease).unwrap(), None);
-        client.compact().unwrap();
+    let snapshot = lab.folder("").unwrap().join("snapshot");
+    client.snapshot(&snapshot).unwrap();
+    client.revoke(lease).unwrap();
+    assert_eq!(client.get(&store.key("subnets/10.5.7.0-24")).unwrap(), None);
+    assert_eq!(client.seconds_left(lease).unwrap(), None);
+    client.compact().unwrap();
 
-        etcd.stop(0).unwrap();
-        etcd.restart(0).unwrap();
-        etcd.kill(0).unwrap();
-        etcd.restart(0).unwrap();
-        assert!(client.get(&store.key("config")).unwrap().is_some());
-        assert!(store.subnets().unwrap().is_empty());
-        etcd.restore(&snapshot).unwrap();
-        assert_eq!(store.subnets().unwrap().len(), 1);
-        assert!(client.del(&store.key("subnets/10.5.7.0-24")).unwrap());
-    }
+    etcd.stop(0).unwrap();
+    etcd.restart(0).unwrap();
+    etcd.kill(0).unwrap();
+    etcd.restart(0).unwrap();
+    assert!(client.get(&store.key("config")).unwrap().is_some());
+    assert!(store.subnets().unwrap().is_empty());
+    etcd.restore(&snapshot).unwrap();
+    assert_eq!(store.subnets().unwrap().len(), 1);
+    assert!(client.del(&store.key("subnets/10.5.7.0-24")).unwrap());
 }
 
 #[test]
@@ -525,10 +514,7 @@ fn etcd_cluster_serves_users_over_tls() {
     );
     client.certificates().unwrap().renew_client().unwrap();
     etcd.kill(2).unwrap();
-    eventually(Duration::from_secs(20), "two members go on", || {
-        store.configure("{ }").is_ok()
-    })
-    .unwrap();
+    until("two members go on", || store.configure("{ }").is_ok()).unwrap();
 }
 
 #[test]

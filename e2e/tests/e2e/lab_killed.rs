@@ -6,14 +6,10 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
-use lab::{binaries, eventually, stdout, texts};
+use lab::{binaries, stdout, texts, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-const BUILT: Duration = Duration::from_secs(120);
-const SECONDS: Duration = Duration::from_secs(20);
 
 /// A mount namespace with an empty `/run` and `/tmp`.
 struct Room {
@@ -176,7 +172,7 @@ fn remains_of_a_killed_flannel_lab_are_removed() {
     ];
     for (when, reached) in moments {
         let mut demo = room.start(&["--backend", "host-gw"]);
-        eventually(BUILT, when, || reached(&demo)).unwrap();
+        until(when, || reached(&demo)).unwrap();
         let pid = demo.kill();
         assert!(!room.names(pid).is_empty(), "{when}: it had left something");
         require_gone(&room, pid, when);
@@ -188,7 +184,7 @@ fn remains_of_a_killed_flannel_lab_are_removed() {
 fn processes_without_their_namespaces_are_found() {
     let room = Room::open();
     let mut demo = room.start(&["--store", "etcd", "--backend", "host-gw"]);
-    eventually(BUILT, "daemons and etcd run", || {
+    until("daemons and etcd run", || {
         processes(demo.child.id()).len() >= 4
     })
     .unwrap();
@@ -216,7 +212,7 @@ fn processes_without_their_namespaces_are_found() {
 fn live_lab_stays_and_kept_lab_is_removed() {
     let room = Room::open();
     let mut live = room.start(&["--backend", "host-gw", "--seconds", "3600"]);
-    eventually(BUILT, "a demonstration runs", || {
+    until("a demonstration runs", || {
         room.names(live.child.id())
             .iter()
             .any(|name| name.ends_with("-h3-pod"))
@@ -280,10 +276,7 @@ fn live_lab_stays_and_kept_lab_is_removed() {
         Signal::SIGINT,
     )
     .unwrap();
-    eventually(SECONDS, "it has ended", || {
-        live.child.try_wait().unwrap().is_some()
-    })
-    .unwrap();
+    until("it has ended", || live.child.try_wait().unwrap().is_some()).unwrap();
     assert_eq!(
         (room.names(live.child.id()), processes(live.child.id())),
         (vec![], vec![])

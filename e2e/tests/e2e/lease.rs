@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lab::{
     Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, PingOptions, Pod, Store,
-    Uplink, eventually, eventually_ok, ping, throughout,
+    Uplink, ping, throughout, until, until_ok,
 };
 
-const DEADLINE: Duration = Duration::from_secs(20);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48",
     "Backend":{"Type":"vxlan"}}"#;
@@ -50,15 +49,15 @@ impl Cluster {
             cluster.pods.push(host.pod("p1", &daemon.subnet_env()?)?);
             cluster.daemons.push(daemon);
         }
-        cluster.reaches(DEADLINE)?;
+        cluster.reaches()?;
         Ok(cluster)
     }
 
     /// Waits until the pod of the second node reaches the pod of the first node. Returns the duration of the wait.
-    fn reaches(&self, deadline: Duration) -> Result<Duration> {
+    fn reaches(&self) -> Result<Duration> {
         let target = self.pods[0].address()?;
         let options = PingOptions::default().timeout(Duration::from_millis(200));
-        eventually(deadline, "the pods reach each other", || {
+        until("the pods reach each other", || {
             ping(self.pods[1].netns(), target, &options).is_ok_and(|time| time.is_some())
         })
     }
@@ -133,22 +132,20 @@ fn changed_address_reaches_the_peers_at_once() {
             );
             readdress(host, &old, &new, change % 2 == 1)?;
             let start = Instant::now();
-            eventually(
-                DEADLINE,
-                &format!("change {change}: the peer sends to {new}"),
-                || cluster.sends_to(&new),
-            )?;
+            until(&format!("change {change}: the peer sends to {new}"), || {
+                cluster.sends_to(&new)
+            })?;
             let published = start.elapsed();
-            cluster.reaches(DEADLINE)?;
+            cluster.reaches()?;
             times.push((published, start.elapsed()));
             println!(
                 "change {change}: published {published:.2?}, reached {:.2?}",
                 start.elapsed()
             );
-            eventually(DEADLINE, "it is in the log", || {
+            until("it is in the log", || {
                 cluster.logged(&format!("publishes {new} instead of {old}"))
             })?;
-            eventually(DEADLINE, "it is ready", || cluster.daemons[0].is_ready())?;
+            until("it is ready", || cluster.daemons[0].is_ready())?;
             ensure!(
                 cluster.entry()?.lease != 0,
                 "the lease became a reservation"
@@ -167,7 +164,7 @@ fn unpublishable_address_is_reported() {
         let cluster = Cluster::start(lab)?;
         cluster.store_host.cut(UPLINK)?;
         readdress(&cluster.hosts[0], &address(101), &address(77), false)?;
-        eventually_ok(DEADLINE, "it is not ready, and says why", || {
+        until_ok("it is not ready, and says why", || {
             let (code, body) = cluster.daemons[0].get("/readyz")?;
             ensure!(
                 code == 503 && body.contains(&address(77)) && body.contains(&address(101)),
@@ -175,17 +172,15 @@ fn unpublishable_address_is_reported() {
             );
             Ok(())
         })?;
-        eventually(DEADLINE, "it is in the log", || {
+        until("it is in the log", || {
             cluster.logged("the peers do not know yet")
         })?;
         cluster.store_host.reconnect(UPLINK)?;
-        eventually(DEADLINE, "the peer sends to the new address", || {
+        until("the peer sends to the new address", || {
             cluster.sends_to(&address(77))
         })?;
-        cluster.reaches(DEADLINE)?;
-        eventually(DEADLINE, "it is ready again", || {
-            cluster.daemons[0].is_ready()
-        })?;
+        cluster.reaches()?;
+        until("it is ready again", || cluster.daemons[0].is_ready())?;
         Ok(())
     })
     .unwrap();
@@ -198,7 +193,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
         let (client, key) = (cluster.etcd.client()?, cluster.key()?);
         let before = cluster.entry()?;
         let stands = |what: &str, reserved: bool| {
-            eventually_ok(DEADLINE, what, || {
+            until_ok(what, || {
                 let now = cluster.entry()?;
                 ensure!(
                     now.value.contains(&address(101)) && (now.lease == 0) == reserved,
@@ -210,7 +205,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
         // Edits the lease by mistake, to the address of another host.
         client.put(&key, &before.value.replace(&address(101), &address(222)))?;
         stands("the foreign address is put back, lease included", false)?;
-        eventually(DEADLINE, "it is logged", || {
+        until("it is logged", || {
             cluster.logged(
                 "192.168.56.222, which is not this node's address: flanneld restored the lease",
             )
@@ -218,7 +213,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
         // An unreadable value is neither a deletion nor a reservation.
         client.put(&key, "{garbage")?;
         stands("garbage is put back, lease included", false)?;
-        eventually(DEADLINE, "it is logged", || {
+        until("it is logged", || {
             cluster.logged("was overwritten with an unreadable value: flanneld restored the lease")
         })?;
         ensure!(
@@ -228,7 +223,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
         );
         ensure!(client.del(&key)?, "{key} was not there");
         stands("the deleted key is put back", false)?;
-        eventually(DEADLINE, "it is logged", || {
+        until("it is logged", || {
             cluster.logged("was deleted from the store: flanneld restored it")
         })?;
         // Reserves the subnet as documented.
@@ -236,7 +231,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
             client.put(&key, &cluster.entry()?.value)?;
             stands("it is a reservation", true)?;
         }
-        eventually(DEADLINE, "it is logged", || {
+        until("it is logged", || {
             cluster.logged("From now on, the lease is a reservation of this node")
         })?;
         throughout(Duration::from_millis(500), "it is said once", || {
@@ -274,7 +269,7 @@ fn restarts_leave_no_leases_behind() {
             if round % 2 == 0 {
                 cluster.daemons[0].kill()?;
             } else {
-                cluster.daemons[0].terminate(DEADLINE)?;
+                cluster.daemons[0].terminate()?;
             }
             cluster.daemons[0] = cluster.hosts[0].flanneld(&cluster.options)?;
         }
@@ -295,7 +290,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
         let restart = |cluster: &mut Cluster, net_conf: &str| -> Result<()> {
             cluster.store.configure(net_conf)?;
             for daemon in &mut cluster.daemons {
-                daemon.terminate(DEADLINE)?;
+                daemon.terminate()?;
             }
             for (host, daemon) in cluster.hosts.iter().zip(&mut cluster.daemons) {
                 *daemon = host.flanneld(&cluster.options)?;
@@ -307,7 +302,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
         // Objects of an operator: outside both networks, or in a form that the daemon does not use.
         netns.ip("address add 10.98.0.1/24 dev flannel.1\nroute add 10.97.0.0/16 dev flannel.1 proto static\nroute add 10.5.200.0/24 dev enp0s8 proto static")?;
         restart(&mut cluster, &VXLAN.replace("10.5.", "10.6."))?;
-        eventually_ok(DEADLINE, "nothing of the old network is left", || {
+        until_ok("nothing of the old network is left", || {
             let held = held(&netns)?;
             let left: Vec<&str> = held.lines().filter(|line| line.contains("10.5.") && line.contains("flannel.1")).collect();
             ensure!(left.is_empty(), "{left:?}");
@@ -331,12 +326,12 @@ fn renamed(lab: &str, net_conf: &str, device: &str) {
         if net_conf != VXLAN {
             cluster.store.configure(net_conf)?;
             for daemon in &mut cluster.daemons {
-                daemon.terminate(DEADLINE)?;
+                daemon.terminate()?;
             }
             for (host, daemon) in cluster.hosts.iter().zip(&mut cluster.daemons) {
                 *daemon = host.flanneld(&cluster.options)?;
             }
-            cluster.reaches(DEADLINE)?;
+            cluster.reaches()?;
         }
         let netns = cluster.hosts[0].netns().clone();
         for how in [
@@ -345,20 +340,20 @@ fn renamed(lab: &str, net_conf: &str, device: &str) {
         ] {
             netns.sh(&how)?;
             let start = Instant::now();
-            eventually(DEADLINE, "the device has its name", || netns.link(device).is_ok_and(|link| link.is_some()))?;
-            cluster.reaches(DEADLINE)?;
+            until("the device has its name", || netns.link(device).is_ok_and(|link| link.is_some()))?;
+            cluster.reaches()?;
             println!("{device} renamed: traffic after {:.2?}", start.elapsed());
             let names: Vec<String> = netns.links()?.into_iter().map(|link| link.ifname).filter(|name| name.starts_with("other")).collect();
             ensure!(names.is_empty(), "{names:?} are left");
-            eventually(DEADLINE, "it is ready", || cluster.daemons[0].is_ready())?;
+            until("it is ready", || cluster.daemons[0].is_ready())?;
         }
         // Renames it while no daemon runs.
-        cluster.daemons[0].terminate(DEADLINE)?;
+        cluster.daemons[0].terminate()?;
         if netns.link(device)?.is_some() {
             netns.ip(&format!("link set {device} name other9"))?;
         }
         cluster.daemons[0] = cluster.hosts[0].flanneld(&cluster.options)?;
-        cluster.reaches(DEADLINE)?;
+        cluster.reaches()?;
         ensure!(netns.link("other9")?.is_none(), "the renamed device is left");
         Ok(())
     })
@@ -400,10 +395,10 @@ fn garbage_in_a_directory_is_reported() {
         let (key, _) = store.subnets()?.into_iter().next().context("no lease")?;
         let path = folder.join("subnets").join(key);
         std::fs::write(&path, "{garbage")?;
-        eventually(DEADLINE, "it is put back", || {
+        until("it is put back", || {
             std::fs::read_to_string(&path).is_ok_and(|text| text.contains(&address(101)))
         })?;
-        eventually(DEADLINE, "it is logged", || {
+        until("it is logged", || {
             daemon
                 .log()
                 .contains("was overwritten with an unreadable value: flanneld restored the lease")

@@ -1,12 +1,8 @@
 //! Checks that flanneld removes the objects of an earlier backend of flannel-rs or Go flannel once the new
 //! backend works. Objects that other programs use stay.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, eventually_ok};
-
-const SOON: Duration = Duration::from_secs(20);
+use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, until_ok};
 
 fn net_conf(backend: &str) -> String {
     format!(
@@ -89,7 +85,7 @@ fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
         let mut pods = Vec::new();
         for (backend, wanted) in BACKENDS {
             for daemon in &mut daemons {
-                daemon.terminate(SOON)?;
+                daemon.terminate()?;
             }
             if backend == "Go flannel's" {
                 replace_by_go_flannels(&hosts[0], &daemons)?;
@@ -102,7 +98,7 @@ fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
                 .collect::<Result<_>>()?;
             daemons
                 .iter_mut()
-                .try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+                .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
             if pods.is_empty() {
                 pods = hosts
                     .iter()
@@ -110,20 +106,16 @@ fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
                     .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
                     .collect::<Result<_>>()?;
             }
-            eventually_ok(
-                SOON,
-                &format!("{backend}: its devices, and no others"),
-                || {
-                    let found = devices(&hosts[0])?;
-                    ensure!(
-                        found == wanted,
-                        "{found:?} instead of {wanted:?}\n{}",
-                        daemons[0].log_tail(10)
-                    );
-                    Ok(())
-                },
-            )?;
-            eventually_ok(SOON, &format!("{backend}: pods reach each other"), || {
+            until_ok(&format!("{backend}: its devices, and no others"), || {
+                let found = devices(&hosts[0])?;
+                ensure!(
+                    found == wanted,
+                    "{found:?} instead of {wanted:?}\n{}",
+                    daemons[0].log_tail(10)
+                );
+                Ok(())
+            })?;
+            until_ok(&format!("{backend}: pods reach each other"), || {
                 PingMatrix::of(&pods)?.require_complete()
             })?;
             let routes = hosts[0].netns().sh("ip route")?;

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lab::{
     Bed, Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, Netns, PingMatrix, Pod,
-    ProbeOptions, Store, Uplink, binaries, env_number, eventually, eventually_ok, json, succeeded,
-    texts,
+    ProbeOptions, Store, Uplink, binaries, env_number, json, succeeded, texts, until, until_ok,
 };
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
@@ -181,7 +180,6 @@ fn own_key(cluster: &Cluster) -> Result<String> {
 
 #[test]
 fn connection_flood_does_not_block_the_daemon() {
-    let _turn = lab::load_turn();
     Lab::run("listeners-fire", |lab| {
         let cluster = cluster(lab)?;
         let (daemon, host) = (&cluster.daemons[0], &cluster.hosts[0]);
@@ -222,14 +220,14 @@ fn connection_flood_does_not_block_the_daemon() {
 
 fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<()> {
     let daemon = &cluster.daemons[0];
-    eventually(DEADLINE, "the flood has begun", || {
+    until("the flood has begun", || {
         opened.iter().all(|opened| opened.load(Relaxed) > 500)
     })?;
     let probes = Mesh::start(
         &cluster.pods,
         &ProbeOptions::default().interval(Duration::from_millis(20)),
     )?;
-    probes.wait_flowing(DEADLINE)?;
+    probes.wait_flowing()?;
     let (begun, mut answers, mut most) = (Instant::now(), 0, 0);
     while begun.elapsed() < flood_time()
         || opened
@@ -240,7 +238,7 @@ fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<(
             begun.elapsed() < flood_time() + 5 * DEADLINE,
             "the flood is too slow: {opened:?}"
         );
-        let (code, text) = eventually_ok(DEADLINE, "/livez answers", || daemon.get("/livez"))?;
+        let (code, text) = until_ok("/livez answers", || daemon.get("/livez"))?;
         ensure!(
             (code, text.as_str()) == (200, "flanneld is running"),
             "{code} {text}"
@@ -265,15 +263,13 @@ fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<(
     let client = cluster.etcd.client()?;
     daemon.signal(Signal::SIGHUP)?;
     ensure!(client.del(&key)?, "{key} was not there");
-    eventually(DEADLINE, "the lease is back", || {
+    until("the lease is back", || {
         matches!(client.get(&key), Ok(Some(_)))
     })?;
     std::fs::remove_file(daemon.subnet_file())?;
-    eventually(DEADLINE, "subnet.env is back", || {
-        daemon.subnet_file().exists()
-    })?;
+    until("subnet.env is back", || daemon.subnet_file().exists())?;
     cluster.hosts[0].netns().sh("ip link del flannel.1")?;
-    eventually_ok(DEADLINE, "the device is back", || {
+    until_ok("the device is back", || {
         PingMatrix::of(&cluster.pods)?.require_complete()
     })
 }
@@ -314,11 +310,7 @@ fn answers_to_its_own_names(cluster: &Cluster) -> Result<()> {
         )
     };
     // On a busy machine, a connection may take longer than the limit of one request.
-    let node = |name: &str| {
-        eventually_ok(DEADLINE, "the status API's port answers", || {
-            Ok(node(name)?)
-        })
-    };
+    let node = |name: &str| until_ok("the status API's port answers", || Ok(node(name)?));
     let answer = node("localhost")?;
     ensure!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     ensure!(!answer.contains(CANARY), "{answer}");
@@ -465,7 +457,7 @@ impl StatusBed {
 
     /// Checks the output of `flannelctl status` for a daemon with one peer, as text and as JSON.
     fn status_is_complete(&self, daemon: &Flanneld) -> Result<()> {
-        let ready = eventually_ok(DEADLINE, "both know each other", || {
+        let ready = until_ok("both know each other", || {
             let output = self.flannelctl(&["status"])?;
             ensure!(
                 output.status.success() && texts(&output).contains("peers     1"),
@@ -509,7 +501,7 @@ impl StatusBed {
             json["schema"] == "flannel.peers/1" && json["peers"][0]["peer"]["node"] == "h2",
             "{json}"
         );
-        eventually_ok(DEADLINE, "the peer is well", || {
+        until_ok("the peer is well", || {
             let output = self.flannelctl(&["peers", "--all"])?;
             let text = texts(&output);
             ensure!(
@@ -535,7 +527,7 @@ impl StatusBed {
     /// Checks that flanneld refuses to start as a second daemon on the host, and that the first daemon still responds.
     fn second_daemon_is_refused(&self) -> Result<()> {
         let mut second = self.hosts[0].start_flanneld(&self.options)?;
-        ensure!(second.wait(DEADLINE)?.code() == Some(1));
+        ensure!(second.wait()?.code() == Some(1));
         ensure!(self.flannelctl(&["status"])?.status.success());
         ensure!(
             !self.exit_report().exists(),
@@ -545,7 +537,7 @@ impl StatusBed {
     }
 
     fn exit_is_explained(&self, lab: &Lab, daemon: &mut Flanneld) -> Result<()> {
-        daemon.terminate(DEADLINE)?;
+        daemon.terminate()?;
         self.require_down(&["with exit code 0:\n    stopped on request"])?;
         let bad = Store::dir(&lab.folder("bad")?);
         bad.configure(&VXLAN.replace("vxlan", "nosuch"))?;
@@ -554,7 +546,7 @@ impl StatusBed {
                 .iface("enp0s8")
                 .healthz_port(None),
         )?;
-        wrong.wait(DEADLINE)?;
+        wrong.wait()?;
         self.require_down(&["with exit code 1:\n    ", "nosuch"])
     }
 
@@ -562,13 +554,13 @@ impl StatusBed {
     /// stale socket does not stop the next daemon.
     fn kill_leaves_no_exit_report(&self) -> Result<()> {
         let mut again = self.hosts[0].flanneld(&self.options)?;
-        eventually(DEADLINE, "the exit report is removed", || {
+        until("the exit report is removed", || {
             !self.exit_report().exists()
         })?;
         again.kill()?;
         self.require_down(&["left no exit report"])?;
         let _after = self.hosts[0].flanneld(&self.options)?;
-        eventually_ok(DEADLINE, "its socket replaces the stale one", || {
+        until_ok("its socket replaces the stale one", || {
             succeeded("flannelctl status", &self.flannelctl(&["status"])?).map(drop)
         })
     }
@@ -665,7 +657,7 @@ fn reserved_subnet_is_leased(hosts: &[Host], store: &Store, flag: &str) -> Resul
     ensure!(subnet.trunc().to_string() == "10.5.77.0/24", "{subnet}");
     let kept = ctl(&["reserve", "h2"])?;
     ensure!(kept.status.success(), "{kept:?}");
-    let listed = eventually_ok(DEADLINE, "both are reservations", || {
+    let listed = until_ok("both are reservations", || {
         let listed = json(&ctl(&["leases", "-o", "json"])?)?;
         let leases = listed["leases"].as_array().context("no list")?;
         ensure!(

@@ -1,7 +1,7 @@
 //! Checks that probes detect each fault between two nodes on both nodes, and that nodes report no fault if a firewall drops probes.
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Host, Lab, Netns, Uplink, eventually_ok, json, succeeded, throughout};
+use lab::{Bed, Host, Lab, Netns, Uplink, json, succeeded, throughout, until_ok};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(crate) fn peer(
 
 /// Waits until each pair of nodes in `wanted` has the expected state in both address families.
 fn wait_verdicts(bed: &Bed, what: &str, wanted: &[(usize, usize, &str)]) -> Result<()> {
-    eventually_ok(REPORTED, what, || {
+    until_ok(what, || {
         for (node, of, state) in wanted {
             for ipv6 in [false, true] {
                 let (is, all) = peer(bed, *node, *of, ipv6)?;
@@ -112,7 +112,7 @@ fn remove_switch_fault(bed: &Bed) -> Result<()> {
 fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Result<()> {
     Lab::run(&format!("mesh-{backend}"), |lab| {
         let bed = Bed::start(lab, 4, &DUAL.replace("TYPE", backend), |_, options| options)?;
-        eventually_ok(REPORTED, "all peers are well, and carry everything", || {
+        until_ok("all peers are well, and carry everything", || {
             everybody(&bed, |peer| {
                 is_well(peer) && peer["carries"] == peer["mtu"] && peer["ping_only"] == false
             })
@@ -150,7 +150,7 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
                 (2, 1, "well"),
             ],
         )?;
-        eventually_ok(REPORTED, "the usable MTU to the byte", || {
+        until_ok("the usable MTU to the byte", || {
             for (node, of) in [(0, 3), (3, 0)] {
                 for (ipv6, carried) in [(false, carried[0]), (true, carried[1])] {
                     let (_, peer) = peer(&bed, node, of, ipv6)?;
@@ -210,7 +210,7 @@ fn each_fault_of_udp_has_its_verdict_at_both_ends() {
 fn filtered_probes_are_not_reported_as_a_fault() {
     Lab::run("mesh-filtered", |lab| {
         let bed = Bed::start(lab, 3, &DUAL.replace("TYPE", "vxlan"), |_, options| options)?;
-        eventually_ok(REPORTED, "all peers are well", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
+        until_ok("all peers are well", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
         let firewall = |rules: &str| -> Result<()> {
             let mut text = "table inet firewall {}\ndelete table inet firewall\n".to_owned();
             write!(text, "table inet firewall {{ chain c {{ type filter hook input priority 0; policy accept; {rules}; }}; }}")?;
@@ -218,7 +218,7 @@ fn filtered_probes_are_not_reported_as_a_fault() {
         };
         let by_ping_alone = |peer: &serde_json::Value| is_well(peer) && peer["ping_only"] == true;
         firewall("udp dport 8473 drop")?;
-        eventually_ok(REPORTED, "ping alone is answered", || everybody(&bed, by_ping_alone))?;
+        until_ok("ping alone is answered", || everybody(&bed, by_ping_alone))?;
         // A firewall's rejection proves that the path works.
         let refusals = [
             "udp dport 8473 reject; icmp type echo-request drop; icmpv6 type echo-request drop",
@@ -230,7 +230,7 @@ fn filtered_probes_are_not_reported_as_a_fault() {
             no_peer_is_reported_broken(&bed).context(rules)?;
         }
         firewall("icmp type echo-request drop; icmpv6 type echo-request drop")?;
-        eventually_ok(REPORTED, "probes are answered again", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
+        until_ok("probes are answered again", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
         throughout(Duration::from_secs(7), "silence of ping alone is no fault", || everybody(&bed, is_reached))?;
         let findings: Vec<String> = bed
             .daemons
@@ -280,7 +280,7 @@ fn question(length: u16) -> Vec<u8> {
 /// Binds a UDP socket. A program that another test starts has a copy of a closed socket until the program's exec, so the
 /// port may be free only after a moment.
 fn bind(from: SocketAddr) -> Result<UdpSocket> {
-    eventually_ok(REPORTED, "the port is free", || Ok(UdpSocket::bind(from)?))
+    until_ok("the port is free", || Ok(UdpSocket::bind(from)?))
 }
 
 /// Sends a probe from a network namespace, and returns the length of the reply if the reply arrives within 500 ms.
@@ -302,7 +302,7 @@ fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<
 
 /// Sends probes until a probe gets a reply, because on a busy machine the first reply may arrive too late.
 fn is_answered(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<()> {
-    eventually_ok(REPORTED, "a node with a lease is answered", || {
+    until_ok("a node with a lease is answered", || {
         let answer = asks(netns, from, to, question)?;
         ensure!(
             answer == Some(72),
@@ -343,7 +343,7 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() {
         let node = IpAddr::from(bed.hosts[0].v4()?);
         let from = |ip: IpAddr, port: u16| SocketAddr::new(ip, port);
         // The third node is in the cluster, but its daemon does not run.
-        bed.daemons[2].terminate(Duration::from_secs(10))?;
+        bed.daemons[2].terminate()?;
         let third = IpAddr::from(bed.hosts[2].v4()?);
         for length in [72, 1400] {
             is_answered(
@@ -420,7 +420,7 @@ pub(crate) fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> 
 }
 
 pub(crate) fn wait_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
-    eventually_ok(REPORTED, state, || require_verdict_v4(bed, state, pairs))
+    until_ok(state, || require_verdict_v4(bed, state, pairs))
 }
 
 /// Two machines have the same address, and the wrong machine replies to probes.
@@ -436,7 +436,7 @@ fn wrong_node_that_replies_is_named() {
         bed.hosts[2].netns().ip(&format!(
             "address del {other}/24 dev enp0s8\naddress add {address}/24 dev enp0s8"
         ))?;
-        eventually_ok(REPORTED, "another node answers", || {
+        until_ok("another node answers", || {
             let (is, all) = peer(&bed, 0, 1, false)?;
             ensure!(is == "wrong-node" && all["answered_by"] == "h3", "{all}");
             let (is, all) = peer(&bed, 0, 2, false)?;
@@ -455,7 +455,7 @@ fn peers_are_healthy_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);
         let bed = Bed::start(lab, 2, &conf, |_, options| options)?;
-        eventually_ok(REPORTED, "all is well", || {
+        until_ok("all is well", || {
             everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false)
         })?;
         // Rows of other nodes are requested only while a client reads them.

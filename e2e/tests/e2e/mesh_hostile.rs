@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Host, Lab, Uplink, craft, eventually_ok, throughout};
+use lab::{Bed, Host, Lab, Uplink, craft, throughout, until_ok};
 use serde_json::Value;
 
 use crate::mesh::{
@@ -204,7 +204,7 @@ fn verdicts_are_unchanged_when_a_host_forges_probes() {
         let outsider = lab.host("outsider", &[Uplink::enp0s8(&bed.lan, 50)?])?;
         wait_verdict_v4(&bed, "well", &[(0, 1), (0, 2), (1, 0), (1, 2)])?;
         let third = [IpAddr::from(bed.hosts[2].v4()?), overlay_of(&bed, 2)?];
-        bed.daemons[2].terminate(Duration::from_secs(10))?;
+        bed.daemons[2].terminate()?;
         let (numbers, stop) = (Numbers::default(), AtomicBool::new(false));
         let sockets = third.map(|address| -> Result<UdpSocket> {
             let socket = bed.hosts[2]
@@ -246,7 +246,7 @@ fn verdicts_hold(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
 /// Checks that the status API attributes false reports to the hostile host, and that false reports change no verdict.
 fn lies_are_attributed(bed: &Bed) -> Result<()> {
     let liar = bed.hosts[2].name();
-    let row = eventually_ok(REPORTED, "the liar's row", || {
+    let row = until_ok("the liar's row", || {
         let document = document(bed, 0, "/api/v1/node?rows")?;
         let rows = document["mesh"]["rows"].as_array().context("no rows")?;
         let row = rows
@@ -280,7 +280,7 @@ fn lies_are_attributed(bed: &Bed) -> Result<()> {
 
 /// Returns the instances of both nodes, which the hostile host learns from the nodes' probes.
 fn instances(bed: &Bed, numbers: &Numbers) -> Result<Instances> {
-    eventually_ok(REPORTED, "both have sent probes", || {
+    until_ok("both have sent probes", || {
         let known = numbers.lock().unwrap().clone();
         for node in 0..2 {
             let address = IpAddr::from(bed.hosts[node].v4()?);

@@ -12,7 +12,6 @@ use crate::mesh::{V4, peer, reached_v4_now, wait_verdict_v4};
 
 /// Variable with the path of the other build's flanneld.
 const BEFORE: &str = "FLANNEL_BEFORE";
-const STOP: Duration = Duration::from_secs(20);
 
 fn before() -> Result<PathBuf> {
     let path = std::env::var_os(BEFORE).map(PathBuf::from);
@@ -53,9 +52,9 @@ fn nodes_of_two_builds_probe_each_other_and_are_upgraded() -> Result<()> {
         });
         let ours = lab::FlanneldOptions::new(&bed.store).iface("enp0s8");
         for node in 0..3 {
-            bed.daemons[node].terminate(STOP)?;
+            bed.daemons[node].terminate()?;
             bed.daemons[node] = bed.hosts[node].start_flanneld(&ours)?;
-            bed.daemons[node].wait_ready(STOP)?;
+            bed.daemons[node].wait_ready()?;
             let others: Vec<_> = pairs
                 .iter()
                 .copied()

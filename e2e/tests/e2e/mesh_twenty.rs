@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Flanneld, Host, Lab, Switch, eventually_ok, json};
+use lab::{Bed, Flanneld, Host, Lab, Switch, json, until_ok};
 use serde_json::Value;
 
 use crate::mesh::V4;
@@ -115,7 +115,7 @@ fn causes(daemon: &Flanneld) -> Result<Vec<String>> {
 }
 
 fn wait_cause(daemon: &Flanneld, check: &str) -> Result<()> {
-    eventually_ok(DEADLINE, &format!("the doctor names {check}"), || {
+    until_ok(&format!("the doctor names {check}"), || {
         let causes = causes(daemon)?;
         ensure!(
             causes.first().map(String::as_str) == Some(check),
@@ -273,7 +273,6 @@ fn tunnel_blocked(bed: &Bed) -> Result<()> {
 /// All test cases share one lab, because each case spends most of its time waiting. Only the measurement without faults needs a machine without other load.
 #[test]
 fn twenty_nodes_probe_rarely_and_detect_each_fault() {
-    let turn = lab::load_turn();
     Lab::run("mesh-twenty", |lab| {
         let lan = lab.switch("lan")?;
         let hosts: Vec<Host> = lab.hosts(&lan, NODES)?;
@@ -281,7 +280,6 @@ fn twenty_nodes_probe_rarely_and_detect_each_fault() {
         at_rest(&bed)?;
         wire::count(&lan)?;
         wire::require_frugal(&bed)?;
-        drop(turn);
         one_dead(&bed)?;
         one_direction(&bed)?;
         many_dead(&bed, 0..6)?;

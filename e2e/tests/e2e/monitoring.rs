@@ -5,14 +5,12 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Lab, binaries, eventually_ok, http_get, succeeded, texts};
+use lab::{Bed, Lab, binaries, http_get, succeeded, texts, until_ok};
 use regex::Regex;
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(120);
 /// Port of Prometheus on the first host.
 const PORT: u16 = 9090;
 /// Network configuration with the udp backend, because the userspace datapath has additional metrics.
@@ -225,7 +223,7 @@ fn prometheus_finds_every_series_of_alerts_and_dashboard() -> Result<()> {
         bed.hosts[2]
             .netns()
             .sh("nft 'table ip broken { chain in { type filter hook input priority -200; udp dport 8285 drop; }; }'")?;
-        eventually_ok(SOON, "a finding", || {
+        until_ok("a finding", || {
             let found = bed.daemons[0].findings("overlay-cut")?;
             ensure!(found.is_some_and(|count| count > 0), "{found:?}");
             Ok(())
@@ -235,7 +233,7 @@ fn prometheus_finds_every_series_of_alerts_and_dashboard() -> Result<()> {
             promtool(&["check", "metrics"], &text)?;
         }
         let prometheus = Prometheus::start(lab, &bed)?;
-        eventually_ok(SOON, "three targets are scraped twice", || {
+        until_ok("three targets are scraped twice", || {
             let up = prometheus.series("count_over_time((up == 1)[1m:1s]) > 5")?;
             ensure!(up == 3, "{up} targets");
             Ok(())

@@ -2,13 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{ApiServer, Lab, User, binaries, eventually_ok, outcome, succeeded, texts};
-
-/// The time for which the operator repeats a command that prints nothing.
-const READ: Duration = Duration::from_secs(300);
+use lab::{ApiServer, Lab, User, binaries, outcome, succeeded, texts, until_ok};
 
 /// Shell of an operator on the API server's host.
 pub(crate) struct Operator {
@@ -66,7 +62,7 @@ impl Operator {
 
     /// Repeats a command until it prints something or fails with code 1. On a busy machine, `kubectl exec` may lose the output.
     pub(crate) fn reads(&self, command: &str) -> Result<Output> {
-        eventually_ok(READ, &format!("{command} prints something"), || {
+        until_ok(&format!("{command} prints something"), || {
             let output = self.types(command)?;
             // With code 1, the command or kubectl itself reports an error.
             ensure!(

@@ -2,13 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Host, Lab, Pod, Store, eventually_ok, texts};
+use lab::{FlanneldOptions, Host, Lab, Pod, Store, texts, until_ok};
 use regex::Regex;
-
-const SOON: Duration = Duration::from_secs(60);
 
 fn page() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/packet-path.md")
@@ -137,7 +134,7 @@ fn with_outputs(page: &str, backend: &str, net_conf: &str) -> Result<String> {
         }
         let pair = Pair { hosts, pods };
         let target = pair.pods[1].v4()?.to_string();
-        eventually_ok(SOON, "the pods reach each other", || {
+        until_ok("the pods reach each other", || {
             let ping = ["-c", "1", "-W", "1", &target];
             let ping = pair.pods[0].netns().output("ping", &ping)?;
             ensure!(ping.status.success(), "{}", texts(&ping));

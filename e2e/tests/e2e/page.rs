@@ -7,12 +7,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Lab, Netns, eventually_ok};
+use lab::{Bed, Lab, Netns, until_ok};
 use serde_json::{Value, json};
 
 const NET_CONF: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// Deadline of a wait: thirty times the expected time.
-const SOON: Duration = Duration::from_secs(120);
 /// Time within which the page must report that the daemon does not respond, in milliseconds. The report takes
 /// about two seconds, but other tests load the machine.
 const SILENT_MS: u64 = 20_000;
@@ -87,7 +85,7 @@ impl Drop for Browser {
 
 /// Waits until the title of the `sentence` in `/api/v1/view` starts with `text`.
 fn wait_sentence(bed: &Bed, text: &str) -> Result<()> {
-    eventually_ok(SOON, text, || {
+    until_ok(text, || {
         let (_, document) = bed.daemons[0].api("/api/v1/view")?;
         let document: Value = serde_json::from_str(&document)?;
         let title = document["sentence"]["title"].as_str().unwrap_or_default();
@@ -188,7 +186,6 @@ fn resident(pid: u32) -> Result<u64> {
 #[ignore = "part of make soak"]
 fn page_left_open_costs_little_and_does_not_grow() -> Result<()> {
     let time = Duration::from_secs(lab::env_number("FLANNEL_TEST_OPEN", 60));
-    let _turn = lab::load_turn();
     Lab::run("page left open", |lab| {
         let bed = Bed::start(lab, 3, NET_CONF, |_, options| options)?;
         wait_sentence(&bed, "All 3 nodes reach each other")?;

@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Flanneld, Host, eventually_ok, json, stdout, throughout};
+use lab::{Flanneld, Host, json, stdout, throughout, until_ok};
 use serde_json::Value;
 
-/// Ten times the expected time until a verdict.
-const PROBED: Duration = Duration::from_secs(100);
 /// Delay of the doctor after the daemon's start, plus the duration of one run of the doctor.
 const DOCTOR: Duration = Duration::from_secs(22);
 
 /// Checks that flanneld reports all other nodes as healthy by ping only, in both address families, and that the doctor has no finding about them.
 pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<()> {
-    eventually_ok(PROBED, "Go flannel's nodes are well, by ping alone", || {
+    until_ok("Go flannel's nodes are well, by ping alone", || {
         let output = ours.flannelctl(&["peers", "-o", "json"])?;
         let document = json(&output)?;
         let peers = document["peers"].as_array().context("no peers")?;

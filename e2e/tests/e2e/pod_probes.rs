@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{FlanneldOptions, Pod, binaries, eventually_ok};
+use lab::{FlanneldOptions, Pod, binaries, until_ok};
 use serde_json::Value;
 
 use crate::doctor::node::{Node, well_nodes_with};
 
-const DEADLINE: Duration = Duration::from_secs(60);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// Script that lists the devices of the probes' bridge port, and the neighbour entry that leads to the port.
@@ -38,7 +37,7 @@ fn paths(node: &mut Node) -> Result<Vec<Value>> {
 
 /// Waits until a node's pod probes succeed in exactly `families` address families.
 fn pass(node: &mut Node, families: usize) -> Result<()> {
-    eventually_ok(DEADLINE, "probes pass", || {
+    until_ok("probes pass", || {
         let paths = paths(node)?;
         ensure!(
             paths.len() == families && paths.iter().all(|path| path["state"] == "well"),
@@ -109,7 +108,7 @@ fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
                 Ok(())
             })?
         });
-        let seen = eventually_ok(DEADLINE, "the flood is noticed", || {
+        let seen = until_ok("the flood is noticed", || {
             let path = paths(node)?.swap_remove(0);
             ensure!(path["obstacle"] == "flooded", "{path}");
             Ok(())
@@ -139,7 +138,7 @@ fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     pod.netns()
         .sh(&format!("ip address add {address}/24 dev eth0"))?;
     node.expect(&["probe-address"])?;
-    eventually_ok(DEADLINE, "the pod is reached", || {
+    until_ok("the pod is reached", || {
         let (code, text) = node.sh(&ping)?;
         ensure!(code == 0, "{text}");
         Ok(())
@@ -195,7 +194,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
             "for flag do shift; [ \"$flag\" = --probe-pods ] || set -- \"$@\" \"$flag\"; done",
         )?;
         killed.start()?;
-        eventually_ok(DEADLINE, "the next start removes it", || {
+        until_ok("the next start removes it", || {
             let (code, text) = killed.sh(TRACES)?;
             ensure!(code != 0, "{text}");
             Ok(())

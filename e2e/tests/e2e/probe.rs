@@ -1,7 +1,7 @@
 //! Checks that `flannelctl probe` reports the step at which a path ends, with each backend that carries packets.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Bed, Host, Lab, eventually_ok, json, texts};
+use lab::{Bed, Host, Lab, json, texts, until_ok};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::process::Output;
@@ -62,38 +62,34 @@ fn ends_and(
     sentence: &str,
     holds: impl Fn(&Value) -> bool,
 ) -> Result<Value> {
-    eventually_ok(
-        REPORTED,
-        &format!("the path to {target} ends at {at:?}"),
-        || {
-            let (code, document) = probe(bed, 0, target)?;
-            ensure!(document["ends_at"].as_str() == at, "{document:#}");
+    until_ok(&format!("the path to {target} ends at {at:?}"), || {
+        let (code, document) = probe(bed, 0, target)?;
+        ensure!(document["ends_at"].as_str() == at, "{document:#}");
+        ensure!(
+            code == if at.is_some() { 3 } else { 0 },
+            "exit code {code}: {document:#}"
+        );
+        for (name, expected) in outcomes {
             ensure!(
-                code == if at.is_some() { 3 } else { 0 },
-                "exit code {code}: {document:#}"
+                outcome(&document, name) == *expected,
+                "{name} is not {expected}: {document:#}"
             );
-            for (name, expected) in outcomes {
-                ensure!(
-                    outcome(&document, name) == *expected,
-                    "{name} is not {expected}: {document:#}"
-                );
-            }
-            ensure!(
-                document["sentence"]
-                    .as_str()
-                    .is_some_and(|text| text.contains(sentence)),
-                "{document:#}"
-            );
-            ensure!(
-                document["next"]
-                    .as_array()
-                    .is_some_and(|next| next.is_empty() == at.is_none()),
-                "{document:#}"
-            );
-            ensure!(holds(&document), "{document:#}");
-            Ok(document)
-        },
-    )
+        }
+        ensure!(
+            document["sentence"]
+                .as_str()
+                .is_some_and(|text| text.contains(sentence)),
+            "{document:#}"
+        );
+        ensure!(
+            document["next"]
+                .as_array()
+                .is_some_and(|next| next.is_empty() == at.is_none()),
+            "{document:#}"
+        );
+        ensure!(holds(&document), "{document:#}");
+        Ok(document)
+    })
 }
 
 /// Returns each name that `flannelctl probe` accepts for a peer, and the addresses of the peer's pod.
@@ -376,7 +372,7 @@ impl FaultBed {
                 "do not arrive",
             )?;
         }
-        eventually_ok(REPORTED, "the report contains what h2 received", || {
+        until_ok("the report contains what h2 received", || {
             let (code, text) = result(&run(&self.bed, 0, &[&self.pods[0]])?);
             ensure!(
                 code == Some(3)
@@ -534,7 +530,7 @@ fn probe_is_limited_to_root_and_one_at_a_time() {
         fails_at_once(&bed, "does not respond")?;
         bed.daemons[0].cont()?;
         ends(&bed, "h2", None, &[("overlay", "ok")], "The path works")?;
-        bed.daemons[0].terminate(Duration::from_secs(20))?;
+        bed.daemons[0].terminate()?;
         fails_at_once(&bed, "flanneld does not run on this node")
     })
     .unwrap();
@@ -554,7 +550,7 @@ fn unknown_targets_are_refused(bed: &Bed) -> Result<()> {
         ("h1", ["h1 is this node", ""]),
         ("x y&peer=h2", ["x y&peer=h2 is neither a peer", ""]),
     ] {
-        eventually_ok(REPORTED, &format!("{target} is unknown"), || {
+        until_ok(&format!("{target} is unknown"), || {
             let (code, text) = result(&run(bed, 0, &[target])?);
             let is_refused = parts.iter().all(|part| text.contains(part))
                 && text.trim_end().lines().count() == 1;

@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
     Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Pod, Store, Transfer, TransferOptions,
-    binaries, eventually_ok, write_script,
+    binaries, until_ok, write_script,
 };
 use serde_json::Value;
 
 use crate::healing::scenarios;
 
-/// Deadline for the effect of an event, which is long because the machine is busy.
-const DEADLINE: Duration = Duration::from_secs(120);
 /// Pause between two actions of the test. During a pause, the doctor and the probes run several times.
 const PAUSE: Duration = Duration::from_secs(12);
 /// Number of bytes that a stream sends before the next stream starts.
@@ -58,7 +56,6 @@ impl Cluster {
         store.configure(net_conf)?;
         let options = FlanneldOptions::new(&store)
             .iface("enp0s8")
-            .deadline(DEADLINE)
             .binary(&alone(&lab.folder("files")?)?);
         let daemons = hosts
             .iter()
@@ -132,9 +129,7 @@ impl Cluster {
         let begun = Instant::now();
         while begun.elapsed() < PAUSE {
             for node in 0..self.daemons.len() {
-                eventually_ok(DEADLINE, "the doctor can be asked", || {
-                    self.look(node, when)
-                })?;
+                until_ok("the doctor can be asked", || self.look(node, when))?;
             }
             // Keeps the doctor's own load small.
             std::thread::sleep(Duration::from_secs(1));
@@ -154,18 +149,16 @@ impl Cluster {
             self.daemons[node].kill()?;
         } else {
             ensure!(
-                self.daemons[node].terminate(DEADLINE)?.success(),
+                self.daemons[node].terminate()?.success(),
                 "{}",
                 self.daemons[node].log_tail(20)
             );
         }
         self.daemons[node] = self.hosts[node].start_flanneld(&self.options)?;
         for other in (0..self.daemons.len()).filter(|other| *other != node) {
-            eventually_ok(DEADLINE, "the doctor can be asked", || {
-                self.look(other, when)
-            })?;
+            until_ok("the doctor can be asked", || self.look(other, when))?;
         }
-        self.daemons[node].wait_ready(DEADLINE)?;
+        self.daemons[node].wait_ready()?;
         self.watch(when)
     }
 
@@ -183,11 +176,7 @@ impl Cluster {
         };
         self.ended = Some(3);
         let subnet = guest.subnet_env()?.subnet.context("no subnet")?.trunc();
-        ensure!(
-            guest.terminate(DEADLINE)?.success(),
-            "{}",
-            guest.log_tail(20)
-        );
+        ensure!(guest.terminate()?.success(), "{}", guest.log_tail(20));
         let key = self
             .store
             .subnets()?
@@ -269,12 +258,9 @@ fn load<'scope, 'env>(
         scope.spawn(move || {
             while !stop.load(Relaxed) {
                 // A stream may break while a daemon restarts. Then the next one starts.
-                if let Ok(done) = Transfer::run(
-                    &pods[from],
-                    &pods[to],
-                    PIECE,
-                    &TransferOptions::default().deadline(DEADLINE),
-                ) {
+                if let Ok(done) =
+                    Transfer::run(&pods[from], &pods[to], PIECE, &TransferOptions::default())
+                {
                     bytes.fetch_add(done.bytes, Relaxed);
                 }
             }
@@ -299,7 +285,7 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
             .zip(&cluster.daemons)
             .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
             .collect::<Result<Vec<_>>>()?;
-        eventually_ok(DEADLINE, "pods reach each other", || {
+        until_ok("pods reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         let (stop, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -338,7 +324,6 @@ scenarios! { has_no_findings;
 
 /// Tests a backend with iptables rules and with nftables rules, each with one and two address families.
 fn has_no_findings(backend: &str) -> Result<()> {
-    let _turn = lab::load_turn();
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {
         keeps_quiet(backend, nftables, dual, time() / 4)?;
     }

@@ -2,12 +2,10 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lab::{FlanneldOptions, Lab, Store};
 
-const SOON: Duration = Duration::from_secs(20);
 /// 32 bytes in base64.
 const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
@@ -33,7 +31,7 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
         };
         let refused = |parts: &[&str]| -> Result<()> {
             let mut daemon = host.start_flanneld(&strict)?;
-            let status = daemon.wait(SOON)?;
+            let status = daemon.wait()?;
             let errors = daemon.errors().concat();
             ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
             for part in parts.iter().chain(&["--refuse-insecure is set"]) {
@@ -71,7 +69,7 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
             "{}",
             lax.log()
         );
-        lax.terminate(SOON)?;
+        lax.terminate()?;
         let warned = lax.log().matches("chmod").count();
         write(&own, 0o600)?;
         let daemon = host.flanneld(&strict)?;

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, eventually_ok, json, throughout};
-
-const SOON: Duration = Duration::from_secs(20);
+use lab::{Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, json, throughout, until_ok};
 
 fn net_conf(backend: &str) -> String {
     format!(r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"{backend}"}}}}"#)
@@ -24,7 +22,7 @@ fn devices(host: &Host) -> Result<Vec<String>> {
 /// Checks that a daemon refuses the configuration at its start, and changes nothing before the refusal.
 fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()> {
     let mut daemon = host.start_flanneld(options)?;
-    let status = daemon.wait(SOON)?;
+    let status = daemon.wait()?;
     ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
     let errors = daemon.errors().concat();
     for part in [
@@ -80,12 +78,12 @@ fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()>
         );
         Ok(())
     })?;
-    daemon.terminate(SOON)?;
+    daemon.terminate()?;
     is_refused(host, &options, place)?;
 
     // Without the requirement the node accepts the backend, with the same subnet.
     let daemon = host.flanneld(&options.env("FLANNELD_REQUIRE_BACKEND", ""))?;
-    eventually_ok(SOON, "the other backend's device", || {
+    until_ok("the other backend's device", || {
         ensure!(devices(host)? == ["flannel.1"], "{:?}", devices(host)?);
         Ok(())
     })?;

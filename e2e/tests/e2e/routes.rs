@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    Bed, FlanneldOptions, Host, Lab, Store, binaries, eventually_ok, json, outcome, stderr, stdout,
-    texts,
+    Bed, FlanneldOptions, Host, Lab, Store, binaries, json, outcome, stderr, stdout, texts,
+    until_ok,
 };
 use serde_json::Value;
 
-const DEADLINE: Duration = Duration::from_secs(60);
 /// Ten times the time that a command may take if the daemon does not respond.
 const AT_ONCE: Duration = Duration::from_secs(30);
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"TYPE"}}"#;
@@ -107,7 +106,7 @@ fn valid(schema: &Value, part: &Value, value: &Value) -> Result<()> {
 /// Waits until all objects are in sync, and returns the output of `flannelctl routes`.
 fn all_in_sync(host: &Host) -> Result<String> {
     let mut text = String::new();
-    eventually_ok(DEADLINE, "all is in sync", || {
+    until_ok("all is in sync", || {
         let output = flannelctl(host, &["routes"])?;
         text = stdout(&output);
         ensure!(
@@ -285,7 +284,7 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
             ),
         ] {
             host.netns().sh(&add)?;
-            eventually_ok(DEADLINE, &add, || {
+            until_ok(&add, || {
                 let document = document(host, 3)?;
                 let foreign = document["foreign"].as_array().context("no list")?;
                 let net = format!("{net} (h2)");
@@ -349,10 +348,10 @@ fn routes_without_a_daemon_fails_with_one_line() {
         // The daemon waits for its configuration.
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut daemon = host.start_flanneld(&options)?;
-        eventually_ok(DEADLINE, "the daemon has its socket", || refuses_at_once(host, "this node has no network yet"))?;
+        until_ok("the daemon has its socket", || refuses_at_once(host, "this node has no network yet"))?;
         store.configure(&DUAL.replace("TYPE", "host-gw"))?;
-        daemon.wait_ready(DEADLINE)?;
-        eventually_ok(DEADLINE, "nothing but this node is wanted", || {
+        daemon.wait_ready()?;
+        until_ok("nothing but this node is wanted", || {
             let output = flannelctl(host, &["routes"])?;
             ensure!(output.status.success() && stdout(&output).contains("no objects are needed in the kernel"), "{output:?}");
             Ok(())
@@ -377,7 +376,7 @@ fn routes_without_a_daemon_fails_with_one_line() {
         let hangs = refuses_at_once(host, "does not respond");
         daemon.cont()?;
         hangs?;
-        daemon.terminate(DEADLINE)?;
+        daemon.terminate()?;
         refuses_at_once(host, "does not run on this node")
     })
     .unwrap();
@@ -397,7 +396,7 @@ fn hostile_names_are_shown_escaped() {
         std::fs::write(folder.join("subnets/10.5.7.0-24"), lease.to_string())?;
         let _daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
         hosts[0].netns().sh("ip route add 10.5.7.0/25 via 192.168.56.250 dev enp0s8 proto static")?;
-        eventually_ok(DEADLINE, "the route is wanted", || {
+        until_ok("the route is wanted", || {
             let output = flannelctl(&hosts[0], &["routes"])?;
             ensure!(output.status.code() == Some(3) && stdout(&output).contains("10.5.7.0/24 via 192.168.56.107"), "{output:?}");
             Ok(())

@@ -6,19 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions,
-    Pod, Switch, Transfer, TransferOptions, Uplink, eventually, eventually_ok,
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Pod, Switch,
+    Transfer, TransferOptions, Uplink, until, until_ok,
 };
 use serde_json::{Value, json};
 
 use crate::healing::scenarios;
 
-/// Deadline for the effect of an event: more than ten times the five seconds by which daemons delay the removal of a lease.
-const DEADLINE: Duration = Duration::from_secs(60);
 const MEGABYTES: u64 = 1_000_000;
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Families {
     V4,
     V6,
@@ -50,19 +48,19 @@ impl Families {
 }
 
 scenarios! { carries;
-    vxlan_v4_etcd_34 => ("vxlan", Families::V4, EtcdVersion::V34),
-    vxlan_v6_etcd_36 => ("vxlan", Families::V6, EtcdVersion::V36),
-    vxlan_dual_etcd_34 => ("vxlan", Families::Dual, EtcdVersion::V34),
-    host_gw_v4_etcd_36 => ("host-gw", Families::V4, EtcdVersion::V36),
-    host_gw_v6_etcd_34 => ("host-gw", Families::V6, EtcdVersion::V34),
-    host_gw_dual_etcd_36 => ("host-gw", Families::Dual, EtcdVersion::V36),
+    vxlan_v4 => ("vxlan", Families::V4),
+    vxlan_v6 => ("vxlan", Families::V6),
+    vxlan_dual => ("vxlan", Families::Dual),
+    host_gw_v4 => ("host-gw", Families::V4),
+    host_gw_v6 => ("host-gw", Families::V6),
+    host_gw_dual => ("host-gw", Families::Dual),
 }
 
 /// Runs three nodes and a fourth node that joins and leaves, and checks traffic, leases and subnet.env.
-pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion)) -> Result<()> {
-    Lab::run(&format!("{backend} {version:?}"), |lab| {
+pub(crate) fn carries((backend, families): (&str, Families)) -> Result<()> {
+    Lab::run(&format!("{backend} {families:?}"), |lab| {
         let lan = lab.switch("lan")?;
-        let etcd = etcd(lab, &lan, version, &families.net_conf(backend))?;
+        let etcd = etcd(lab, &lan, &families.net_conf(backend))?;
         let hosts = lab.hosts(&lan, 4)?;
         let options = FlanneldOptions::new(&etcd.store()?).iface("enp0s8");
         // The daemons start at once, as after a power cut.
@@ -72,7 +70,7 @@ pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion
             .collect::<Result<Vec<_>>>()?;
         daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))?;
+            .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
         let mut pods = hosts
             .iter()
             .zip(&daemons)
@@ -108,7 +106,7 @@ pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion
         everybody_reaches_everybody(backend, families, &pods)?;
 
         ensure!(
-            fourth.terminate(DEADLINE)?.success(),
+            fourth.terminate()?.success(),
             "a daemon that is asked to stop exits with 0"
         );
         everybody_reaches_everybody(backend, families, &pods)
@@ -127,8 +125,7 @@ pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion
                     .iter()
                     .all(|subnet| !traces(host, subnet).is_ok_and(|traces| !traces.is_empty()))
             };
-            eventually(
-                DEADLINE,
+            until(
                 &format!(
                     "{} forgets {subnets:?}: {:?}",
                     host.name(),
@@ -213,7 +210,7 @@ fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) 
         let matrix = || {
             PingMatrix::to(pods, &targets, &PingOptions::default().packet(mtu))?.require_complete()
         };
-        eventually_ok(DEADLINE, &format!("packets of {mtu} bytes pass"), matrix)?;
+        until_ok(&format!("packets of {mtu} bytes pass"), matrix)?;
         let too_long = PingOptions::default()
             .packet(mtu + 1)
             .timeout(Duration::from_millis(200));
@@ -302,8 +299,8 @@ fn the_operator_sees(
 }
 
 scenarios! { reservation_is_kept;
-    reservation_is_kept_vxlan_etcd_34 => ("vxlan", Families::V4, EtcdVersion::V34),
-    reservation_is_kept_host_gw_dual_etcd_36 => ("host-gw", Families::Dual, EtcdVersion::V36),
+    reservation_is_kept_vxlan => ("vxlan", Families::V4),
+    reservation_is_kept_host_gw_dual => ("host-gw", Families::Dual),
 }
 
 /// Returns the key and the value of the lease that an operator writes for the first node.
@@ -322,7 +319,7 @@ fn end_daemons(round: &str, hosts: &[Host], daemons: &mut [Flanneld]) -> Result<
         "at first" => {}
         "after a stop" => daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.terminate(DEADLINE).map(drop))?,
+            .try_for_each(|daemon| daemon.terminate().map(drop))?,
         "after a kill" => daemons.iter_mut().try_for_each(|daemon| daemon.kill())?,
         _ => {
             daemons.iter_mut().try_for_each(|daemon| daemon.kill())?;
@@ -336,10 +333,10 @@ fn end_daemons(round: &str, hosts: &[Host], daemons: &mut [Flanneld]) -> Result<
 }
 
 /// Reserves a subnet for one node before its first start, and a subnet for another node while that node runs. Both nodes keep their subnets.
-fn reservation_is_kept((backend, families, version): (&str, Families, EtcdVersion)) -> Result<()> {
+fn reservation_is_kept((backend, families): (&str, Families)) -> Result<()> {
     Lab::run(&format!("reservation {backend}"), |lab| {
         let lan = lab.switch("lan")?;
-        let etcd = etcd(lab, &lan, version, &families.net_conf(backend))?;
+        let etcd = etcd(lab, &lan, &families.net_conf(backend))?;
         let client = etcd.client()?;
         let hosts = lab.hosts(&lan, 2)?;
         let store = etcd.store()?;
@@ -392,8 +389,7 @@ fn reservation_is_kept((backend, families, version): (&str, Families, EtcdVersio
                     .collect::<Result<Vec<_>>>()?;
             }
             for key in [&before, &after] {
-                eventually(
-                    DEADLINE,
+                until(
                     &format!("{round}: {key} is signed and hangs on no lease"),
                     || is_reserved(key),
                 )?;
@@ -426,7 +422,6 @@ fn alloc_leases_a_subnet_and_touches_nothing() -> Result<()> {
         let etcd = etcd(
             lab,
             &lan,
-            EtcdVersion::V34,
             r#"{"Network":"10.5.0.0/16","Backend":{"Type":"alloc"}}"#,
         )?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -473,9 +468,9 @@ fn alloc_leases_a_subnet_and_touches_nothing() -> Result<()> {
     })
 }
 
-fn etcd(lab: &Lab, lan: &Switch, version: EtcdVersion, net_conf: &str) -> Result<Etcd> {
+fn etcd(lab: &Lab, lan: &Switch, net_conf: &str) -> Result<Etcd> {
     let store = lab.host("store", &[Uplink::enp0s8(lan, 99)?])?;
-    let etcd = Etcd::start(&[&store], &EtcdOptions::default().version(version))?;
+    let etcd = Etcd::start(&[&store], &EtcdOptions::default())?;
     etcd.store()?.configure(net_conf)?;
     Ok(etcd)
 }

@@ -10,10 +10,8 @@ use lab::{
     Flanneld, FlanneldOptions, Host, Lab, Launch, PingMatrix, PingOptions, Pod, Probe,
     ProbeOptions, Programs, Store, Xtables,
 };
-use lab::{binaries, eventually, eventually_ok, ping};
+use lab::{binaries, ping, until, until_ok};
 use serde_json::{Value, json};
-
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// One of the two networks, on two hosts.
 struct Network {
@@ -30,8 +28,7 @@ fn options(lab: &Lab, number: u8, config: &str, flags: &[&str]) -> FlanneldOptio
         .unwrap();
     let options = FlanneldOptions::new(&store)
         .iface("enp0s8")
-        .second(&format!("net{number}"))
-        .deadline(DEADLINE);
+        .second(&format!("net{number}"));
     let options = flags
         .iter()
         .fold(options, |options, flag| options.arg(flag));
@@ -122,28 +119,28 @@ fn restarts(nftables: bool, xtables: Xtables) {
         let probes =
             networks.iter().map(|network| network.probes(hosts, outside)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect::<Vec<_>>();
         for probe in &probes {
-            probe.wait_flowing(DEADLINE)?;
+            probe.wait_flowing()?;
         }
         let before = rules(&hosts[0]);
         for round in ["signal", "kill", "both"] {
             if round == "both" {
-                networks.iter_mut().try_for_each(|network| network.daemons[0].terminate(DEADLINE).map(drop))?;
+                networks.iter_mut().try_for_each(|network| network.daemons[0].terminate().map(drop))?;
             }
             for network in &mut networks {
                 match round {
-                    "signal" => ensure!(network.daemons[0].terminate(DEADLINE)?.success(), "{}", network.daemons[0].log_tail(10)),
+                    "signal" => ensure!(network.daemons[0].terminate()?.success(), "{}", network.daemons[0].log_tail(10)),
                     "kill" => network.daemons[0].kill()?,
                     _ => {}
                 }
                 network.daemons[0] = hosts[0].flanneld(&network.options)?;
                 for probe in &probes {
-                    probe.wait_flowing(DEADLINE)?;
+                    probe.wait_flowing()?;
                 }
                 ensure!(network.daemons[0].metric("flannel_rule_writes_total")? == 0.0, "{round}: {}", network.daemons[0].log_tail(20));
             }
         }
         // Time for at least three resyncs and 200 packets of each probe.
-        eventually(DEADLINE, "time passes", || networks[1].daemons[0].metric("flannel_uptime_seconds").unwrap() >= 4.0)?;
+        until("time passes", || networks[1].daemons[0].metric("flannel_uptime_seconds").unwrap() >= 4.0)?;
         ensure!(rules(&hosts[0]) == before, "{before}\n{}", rules(&hosts[0]));
         for daemon in networks.iter().flat_map(|network| &network.daemons) {
             ensure!(daemon.metric("flannel_rules_at_war")? == 0.0 && daemon.errors().is_empty(), "{}", daemon.log_tail(30));
@@ -223,7 +220,7 @@ fn daemon_is_refused_when_another_owns_its_resource() {
         let mut two = host
             .start_flanneld(&options(&lab, 51, &second, &[]))
             .unwrap();
-        let status = two.wait(DEADLINE).unwrap();
+        let status = two.wait().unwrap();
         let log = two.log();
         assert_eq!(status.code(), Some(1), "{first} {second}: {log}");
         let refusal = format!(
@@ -253,7 +250,7 @@ fn daemon_is_refused_when_another_owns_its_resource() {
                 .healthz_port(None),
         )
         .unwrap();
-    assert_eq!(two.wait(DEADLINE).unwrap().code(), Some(1));
+    assert_eq!(two.wait().unwrap().code(), Some(1));
     assert!(
         two.log()
             .contains("already uses the rules for 10.50.0.0/16")
@@ -289,7 +286,7 @@ fn probe_port_is_released_when_a_tunnel_needs_it() {
                     .is_ok_and(|well| well == 1.0)
             })
         };
-        eventually(DEADLINE, "the first network probes", all_well)?;
+        until("the first network probes", all_well)?;
         let twos = hosts
             .iter()
             .map(|host| host.flanneld(&second))
@@ -299,23 +296,23 @@ fn probe_port_is_released_when_a_tunnel_needs_it() {
             let env = two.subnet_env()?;
             pods.push(host.pod("p51", &env)?);
         }
-        eventually_ok(DEADLINE, "the second network's packets pass", || {
+        until_ok("the second network's packets pass", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         for (one, two) in ones.iter().zip(&twos) {
-            eventually_ok(DEADLINE, "the doctor names the owner of the port", || {
+            until_ok("the doctor names the owner of the port", || {
                 doctor_names_owner_of_port(one, two)
             })?;
             // Peers are still probed by ping.
             ensure!(one.is_ready() && two.is_ready());
         }
-        eventually(DEADLINE, "ping goes on", all_well)?;
+        until("ping goes on", all_well)?;
         // Without the tunnel and its device the port is free again.
         drop(twos);
         for host in &hosts {
             host.netns().ip("link delete flannel.51")?;
         }
-        eventually_ok(DEADLINE, "the first network probes again", || {
+        until_ok("the first network probes again", || {
             ones.iter().try_for_each(probes_by_udp)
         })
     })
@@ -445,7 +442,7 @@ impl GuardBed {
     /// Until the daemon writes the rules again, a counter includes packets that node 3 sent before node 1 read node 3's lease.
     fn wait_settled(&self, nftables: bool) -> Result<(f64, f64)> {
         let mut before = self.counted();
-        eventually(DEADLINE, "the rules stay as they are", || {
+        until("the rules stay as they are", || {
             for _ in 0..20 {
                 assert!(
                     self.admits_both(),
@@ -474,15 +471,13 @@ impl GuardBed {
 fn guard_admits_peers_of_all_networks(nftables: bool) -> Result<()> {
     let lab = Lab::new("two-nets")?;
     let mut bed = GuardBed::start(&lab, nftables)?;
-    eventually(DEADLINE, "nodes of both networks are admitted", || {
-        bed.admits_both()
-    })?;
+    until("nodes of both networks are admitted", || bed.admits_both())?;
     let before = bed.wait_settled(nftables)?;
     let knock = || -> std::io::Result<usize> {
         let socket = std::net::UdpSocket::bind("192.168.56.104:0")?;
         socket.send_to(b"who is there?", "192.168.56.101:8472")
     };
-    eventually(DEADLINE, "a packet of another machine is counted", || {
+    until("a packet of another machine is counted", || {
         bed.hosts[3].netns().run(knock).unwrap().unwrap();
         let now = bed.counted();
         now.0 + now.1 > before.0 + before.1
@@ -496,12 +491,8 @@ fn guard_admits_peers_of_all_networks(nftables: bool) -> Result<()> {
     } else {
         "FLANNEL-ENCAP"
     };
-    eventually(DEADLINE, "one guard is left", || {
-        bed.chains().iter().eq([left])
-    })?;
-    eventually(DEADLINE, "nodes of both networks are admitted", || {
-        bed.admits_both()
-    })?;
+    until("one guard is left", || bed.chains().iter().eq([left]))?;
+    until("nodes of both networks are admitted", || bed.admits_both())?;
     ensure!(
         bed.second.errors().is_empty() && bed.first.errors().is_empty(),
         "{:?} {:?}",
@@ -546,7 +537,7 @@ impl CleanupBed {
         let far = (hosts[1].flanneld(&a)?, hosts[1].flanneld(&b)?);
         let host = hosts[0].clone();
         let one = host.flanneld(&a)?;
-        eventually(DEADLINE, "the routes of network 50", || {
+        until("the routes of network 50", || {
             host.netns()
                 .sh("ip route show proto 241 | grep -q via")
                 .is_ok()
@@ -579,7 +570,7 @@ impl CleanupBed {
             .arg("cleanup")
             .arg(format!("--subnet-file={}", file.display()));
         let mut process = self.host.spawn("cleanup", &launch)?;
-        Ok((process.wait(DEADLINE)?.success(), process.log()))
+        Ok((process.wait()?.success(), process.log()))
     }
 }
 
@@ -593,7 +584,7 @@ fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
         !succeeded && output.contains(&format!("flanneld runs here (pid {}", bed.two.pid())),
         "{output}"
     );
-    ensure!(bed.two.terminate(DEADLINE)?.success());
+    ensure!(bed.two.terminate()?.success());
     ensure!(bed.has(50)? && bed.has(51)?, "{}", bed.state()?);
     let (succeeded, output) = bed.cleanup()?;
     let serves = format!(
@@ -606,7 +597,7 @@ fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
         "{output}"
     );
     ensure!(bed.has(50)? && !bed.has(51)?, "{}\n{output}", bed.state()?);
-    eventually(DEADLINE, "time for repairs", || {
+    until("time for repairs", || {
         bed.one.metric("flannel_uptime_seconds").unwrap() >= 3.0
     })?;
     ensure!(

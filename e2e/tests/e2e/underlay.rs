@@ -1,14 +1,9 @@
 //! Checks that a daemon's readiness follows events of the underlay interface: removal and return, and changes of state, carrier and address.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
-use lab::{Bed, Flanneld, Host, Lab, Uplink, code_or_text, eventually};
+use lab::{Bed, Flanneld, Host, Lab, Uplink, code_or_text, until};
 
 use crate::healing::scenarios;
-
-/// Deadline below the 30 s after which the daemon checks the underlay without an event.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// One host and its daemon.
 struct Node {
@@ -45,8 +40,7 @@ impl Node {
         lose(self.host())?;
         let readyz = || self.daemon().get("/readyz").unwrap_or_default();
         let unready = || matches!(readyz(), (503, body) if body.lines().any(|line| line.starts_with("underlay: ") && line.contains(text)));
-        eventually(
-            DEADLINE,
+        until(
             &format!("{what}: not ready because it {text}, but {:?}", readyz()),
             unready,
         )?;
@@ -57,9 +51,7 @@ impl Node {
             self.daemon().log_tail(20)
         );
         restore(self.host())?;
-        eventually(DEADLINE, &format!("{what}: ready again"), || {
-            self.daemon().is_ready()
-        })?;
+        until(&format!("{what}: ready again"), || self.daemon().is_ready())?;
         Ok(())
     }
 
@@ -118,11 +110,11 @@ fn follows_the_underlay((title, backend): (&str, &str)) -> Result<()> {
         node.ip(
             "address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8",
         )?;
-        eventually(DEADLINE, "the new address is followed", || {
+        until("the new address is followed", || {
             node.daemon().log().contains("192.168.56.111, MTU 1500)")
         })?;
         node.ip("link set enp0s8 down\nlink set enp0s8 name wan0\nlink set wan0 up")?;
-        eventually(DEADLINE, "the new name is followed", || {
+        until("the new name is followed", || {
             node.daemon().log().contains("to=\"wan0 (index ")
         })?;
         ensure!(
@@ -142,7 +134,7 @@ fn follows_the_underlay((title, backend): (&str, &str)) -> Result<()> {
             node.daemon().log_tail(30)
         );
         node.ip("link set wan0 down\nlink set wan0 name enp0s8\nlink set enp0s8 up")?;
-        eventually(DEADLINE, "the old name is followed", || {
+        until("the old name is followed", || {
             node.daemon()
                 .log()
                 .contains("192.168.56.111, MTU 1500)\" to=\"enp0s8 (index ")

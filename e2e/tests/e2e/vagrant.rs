@@ -1,17 +1,12 @@
 //! Tests of Vagrant hosts: every host has 10.0.2.15 on the NAT interface with the default route, and only `enp0s8` connects the hosts.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use lab::{
     Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, Uplink, Vagrant,
-    eventually_ok,
+    until_ok,
 };
 
 use crate::healing::scenarios;
-
-const SOON: Duration = Duration::from_secs(10);
-const STOP: Duration = Duration::from_secs(20);
 
 /// Two Vagrant hosts and an etcd on the host-only network.
 struct Bed {
@@ -61,7 +56,7 @@ impl Bed {
             );
         }
         let pods = lab::Bed::pods(self.hosts(), daemons)?;
-        eventually_ok(SOON, "the pods reach each other", || {
+        until_ok("the pods reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         let errors: Vec<String> = daemons.iter().flat_map(Flanneld::errors).collect();
@@ -92,7 +87,7 @@ fn trap(etcd_on: EtcdOn) -> Result<()> {
         require_warning(&bed, &trapped.log(), store)?;
 
         let mut refused = second.start_flanneld(&options)?;
-        let status = refused.wait(SOON)?;
+        let status = refused.wait()?;
         ensure!(status.code() == Some(1), "{status}\n{}", refused.log());
         require_refusal(&bed, &refused.log(), second)?;
         ensure!(
@@ -103,7 +98,7 @@ fn trap(etcd_on: EtcdOn) -> Result<()> {
 
         // With the option on both nodes, nothing has to be cleaned up.
         let subnet = trapped.subnet_env()?;
-        trapped.terminate(STOP)?;
+        trapped.terminate()?;
         let named = options.iface("enp0s8");
         let trapped = first.flanneld(&named)?;
         ensure!(
@@ -191,7 +186,7 @@ fn nat_trap_of_a_go_node_refuses_ours_until_iface_is_set() -> Result<()> {
         let before = client.get(&key)?;
 
         let mut refused = second.start_flanneld(&FlanneldOptions::new(&bed.store()?))?;
-        let status = refused.wait(SOON)?;
+        let status = refused.wait()?;
         ensure!(status.code() == Some(1), "{status}\n{}", refused.log());
         for word in [
             " ERROR ",
@@ -274,8 +269,8 @@ fn fall_into_the_trap(bed: &Bed) -> Result<()> {
     let options = FlanneldOptions::new(&bed.store()?);
     let mut trapped = first.flanneld(&options)?;
     let mut refused = second.start_flanneld(&options)?;
-    ensure!(refused.wait(SOON)?.code() == Some(1), "{}", refused.log());
-    trapped.terminate(STOP)?;
+    ensure!(refused.wait()?.code() == Some(1), "{}", refused.log());
+    trapped.terminate()?;
     for daemon in [trapped, refused] {
         std::fs::remove_file(daemon.log_path())?;
     }

@@ -10,13 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Lab, Pod, Probe, ProbeOptions, Uplink, eventually, eventually_ok};
+use lab::{Bed, Lab, Pod, Probe, ProbeOptions, Uplink, until, until_ok};
 use player::Player;
 
 use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, bytes, key_file, lease, published, replace};
 
-const SOON: Duration = Duration::from_secs(20);
 const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 /// Third octets of the subnets that the two simulated nodes exchange.
 const SUBNETS: [u8; 2] = [100, 101];
@@ -198,7 +197,7 @@ impl Dealer<'_> {
 
 /// Waits until each subnet owner in `last` has decrypted a packet to its subnet with a sequence number of at least `after`.
 fn last_holders_get_the_packets(players: &[Player; 2], last: &Deal, after: u64) -> Result<()> {
-    eventually(SOON, "the last holders get the packets", || {
+    until("the last holders get the packets", || {
         last.iter().enumerate().all(|(subnet, (player, key))| {
             let opened = players[*player].opened();
             opened.iter().any(|packet| {
@@ -252,7 +251,6 @@ fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)>
 /// checks which simulated node can decrypt a packet, not where the daemon sends the packet.
 #[test]
 fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
-    let _turn = lab::load_turn();
     Lab::run("wireguard churn", |lab| {
         // Without probes, every packet is one of this test.
         let bed = Bed::start(lab, 1, CONF, |_, options| options.arg("--probe-port=0"))?;
@@ -284,7 +282,7 @@ fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
         let took = std::thread::scope(|scope| -> Result<Duration> {
             let sender = scope.spawn(|| send(&bed.pods[0], &sent, &end));
             let mut play = || -> Result<Duration> {
-                eventually(SOON, "both players get packets", || {
+                until("both players get packets", || {
                     players.iter().all(|player| !player.opened().is_empty())
                 })?;
                 before.set(in_vain());
@@ -399,13 +397,13 @@ fn own_key(times: u32) -> Result<()> {
         let flows = || {
             probes
                 .iter()
-                .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))
+                .try_for_each(|probe| probe.wait_flowing().map(drop))
         };
         flows()?;
         for _ in 0..times {
             let keys = Keys::new();
             replace(&file, &keys.private_text())?;
-            eventually_ok(SOON, "the lease has the new key", || {
+            until_ok("the lease has the new key", || {
                 ensure!(
                     published(&bed.store, &bed.hosts[0])? == keys.public_text(),
                     "{}",

@@ -9,13 +9,12 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lab::{
-    Bed, Capture, Host, Lab, Mesh, PingOptions, ProbeOptions, Uplink, eventually, eventually_ok,
-    ping, succeeded,
+    Bed, Capture, Host, Lab, Mesh, PingOptions, ProbeOptions, Uplink, ping, succeeded, until,
+    until_ok,
 };
 
 use crate::wireguard_keys::{Keys, bytes, lease, published, replace};
 
-const SOON: Duration = Duration::from_secs(20);
 const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"WHICH"}}"#;
 /// Length of the Ethernet, IPv4 and UDP headers, in bytes.
 const HEADERS: usize = 42;
@@ -202,7 +201,7 @@ fn datagrams(frames: &[Vec<u8>]) -> Vec<usize> {
 
 #[test]
 fn hostile_leases_capture_no_traffic() -> Result<()> {
-    from("userspace", SOON)
+    from("userspace")
 }
 
 fn lease_file(bed: &Bed, key: &str) -> PathBuf {
@@ -210,9 +209,9 @@ fn lease_file(bed: &Bed, key: &str) -> PathBuf {
 }
 
 /// Checks that each node refuses each hostile lease and reports the reason.
-fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
+fn lies_are_refused(bed: &Bed, lies: &[Lie]) -> Result<()> {
     for (number, daemon) in bed.daemons.iter().enumerate() {
-        eventually_ok(soon, "readyz names each", || {
+        until_ok("readyz names each", || {
             let (code, body) = daemon.get("/readyz")?;
             let missing: Vec<_> = lies
                 .iter()
@@ -239,7 +238,7 @@ fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
             daemon.metric("flannel_peers")?
         );
         for lie in lies {
-            eventually(soon, &lie.reported[number], || {
+            until(&lie.reported[number], || {
                 daemon.log().contains(&lie.reported[number])
             })
             .with_context(|| daemon.log_tail(30))?;
@@ -287,7 +286,7 @@ fn no_hostile_lease_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
 
 /// Checks that both nodes start a handshake with the attacker's address if the lease is valid. A capture
 /// would also show a handshake because of a hostile lease.
-fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()> {
+fn honest_lease_is_used(bed: &Bed, attacker: &Host) -> Result<()> {
     let address = attacker.v4()?;
     let socket = attacker
         .netns()
@@ -298,14 +297,14 @@ fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()
         &lease(address, &Keys::new().public_text()),
     )?;
     for daemon in &bed.daemons {
-        eventually(soon, "an honest lease is used", || {
+        until("an honest lease is used", || {
             daemon
                 .metric("flannel_peers")
                 .is_ok_and(|peers| peers == 2.0)
         })?;
     }
     let (mut buffer, mut senders) = ([0; 2048], BTreeSet::new());
-    eventually_ok(soon, "both begin a handshake with it", || {
+    until_ok("both begin a handshake with it", || {
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
             if length == HANDSHAKE {
                 senders.insert(from.ip());
@@ -318,7 +317,7 @@ fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()
 
 /// Replaces the public key in the second node's own lease with an invalid key of low order. Waits until the node
 /// has restored the lease's last valid value, which remains in effect meanwhile.
-fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
+fn own_lease_is_restored(bed: &Bed, key: &str) -> Result<()> {
     let own = bed.daemons[1]
         .subnet_env()?
         .subnet
@@ -330,7 +329,7 @@ fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
         &lease_file(bed, &own),
         &lease(bed.hosts[1].v4()?, &point(0, 0)),
     )?;
-    eventually_ok(soon, "it is put right", || {
+    until_ok("it is put right", || {
         ensure!(
             published(&bed.store, &bed.hosts[1])? == key,
             "{}",
@@ -341,19 +340,19 @@ fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Checks with kernel or userspace WireGuard that the existing nodes lose no packets because of hostile leases. `soon` is the deadline of each wait.
-pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
+/// Checks with kernel or userspace WireGuard that the existing nodes lose no packets because of hostile leases.
+pub(crate) fn from(implementation: &str) -> Result<()> {
     Lab::run(&format!("wireguard hostile {implementation}"), |lab| {
         let bed = Bed::start(
             lab,
             2,
             &CONF.replace("WHICH", implementation),
-            |_, options| options.deadline(soon),
+            |_, options| options,
         )?;
         let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
         let capture = Capture::start(attacker.netns())?;
         let mesh = Mesh::start(&bed.pods, &ProbeOptions::default())?;
-        mesh.wait_flowing(soon)?;
+        mesh.wait_flowing()?;
         let (lies, key) = (lies(&bed)?, published(&bed.store, &bed.hosts[1])?);
         for lie in &lies {
             replace(
@@ -361,7 +360,7 @@ pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
                 &lease(attacker.v4()?, &lie.public_key),
             )?;
         }
-        lies_are_refused(&bed, &lies, soon)?;
+        lies_are_refused(&bed, &lies)?;
         operator_sees_lies(&bed, &lies)?;
         no_hostile_lease_is_routed(&bed, &lies)?;
         let came = datagrams(&capture.finish()?);
@@ -369,13 +368,13 @@ pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
             came.is_empty(),
             "datagrams of {came:?} bytes came to the attacker"
         );
-        honest_lease_is_used(&bed, &attacker, soon)?;
+        honest_lease_is_used(&bed, &attacker)?;
         for lie in &lies {
             std::fs::remove_file(lease_file(&bed, &lie.key))?;
         }
-        own_lease_is_restored(&bed, &key, soon)?;
+        own_lease_is_restored(&bed, &key)?;
         for daemon in &bed.daemons {
-            eventually(soon, "nothing is refused", || {
+            until("nothing is refused", || {
                 daemon
                     .get("/readyz")
                     .is_ok_and(|page| page == (200, "flanneld is ready".to_owned()))

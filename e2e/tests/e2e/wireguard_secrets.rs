@@ -10,15 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lab::{
     Bed, Capture, Flanneld, FlanneldOptions, Lab, Mesh, PingOptions, ProbeOptions, Store, binaries,
-    eventually, eventually_ok, throughout, write_script,
+    throughout, until, until_ok, write_script,
 };
 use serde_json::Value;
 
 use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file, published, replace};
 
-/// Deadline of each wait: slightly more than ten times the five seconds between two reads of a key file.
-const SOON: Duration = Duration::from_secs(60);
 const CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 const RIGHT: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -29,14 +27,14 @@ fn mode(path: &Path) -> Result<u32> {
 }
 
 fn is_logged(daemon: &Flanneld, text: &str) -> Result<()> {
-    eventually(SOON, text, || daemon.log().contains(text))
+    until(text, || daemon.log().contains(text))
         .map(drop)
         .with_context(|| daemon.log_tail(20))
 }
 
 /// Waits until a garbled or removed key file contains the current key again and only the owner can read the file.
 fn is_written_again(daemon: &Flanneld, file: &Path, key: &[u8]) -> Result<()> {
-    eventually_ok(SOON, "the present key is in the file again", || {
+    until_ok("the present key is in the file again", || {
         ensure!(
             fs::read(file)? == key && mode(file)? == 0o600,
             "{}",
@@ -47,7 +45,7 @@ fn is_written_again(daemon: &Flanneld, file: &Path, key: &[u8]) -> Result<()> {
 }
 
 fn publishes(bed: &Bed, number: usize, keys: &Keys) -> Result<()> {
-    eventually_ok(SOON, "the lease has the other key", || {
+    until_ok("the lease has the other key", || {
         ensure!(
             published(&bed.store, &bed.hosts[number])? == keys.public_text(),
             "{}",
@@ -59,11 +57,11 @@ fn publishes(bed: &Bed, number: usize, keys: &Keys) -> Result<()> {
 
 /// Checks that the daemon ends if it cannot read its private key file. The daemon must not treat an unreadable key file as missing.
 fn unreadable_file_ends_the_daemon(mut bed: Bed, file: &Path) -> Result<()> {
-    bed.daemons[0].terminate(SOON)?;
+    bed.daemons[0].terminate()?;
     fs::remove_file(file)?;
     fs::create_dir(file)?;
     bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
-    let status = bed.daemons[0].wait(SOON)?;
+    let status = bed.daemons[0].wait()?;
     let log = bed.daemons[0].log();
     ensure!(
         status.code() == Some(1) && log.contains("cannot read or write the WireGuard private key"),
@@ -119,7 +117,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
             published(&bed.store, &bed.hosts[1])?,
         );
         let mesh = Mesh::start(&bed.pods[..2], &ProbeOptions::default())?;
-        mesh.wait_flowing(SOON)?;
+        mesh.wait_flowing()?;
         fs::write(&files[0], "garbled\n")?;
         fs::remove_file(&files[1])?;
         replace(&files[2], &other.private_text())?;
@@ -278,11 +276,11 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
             .iface("enp0s8")
             .binary(&program);
         let mut daemon = hosts[0].start_flanneld(&options)?;
-        daemon.wait_ready(SOON)?;
-        daemon.terminate(SOON)?;
+        daemon.wait_ready()?;
+        daemon.terminate()?;
         let (private, public) = (fs::read_to_string(&file)?, published(&store, &hosts[0])?);
         // strace writes a call only after it has ended.
-        let calls = eventually_ok(SOON, "the trace shows the lease", || {
+        let calls = until_ok("the trace shows the lease", || {
             let calls = calls(&fs::read_to_string(&trace)?);
             ensure!(
                 calls.iter().any(|call| call.text.contains(&public)),
@@ -323,7 +321,7 @@ fn two_secrets(
     }
     daemons
         .iter_mut()
-        .try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+        .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
     let pods = hosts
         .iter()
         .zip(&daemons)
@@ -347,13 +345,13 @@ fn directions_passed(pods: &[lab::Pod]) -> Result<usize> {
 
 /// Checks that no packet passes while the preshared keys differ, and that the doctor reports the fault and its likely cause until the keys match.
 pub(crate) fn different_preshared_keys_are_reported(
-    (title, implementation, deadline): (&str, &str, Duration),
+    (title, implementation): (&str, &str),
 ) -> Result<()> {
     Lab::run(title, |lab| {
         let (daemons, pods, _hosts) = two_secrets(lab, implementation)?;
         let folder = lab.folder("secrets")?;
         let begun = std::time::Instant::now();
-        eventually_ok(deadline, "it is reported", || {
+        until_ok("it is reported", || {
             ensure!(
                 directions_passed(&pods)? == 0,
                 "packets pass with two preshared keys"
@@ -403,7 +401,7 @@ pub(crate) fn different_preshared_keys_are_reported(
         );
         let begun = std::time::Instant::now();
         fs::write(folder.join("wrong"), RIGHT)?;
-        eventually_ok(deadline, "packets pass with one key", || {
+        until_ok("packets pass with one key", || {
             ensure!(directions_passed(&pods)? == 2, "packets are lost");
             for daemon in &daemons {
                 let found = findings(daemon)?;
@@ -429,7 +427,7 @@ pub(crate) fn different_preshared_keys_are_reported(
 scenarios! { different_preshared_keys_are_reported;
     // Ten times the 40 s within which it is reported.
     #[ignore = "takes a minute: make soak"]
-    different_preshared_keys_are_reported_until_they_match => ("wireguard silent", "userspace", Duration::from_secs(400)),
+    different_preshared_keys_are_reported_until_they_match => ("wireguard silent", "userspace"),
 }
 
 /// Checks in less than a minute that no packet passes while the preshared keys differ.
@@ -459,7 +457,7 @@ fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
             );
         }
         fs::write(lab.folder("secrets")?.join("wrong"), RIGHT)?;
-        eventually_ok(SOON, "packets pass with one preshared key", || {
+        until_ok("packets pass with one preshared key", || {
             ensure!(directions_passed(&pods)? == 2, "{}", daemons[1].log_tail(5));
             Ok(())
         })
@@ -480,10 +478,10 @@ fn preshared_key_changes_on_all_nodes_without_loss() -> Result<()> {
             &bed.pods,
             &ProbeOptions::default().interval(Duration::from_millis(10)),
         )?;
-        mesh.wait_flowing(SOON)?;
+        mesh.wait_flowing()?;
         replace(&file, WRONG)?;
         for daemon in &bed.daemons {
-            eventually(SOON, "it has the new key", || {
+            until("it has the new key", || {
                 daemon
                     .log()
                     .contains("the preshared key of WireGuard has changed")

@@ -222,7 +222,7 @@ fn start(hosts: &[Host], options: &FlanneldOptions, real_time: bool) -> Result<V
         .collect::<Result<Vec<_>>>()?;
     daemons
         .iter_mut()
-        .try_for_each(|daemon| daemon.wait_ready(STOP).map(drop))?;
+        .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
     Ok(daemons)
 }
 

@@ -318,7 +318,7 @@ fn hostile() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..Default::default() })]
 
     /// The texts of findings are printable, and commands quote untrusted names, whatever characters the names contain.
     #[test]

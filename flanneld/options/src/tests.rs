@@ -1020,7 +1020,6 @@ fn value() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
 
     /// No command line causes a panic, and clap accepts every command line that flanneld's own parser accepts.
     #[test]

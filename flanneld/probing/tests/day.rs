@@ -176,22 +176,17 @@ fn day(count: usize, lost: u64, seconds: u64) {
 }
 
 #[test]
-fn day_of_three_nodes_has_no_false_verdict() {
-    day(3, 0, 24 * HOUR);
-    day(3, 10, 24 * HOUR);
+fn hour_has_no_false_verdict() {
+    for count in world::sizes(&[3, 48, 1000]) {
+        day(count, 0, HOUR);
+        day(count, 10, HOUR);
+    }
 }
 
 #[test]
-fn hour_of_many_nodes_has_no_false_verdict() {
-    day(48, 0, HOUR);
-    day(48, 10, HOUR);
-    day(1000, 10, HOUR / 2);
-}
-
-#[test]
-#[ignore = "minutes: a part of `make soak`"]
-fn day_of_many_nodes_has_no_false_verdict() {
-    for count in [48, 100, 200, 1000, 5000] {
+#[ignore = "minutes: a part of `make test-sim`"]
+fn day_has_no_false_verdict() {
+    for count in world::sizes(&[3, 48, 200]) {
         day(count, 0, 24 * HOUR);
         day(count, 10, 24 * HOUR);
     }

@@ -176,14 +176,14 @@ fn many_dead(count: usize, dead: &BTreeSet<usize>) {
 
 #[test]
 fn one_dead_node_is_known() {
-    for count in [3, 48, 100, 200, 1000] {
+    for count in world::sizes(&[3, 48, 100, 200, 1000]) {
         one_dead(count, 0);
     }
 }
 
 #[test]
 fn node_knows_that_nothing_reaches_it_or_leaves_it() {
-    for count in [3, 14, 20, 48, 200, 1000] {
+    for count in world::sizes(&[3, 14, 20, 48, 200, 1000]) {
         for state in [State::CutOff, State::OverlayCut, State::OneWay] {
             all_links(count, state, 0);
         }
@@ -219,7 +219,7 @@ fn breaks_that_are_over_are_no_losses() {
 
 #[test]
 fn rack_or_half_of_a_cluster_is_known() {
-    for count in [48, 100, 1000] {
+    for count in world::sizes(&[48, 100, 1000]) {
         many_dead(count, &(0..20).collect());
         many_dead(count, &(0..count / 2).collect());
     }
@@ -230,7 +230,7 @@ fn rack_or_half_of_a_cluster_is_known() {
 #[test]
 fn living_peer_among_dead_leases_is_no_part_of_a_common_fault() {
     let (mut wrong, mut samples) = (0, 0);
-    for seed in 1..=20 {
+    for seed in 1..=world::seeds() {
         let mut world = World::with_seed(42, seed);
         world.off = (2..42).collect();
         let cut = |world: &World, node: usize| world.state(node, 1 - node) != State::Well;
@@ -249,7 +249,7 @@ fn living_peer_among_dead_leases_is_no_part_of_a_common_fault() {
 
 #[test]
 fn faults_are_known_as_soon_where_one_in_a_hundred_is_lost() {
-    for count in [3, 48, 100, 200, 1000] {
+    for count in world::sizes(&[3, 48, 100, 200, 1000]) {
         one_dead(count, 10);
         for state in [State::CutOff, State::OverlayCut, State::OneWay] {
             all_links(count, state, 10);
@@ -258,7 +258,7 @@ fn faults_are_known_as_soon_where_one_in_a_hundred_is_lost() {
 }
 
 #[test]
-#[ignore = "minutes: a part of `make soak`"]
+#[ignore = "minutes: a part of `make test-sim`"]
 fn faults_among_five_thousand_are_known() {
     one_dead(5000, 0);
     all_links(5000, State::CutOff, 0);
@@ -269,7 +269,7 @@ fn faults_among_five_thousand_are_known() {
 /// All nodes detect that a firewall drops the tunnel's port on all nodes.
 #[test]
 fn tunnel_that_is_blocked_everywhere_is_known_everywhere() {
-    for count in [48, 200] {
+    for count in world::sizes(&[48, 200]) {
         let mut world = cluster(count, &[]);
         world.cut_in = (0..count).collect();
         let nodes: BTreeSet<usize> = (0..count).collect();
@@ -359,7 +359,7 @@ fn losses_by_chance_are_no_other_fault() {
     for (lost, seed) in [(0, 1), (1, 2), (10, 3)] {
         let mut world = World::with_seed(30, seed);
         world.lost = lost;
-        world.run(1800 * S);
+        world.run(600 * S);
         let worse: Vec<_> = world
             .notices
             .iter()

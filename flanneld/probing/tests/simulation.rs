@@ -957,28 +957,24 @@ fn cluster_without_underlay_probes_costs_no_more() {
 
 #[test]
 fn hundreds_of_idle_nodes_send_little() {
-    costs(300, 1, Link::default());
+    for count in simulation::world::sizes(&[100, 300, 1000]) {
+        costs(count, 1, Link::default());
+    }
 }
 
-#[test]
-#[ignore = "half a minute and half a gigabyte: a part of `make soak`"]
-fn thousand_idle_nodes_send_little() {
-    costs(1000, 1, Link::default());
-}
-
-/// Ten thousand nodes are too many to simulate with all their state. The test simulates only the scheduled probes of a tenth of the nodes, for a whole cycle.
+/// Ten thousand nodes are too many to simulate with all their state. The test simulates only the scheduled probes of some nodes, for a whole cycle.
 #[test]
 fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     const NODES: usize = 10_000;
-    // The scheduled probes of the first thousand nodes, to all other nodes.
-    const WALKERS: usize = NODES / 10;
+    // The scheduled probes of the first nodes, to all other nodes.
+    let walkers = simulation::world::sizes(&[100, 1000]).last().unwrap();
     let cycle = probing::schedule::cycle(NODES - 1, 0);
     let seconds = usize::try_from(cycle.as_secs()).unwrap() * 12 / 10;
     let numbers: Vec<u64> = (0..NODES)
         .map(|node| probing::who::mix([u64::try_from(node).unwrap(), 3, 4]))
         .collect();
     let mut received = vec![0u8; NODES * seconds];
-    for walker in 0..WALKERS {
+    for walker in 0..walkers {
         let mut walk = Walk::new(numbers[walker], Duration::ZERO);
         let mut asked = vec![false; NODES];
         let mut last = Duration::ZERO;
@@ -1011,10 +1007,7 @@ fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
         assert!(last < cycle * 12 / 10, "{last:?}");
     }
     let most = received.iter().copied().max().unwrap_or(0);
-    assert!(
-        most <= 10,
-        "a node was asked {most} times in one second by a tenth of the others; the mean is 0.4"
-    );
+    assert!(most <= 10, "a node was asked {most} times in one second");
 }
 
 /// Returns, for each kind of probe, how many probes a session sent and how many of these probes got a reply.

@@ -192,7 +192,6 @@ fn terms(config: &NetworkConfig, own: Option<Lease>) -> Terms {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2048, ..ProptestConfig::default() })]
 
     #[test]
     fn all_nodes_agree_on_who_has_which_subnet((cluster, events) in cluster(), dual: bool) {

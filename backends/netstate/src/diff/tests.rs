@@ -146,7 +146,6 @@ fn damaged(mut state: KernelState, dropped: &[bool]) -> KernelState {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn equal_states_need_no_operations(device in device(), peers in peers()) {
@@ -396,7 +395,6 @@ fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     /// Peers change keys and swap subnets, and one pass applies all changes. After each operation, the node encrypts a packet
     /// only for the peer that has the subnet before or after the pass. If the subnet has a peer before and after the pass,

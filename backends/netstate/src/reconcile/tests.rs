@@ -246,7 +246,6 @@ fn paused<F: Future>(test: F) -> F::Output {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn the_loop_converges_after_any_finite_faults(
@@ -301,7 +300,6 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
     fn the_blackhole_exists_exactly_with_the_flag(peers in proptest::collection::btree_map(2u8..12, 2u8..20, 0..4), events in proptest::collection::vec(event(), 0..8)) {

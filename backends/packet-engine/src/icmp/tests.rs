@@ -322,7 +322,6 @@ fn options_are_quoted_whole() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn every_reply_is_a_valid_packet(

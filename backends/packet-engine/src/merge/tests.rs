@@ -297,7 +297,6 @@ fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     /// The engine merges packets with partial checksums like packets with complete checksums. After the split, all packets have complete checksums.
     #[test]

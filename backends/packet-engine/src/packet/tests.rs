@@ -166,7 +166,6 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn equals_the_simple_parser(mut packet in packets(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), cut in prop_oneof![9 => Just(0usize), 1 => 1usize..60]) {

@@ -191,7 +191,6 @@ fn all(vnet: &VnetHeader, packet: &mut [u8]) -> Result<Vec<Vec<u8>>, Reason> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn segments_are_the_single_packets(recipe in recipe(9000), size in 1usize..2000) {

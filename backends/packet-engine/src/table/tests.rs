@@ -128,7 +128,6 @@ fn net6(bits: u128, prefix: u8) -> IpNet {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
     fn a_cluster_of_one_size(subnets in vec(0u32..256, 0..25), subnets_v6 in vec(0u128..65536, 0..25)) {

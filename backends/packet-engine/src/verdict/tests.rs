@@ -224,7 +224,6 @@ fn checks() -> impl Strategy<Value = Checks> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn inbound_equals_the_simple_checker(

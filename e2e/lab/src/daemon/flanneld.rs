@@ -15,7 +15,7 @@ use crate::host::subnet_env::SubnetEnv;
 use crate::net::http;
 use crate::net::netns::Netns;
 use crate::store::Store;
-use crate::wait::has_expired;
+use crate::wait::Wait;
 
 /// Options for the start of a daemon.
 #[derive(Debug, Clone)]
@@ -24,7 +24,6 @@ pub struct FlanneldOptions {
     env: Vec<(String, String)>,
     binary: Option<PathBuf>,
     healthz_port: Option<u16>,
-    deadline: Duration,
     file_store: Option<FileStoreHandle>,
     second: Option<String>,
 }
@@ -46,7 +45,6 @@ impl FlanneldOptions {
             env: Vec::new(),
             binary: None,
             healthz_port: Some(8471),
-            deadline: Duration::from_secs(60),
             file_store: None,
             second: None,
         }
@@ -109,13 +107,6 @@ impl FlanneldOptions {
         self.file_store = Some(store.handle());
         self.env("NOTIFY_SOCKET", &store.socket().to_string_lossy())
     }
-
-    /// Sets the time for which [`Host::flanneld`] waits until the daemon is ready. Default: 60 s.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> FlanneldOptions {
-        self.deadline = deadline;
-        self
-    }
 }
 
 /// A running daemon: a [`Process`] with its namespace, its `subnet.env` and its health endpoint.
@@ -133,10 +124,10 @@ impl Host {
     /// Starts the daemon and waits until it is ready.
     ///
     /// # Errors
-    /// Returns an error with the log's last lines if the daemon ends or is not ready in time.
+    /// Returns an error with the log's last lines if the daemon ends or is not ready when the test reaches its guard.
     pub fn flanneld(&self, options: &FlanneldOptions) -> Result<Flanneld> {
         let mut daemon = self.start_flanneld(options)?;
-        daemon.wait_ready(options.deadline)?;
+        daemon.wait_ready()?;
         Ok(daemon)
     }
 
@@ -195,24 +186,18 @@ impl Flanneld {
     /// Waits until the daemon is ready and has written `subnet.env`. Returns the time since the daemon's start.
     ///
     /// # Errors
-    /// Returns an error with the log's last lines if the daemon ends or is not ready in time.
-    pub fn wait_ready(&mut self, deadline: Duration) -> Result<Duration> {
-        let start = Instant::now();
+    /// Returns an error with the log's last lines if the daemon ends or is not ready when the test reaches its guard.
+    pub fn wait_ready(&mut self) -> Result<Duration> {
+        let wait = Wait::start();
         while !self.is_ready() {
             if !self.process.is_running() {
-                let status = self.process.wait(Duration::ZERO)?;
+                let status = self.process.wait()?;
                 bail!(
                     "flanneld ended before it was ready: {status}\n{}",
                     self.process.log_tail(20)
                 );
             }
-            if has_expired(start, deadline) {
-                bail!(
-                    "flanneld is not ready after {deadline:?}\n{}",
-                    self.process.log_tail(20)
-                );
-            }
-            std::thread::sleep(Duration::from_millis(5));
+            wait.pause("flanneld is ready")?;
         }
         Ok(self.started.0.elapsed())
     }

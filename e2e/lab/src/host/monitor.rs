@@ -1,16 +1,10 @@
 //! Kernel changes on a host, as `ip monitor` and `nft monitor` report them.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
-use crate::wait::eventually_ok;
-
-const DEADLINE: Duration = Duration::from_secs(20);
-/// Time after which the monitor repeats its first test change, because `ip` or `nft` may start to listen after the first change.
-const FIRST: Duration = Duration::from_millis(200);
+use crate::wait::{until, until_ok};
 
 /// Types of test changes: harmless changes that the monitor makes before it reads reports. When `ip` or `nft` reports a
 /// test change, the program has already reported all earlier changes.
@@ -60,7 +54,12 @@ impl Monitor {
             made: 0,
             read: 0,
         };
-        eventually_ok(DEADLINE, "the monitor listens", || monitor.mark(FIRST))?;
+        // A change before it listens is not reported.
+        until_ok("the monitor listens", || {
+            let mark = monitor.mark()?;
+            ensure!(monitor.has_reported(&mark), "{mark} is not reported");
+            Ok(())
+        })?;
         monitor.reports()?;
         Ok(monitor)
     }
@@ -70,7 +69,8 @@ impl Monitor {
     /// # Errors
     /// Returns an error if the monitor has ended.
     pub fn reports(&mut self) -> Result<String> {
-        self.mark(DEADLINE)?;
+        let mark = self.mark()?;
+        until("the monitor reports a mark", || self.has_reported(&mark))?;
         let log = self.process.log();
         let new = log.get(self.read..).unwrap_or_default();
         let lines = new
@@ -81,8 +81,8 @@ impl Monitor {
         Ok(reports)
     }
 
-    /// Makes a test change and waits until the monitor reports the change.
-    fn mark(&mut self, deadline: Duration) -> Result<()> {
+    /// Makes a test change, and returns the change's name.
+    fn mark(&mut self) -> Result<String> {
         self.made += 1;
         let mark = format!("{}{}", self.common(), self.made);
         let netns = self.host.netns();
@@ -94,18 +94,16 @@ impl Monitor {
                 "nft add table ip {mark}; nft delete table ip {mark}"
             )),
         }?;
-        // Wait for both changes of the mark, because the second one comes last.
-        eventually_ok(deadline, "the monitor reports a mark", || {
-            ensure!(
-                self.process
-                    .log()
-                    .lines()
-                    .filter(|line| line.ends_with(&mark) || line.contains(&format!("{mark} ")))
-                    .count()
-                    >= 2
-            );
-            Ok(())
-        })
+        Ok(mark)
+    }
+
+    /// Reports whether the log has both changes of a mark, of which the second one comes last.
+    fn has_reported(&self, mark: &str) -> bool {
+        let (log, inside) = (self.process.log(), format!("{mark} "));
+        log.lines()
+            .filter(|line| line.ends_with(mark) || line.contains(&inside))
+            .count()
+            >= 2
     }
 
     /// Returns the common prefix of the monitor's test routes or test tables.

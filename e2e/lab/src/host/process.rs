@@ -10,7 +10,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::libc;
@@ -21,7 +20,7 @@ use nix::unistd::{Pid, sethostname};
 
 use crate::net::netns::Netns;
 use crate::site::Site;
-use crate::wait::has_expired;
+use crate::wait::Wait;
 
 /// Folders of this machine that may contain a node's files, which a daemon or the doctor in the lab would otherwise
 /// read. The lab gives each host its own folders at the paths in `PLACES`.
@@ -271,32 +270,25 @@ impl Process {
     /// Sends SIGTERM to the process and waits for its end.
     ///
     /// # Errors
-    /// Returns an error if the process still runs at the deadline.
-    pub fn terminate(&mut self, deadline: Duration) -> Result<ExitStatus> {
+    /// Returns an error if the process still runs when the test reaches its guard.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
         if self.is_running() {
             self.signal(Signal::SIGTERM)?;
         }
-        self.wait(deadline)
+        self.wait()
     }
 
     /// Waits until the process ends. Returns the exit status of the process.
     ///
     /// # Errors
-    /// Returns an error if the process still runs at the deadline.
-    pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
-        let start = Instant::now();
+    /// Returns an error if the process still runs when the test reaches its guard.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let wait = Wait::start();
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            if has_expired(start, deadline) {
-                bail!(
-                    "{} still runs after {deadline:?}; the end of its log:\n{}",
-                    self.program,
-                    self.log_tail(20)
-                );
-            }
-            std::thread::sleep(Duration::from_millis(5));
+            wait.pause(&format!("{} ends", self.program))?;
         }
     }
 

@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustls::ClientConfig;
@@ -19,12 +18,9 @@ use crate::kube::proxy::Proxy;
 use crate::kube::users::{self, User};
 use crate::store::ca::Certificates;
 use crate::store::etcd::{Etcd, EtcdOptions};
-use crate::wait::eventually_ok;
+use crate::wait::until_ok;
 
 const PORT: u16 = 6443;
-/// Timeout of the API server's start, which takes more than two minutes in an emulated machine while another test runs.
-const START: Duration = Duration::from_secs(600);
-const STOP: Duration = Duration::from_secs(20);
 
 /// The address families of Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -117,9 +113,7 @@ impl ApiServer {
             emulated,
         };
         server.launch()?;
-        eventually_ok(START, "roles can be bound", || {
-            users::grant(&server.admin())
-        })?;
+        until_ok("roles can be bound", || users::grant(&server.admin()))?;
         Ok(server)
     }
 
@@ -305,7 +299,7 @@ impl ApiServer {
     /// Returns an error if the server does not run.
     pub fn stop(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the API server does not run")?;
-        if process.terminate(STOP).is_err() {
+        if process.terminate().is_err() {
             process.kill()?;
         }
         Ok(())
@@ -393,7 +387,7 @@ impl ApiServer {
             .arg("--shutdown-watch-termination-grace-period=0s");
         let mut process = self.host.spawn("kube-apiserver", &launch)?;
         let admin = self.admin();
-        eventually_ok(START, "the API server is ready", || {
+        until_ok("the API server is ready", || {
             if !process.is_running() {
                 return Ok(Err(process.log_tail(10)));
             }

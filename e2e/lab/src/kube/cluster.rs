@@ -15,7 +15,7 @@ use crate::kube::users::User;
 use crate::lab::Lab;
 use crate::limits;
 use crate::net::switch::Switch;
-use crate::wait::{eventually, eventually_ok};
+use crate::wait::{until, until_ok};
 
 mod config;
 pub(crate) mod member;
@@ -27,8 +27,6 @@ pub use options::{ClusterOptions, ProxyMode};
 
 /// Number of the control plane's host, which determines the host's address 192.168.56.199 on the nodes' network.
 const CONTROL_PLANE: u8 = 99;
-/// Maximum time until a node with cold caches is ready on a busy machine.
-const SLOW: Duration = Duration::from_secs(600);
 
 /// Number of inotify instances per user that clusters need. If the kernel allows only the usual 128 instances, a containerd
 /// that starts during other tests runs without its CRI plugin.
@@ -168,8 +166,7 @@ impl Cluster {
                     .node(&name)
                     .is_ok_and(|node| node["spec"]["podCIDR"].is_string())
             };
-            eventually(
-                SLOW,
+            until(
                 &format!("node {name} is registered and has a podCIDR"),
                 registered,
             )?;
@@ -231,7 +228,7 @@ impl Cluster {
         let start = std::time::Instant::now();
         let admin = self.api.admin();
         for node in self.started() {
-            eventually_ok(SLOW, "all nodes are Ready", || {
+            until_ok("all nodes are Ready", || {
                 let condition = admin.condition(node.name(), "Ready")?;
                 ensure!(
                     condition["status"] == "True",
@@ -251,7 +248,7 @@ impl Cluster {
     pub fn wait_daemon_set(&self, namespace: &str, name: &str) -> Result<()> {
         let admin = self.api.admin();
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
-        eventually_ok(SLOW, "a DaemonSet is ready", || {
+        until_ok("a DaemonSet is ready", || {
             let set = admin.get(&path)?;
             let (status, wanted) = (&set["status"], &set["status"]["desiredNumberScheduled"]);
             let is_current = status["observedGeneration"] == set["metadata"]["generation"]

@@ -12,14 +12,12 @@ use nix::sys::socket::{setsockopt, sockopt};
 use crate::host::pod::Pod;
 use crate::measure::report::{Passage, ProbeReport};
 use crate::net::netns::Netns;
-use crate::wait::{eventually, eventually_ok};
+use crate::wait::{until, until_ok};
 
 /// Length of the probe's ID and the packet's number, in bytes.
 const HEADER: usize = 16;
 /// Duration for which the receiver waits for packets in flight after the sender ended.
 const GRACE: Duration = Duration::from_millis(300);
-/// Maximum time for which a new probe waits until its port is free.
-const FREED: Duration = Duration::from_secs(10);
 /// Interval at which the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Size of the receive buffer, in bytes.
@@ -149,7 +147,7 @@ impl Probe {
         let bind = |netns: &Netns, address: IpAddr, port: u16| {
             let what = format!("UDP port {port} of {address} in {} is free", netns.name());
             // A child that another thread is just starting keeps the socket of an earlier probe open until its exec.
-            eventually_ok(FREED, &what, || {
+            until_ok(&what, || {
                 Ok(netns.run(|| UdpSocket::bind((address, port)))??)
             })
         };
@@ -205,11 +203,11 @@ impl Probe {
     /// Waits until a packet sent from now on arrives. Returns the duration of the wait.
     ///
     /// # Errors
-    /// Returns an error if no packet sent from now on arrives before the deadline.
-    pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
+    /// Returns an error if no packet sent from now on arrives until the test reaches its guard.
+    pub fn wait_flowing(&self) -> Result<Duration> {
         let before = self.received();
         // One packet may have been in flight already.
-        eventually(deadline, "the probe's packets arrive", || {
+        until("the probe's packets arrive", || {
             self.received() > before + 1
         })
     }

@@ -8,24 +8,15 @@ use anyhow::{Context, Result, bail};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::host::pod::Pod;
+use crate::wait::Wait;
 
 /// Period of the content in bytes, a prime, so that no two successive segments or pages have the same content.
 const PERIOD: usize = 65_521;
 
-/// Address family and time limit of a transfer.
-#[derive(Debug, Clone)]
+/// Address family of a transfer.
+#[derive(Debug, Clone, Default)]
 pub struct TransferOptions {
     v6: bool,
-    deadline: Duration,
-}
-
-impl Default for TransferOptions {
-    fn default() -> TransferOptions {
-        TransferOptions {
-            v6: false,
-            deadline: Duration::from_secs(120),
-        }
-    }
 }
 
 impl TransferOptions {
@@ -33,13 +24,6 @@ impl TransferOptions {
     #[must_use]
     pub fn v6(mut self) -> TransferOptions {
         self.v6 = true;
-        self
-    }
-
-    /// Sets the time limit of the whole transfer. The default is 120 s, so that a busy machine does not cause a failure.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> TransferOptions {
-        self.deadline = deadline;
         self
     }
 }
@@ -72,7 +56,7 @@ impl Transfer {
             .with_context(|| format!("listening on {target}"))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let end = Instant::now() + options.deadline;
+        let end = Instant::now() + Wait::start().left();
         let content = content();
         let (start, segment) = std::thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(&listener, bytes, &content, end));
@@ -169,7 +153,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
 fn left(end: Instant) -> Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        bail!("the deadline has passed");
+        bail!("the test has reached its guard");
     }
     Ok(left)
 }

@@ -1,16 +1,12 @@
 //! HTTP GET requests inside a namespace.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::net::netns::Netns;
-use crate::wait::has_expired;
-
-/// Timeout of a request. A response takes milliseconds, or longer on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(20);
+use crate::wait::Wait;
 
 /// Sends a GET request. Returns the status code and the body of the response.
 ///
@@ -18,19 +14,15 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Returns an error if no server responds, or if the response is not HTTP.
 pub fn get(netns: &Netns, address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let text = netns.run(|| -> Result<String> {
-        let start = Instant::now();
-        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
+        let left = Wait::start().left();
+        let mut stream = TcpStream::connect_timeout(&address, left)?;
+        stream.set_read_timeout(Some(left))?;
         write!(
             stream,
             "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n"
         )?;
         let mut answer = Vec::new();
-        while let Err(error) = stream.read_to_end(&mut answer) {
-            if error.kind() != ErrorKind::WouldBlock || has_expired(start, TIMEOUT) {
-                return Err(error.into());
-            }
-        }
+        stream.read_to_end(&mut answer)?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     })?;
     let text = text.with_context(|| format!("GET http://{address}{path}"))?;

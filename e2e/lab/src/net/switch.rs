@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use anyhow::Result;
 
 use crate::net::netns::Netns;
-use crate::wait::eventually;
+use crate::wait::until;
 
 const BRIDGE: &str = "br0";
 
@@ -115,5 +114,5 @@ pub(crate) fn wait_connected(
         has_state(bridge, "bridge", port, "state forwarding")
             && has_state(netns, "ip", interface, "state UP")
     };
-    eventually(Duration::from_secs(10), "a new cable carries", is_connected).map(drop)
+    until("a new cable carries", is_connected).map(drop)
 }

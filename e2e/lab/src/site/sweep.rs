@@ -195,10 +195,7 @@ mod tests {
         assert_eq!(identity(pid), Some(first));
         child.kill().unwrap();
         // The process is dead but was not waited for: /proc still lists it.
-        crate::wait::eventually(Duration::from_secs(10), "it is dead", || {
-            identity(pid).is_none()
-        })
-        .unwrap();
+        crate::wait::until("it is dead", || identity(pid).is_none()).unwrap();
         child.wait().unwrap();
         assert_eq!(identity(pid), None);
     }

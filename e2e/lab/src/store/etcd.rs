@@ -2,52 +2,28 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::binaries::{self, EtcdVersion};
+use crate::binaries;
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
 use crate::net::netns::command;
 use crate::store::ca::Certificates;
 use crate::store::etcd_client::EtcdClient;
 use crate::store::{PREFIX, Store};
-use crate::wait::eventually_ok;
+use crate::wait::until_ok;
 
-const START: Duration = Duration::from_secs(30);
-const STOP: Duration = Duration::from_secs(10);
-
-/// Options of etcd: version, TLS, authentication.
-#[derive(Debug, Clone)]
+/// Options of etcd: TLS, authentication.
+#[derive(Debug, Clone, Default)]
 pub struct EtcdOptions {
-    version: EtcdVersion,
     interface: Option<String>,
     tls: bool,
     user: Option<(String, String)>,
     args: Vec<String>,
 }
 
-impl Default for EtcdOptions {
-    fn default() -> EtcdOptions {
-        EtcdOptions {
-            version: EtcdVersion::V36,
-            interface: None,
-            tls: false,
-            user: None,
-            args: Vec::new(),
-        }
-    }
-}
-
 impl EtcdOptions {
-    /// Runs this version of etcd instead of 3.6.
-    #[must_use]
-    pub fn version(mut self, version: EtcdVersion) -> EtcdOptions {
-        self.version = version;
-        self
-    }
-
     /// Advertises the address of this interface instead of the address of the host's first uplink.
     #[must_use]
     pub fn interface(mut self, interface: &str) -> EtcdOptions {
@@ -173,7 +149,7 @@ impl Etcd {
     fn anonymous(&self, member: usize) -> Result<EtcdClient> {
         Ok(EtcdClient {
             netns: self.member(member)?.host.netns().clone(),
-            etcdctl: binaries::etcd(self.options.version, "etcdctl")?,
+            etcdctl: binaries::etcd("etcdctl")?,
             local: self.url("127.0.0.1", 2379),
             endpoints: self
                 .members
@@ -205,7 +181,7 @@ impl Etcd {
     /// # Errors
     /// Returns an error if the member does not run or does not end in time.
     pub fn stop(&mut self, member: usize) -> Result<()> {
-        self.process(member)?.terminate(STOP)?;
+        self.process(member)?.terminate()?;
         self.forget(member);
         Ok(())
     }
@@ -240,11 +216,8 @@ impl Etcd {
             }
             let member = self.member(number)?;
             std::fs::remove_dir_all(&member.data)?;
-            let program = match self.options.version {
-                EtcdVersion::V36 => "etcdutl",
-                EtcdVersion::V34 => "etcdctl",
-            };
-            let program = binaries::etcd(self.options.version, program)?;
+            // etcdctl 3.6 has no `snapshot restore`, and etcd 3.4 has no etcdutl.
+            let program = binaries::etcd("etcdutl").or_else(|_| binaries::etcd("etcdctl"))?;
             let peer = format!("http://{}:2380", member.address);
             let args = [
                 "snapshot".to_owned(),
@@ -280,7 +253,7 @@ impl Etcd {
             self.url(&member.address.to_string(), 2379),
             format!("http://{}:2380", member.address),
         );
-        let mut launch = Launch::new(binaries::etcd(self.options.version, "etcd")?)
+        let mut launch = Launch::new(binaries::etcd("etcd")?)
             .args([
                 "--unsafe-no-fsync",
                 "--log-level=warn",
@@ -325,7 +298,7 @@ impl Etcd {
     fn wait(&mut self, number: usize) -> Result<()> {
         let client = self.client_on(number)?;
         let process = self.process(number)?;
-        eventually_ok(START, "etcd answers", || {
+        until_ok("etcd answers", || {
             if !process.is_running() {
                 return Ok(Err(process.log_tail(10)));
             }

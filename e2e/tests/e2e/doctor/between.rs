@@ -1,7 +1,5 @@
 //! Faults between nodes that only probes detect: packets that a firewall or a switch drops or changes, and wrong clocks.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Lab, Switch, binaries, code_or_text};
 
@@ -219,11 +217,6 @@ fn small_mtu() -> Result<()> {
     })
 }
 
-/// Maximum time until the doctor reports a finding that needs five lost probes. The node sends one probe every five
-/// seconds, and the network loses one probe in three. Five probe losses take 75 seconds on average, and more than two
-/// minutes in about one of twenty runs.
-const BY_CHANCE: Duration = Duration::from_secs(400);
-
 /// The switch drops a random third of the first node's tunnel packets.
 fn lossy() -> Result<()> {
     nodes_on_a_switch("doctor: lossy", 2, |_, lan, nodes| {
@@ -233,7 +226,7 @@ fn lossy() -> Result<()> {
             "ip saddr 192.168.56.101 udp dport 8472 numgen random mod 3 == 0 drop",
         )?;
         for node in nodes.iter_mut() {
-            node.expect_within(BY_CHANCE, &["lossy"])?;
+            node.expect(&["lossy"])?;
         }
         all_ready(nodes)?;
         remove_switch_fault(lan)

@@ -1,9 +1,8 @@
 //! A fault of a host. The doctor reports only the cause of the fault. The doctor's commands fix the fault, and the doctor then reports no finding.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::eventually_ok;
+use lab::until_ok;
 
-use super::DEADLINE;
 use super::node::Node;
 
 /// A fault of a node, with the scripts that cause and remove the fault.
@@ -91,9 +90,7 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
             let now = node.readyz()?;
             ensure!(now.0 == 200, "findings do not change readiness: {now:?}");
         }
-        Readiness::Withdrawn => eventually_ok(DEADLINE, "the daemon is not ready", || match node
-            .readyz()?
-        {
+        Readiness::Withdrawn => until_ok("the daemon is not ready", || match node.readyz()? {
             (503, _) => Ok(()),
             other => bail!("{other:?}"),
         })?,
@@ -105,7 +102,7 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
     }
     node.run(fault.clear).context("clearing it")?;
     node.expect(&[]).context("afterwards")?;
-    eventually_ok(DEADLINE, "it is ready again", || {
+    until_ok("it is ready again", || {
         let after = node.readyz()?;
         ensure!(after.0 == 200, "{after:?}");
         Ok(())

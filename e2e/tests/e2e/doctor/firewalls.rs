@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Lab, Launch, binaries, eventually_ok, write_script};
+use lab::{Lab, Launch, binaries, until_ok, write_script};
 
+use super::NETWORK;
 use super::node::{Node, all_well, well_nodes};
-use super::{DEADLINE, NETWORK};
 
 /// An address outside the underlay.
 const STRANGER: &str = "203.0.113.9";
@@ -186,9 +186,7 @@ fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
     let daemon = node
         .host
         .spawn("firewalld", &Launch::new(node.files.join("bin/firewalld")))?;
-    eventually_ok(DEADLINE, "firewalld runs", || {
-        node.run("firewall-cmd --state")
-    })?;
+    until_ok("firewalld runs", || node.run("firewall-cmd --state"))?;
     Ok((folder, vec![bus, daemon]))
 }
 

@@ -1,11 +1,11 @@
 //! Faults of a host: its sysctls, firewalls, routes, files and programs.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Lab, Store, code_or_text, eventually_ok};
+use lab::{FlanneldOptions, Lab, Store, code_or_text, until_ok};
 
+use super::NETWORK;
 use super::fault::{Fault, fault, walk};
 use super::node::{Node, all_well, well_nodes};
-use super::{DEADLINE, NETWORK};
 
 /// Reserves every address of the node's subnet, including one address for a running container.
 const FULL: &str = "folder=/var/lib/cni/networks/cbr0; mkdir -p $folder /run/containerd/io.containerd.runtime.v2.task/k8s.io/alive
@@ -152,16 +152,12 @@ fn status_port_moves(node: &mut Node) -> Result<()> {
 /// port, because all nodes use the same port. The daemon retries for a while, then exits.
 fn tunnel_port_is_waited_for(node: &mut Node) -> Result<()> {
     node.stop()?;
-    eventually_ok(
-        DEADLINE,
-        "the device's address does not change unseen",
-        || {
-            node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
-            let folded = node.folded("vtep-mac")?;
-            ensure!(folded.as_deref() == Some("not-running"), "{folded:?}");
-            Ok(())
-        },
-    )?;
+    until_ok("the device's address does not change unseen", || {
+        node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
+        let folded = node.folded("vtep-mac")?;
+        ensure!(folded.as_deref() == Some("not-running"), "{folded:?}");
+        Ok(())
+    })?;
     node.run("ip link delete flannel.1")?;
     let owner = node
         .host

@@ -2,17 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    Flanneld, FlanneldOptions, Host, Lab, Launch, Store, Switch, binaries, eventually_ok,
-    write_script,
+    Flanneld, FlanneldOptions, Host, Lab, Launch, Store, Switch, binaries, until_ok, write_script,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
-
-use super::{DEADLINE, SOON};
 
 /// Folders of which each host has its own copy.
 const FOLDERS: [(&str, &str); 7] = [
@@ -137,7 +133,7 @@ impl Node {
                 daemon.signal(Signal::SIGTERM)?;
                 daemon.cont()?;
             }
-            daemon.wait(SOON)?;
+            daemon.wait()?;
         }
         Ok(())
     }
@@ -155,18 +151,16 @@ impl Node {
     /// Waits until the daemon is ready.
     pub(crate) fn ready(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
-        eventually_ok(DEADLINE, "the daemon is ready", || {
-            match daemon.get("/readyz")? {
-                (200, _) => Ok(()),
-                (code, text) => bail!("{code} {text}\n{}", daemon.log_tail(10)),
-            }
+        until_ok("the daemon is ready", || match daemon.get("/readyz")? {
+            (200, _) => Ok(()),
+            (code, text) => bail!("{code} {text}\n{}", daemon.log_tail(10)),
         })
     }
 
     /// Waits until the daemon has run for longer than the grace periods of the checks.
     pub(crate) fn grown(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
-        eventually_ok(DEADLINE, "the first ten seconds", || {
+        until_ok("the first ten seconds", || {
             let text = daemon.get("/status")?.1;
             let status: Value = serde_json::from_str(&text)?;
             ensure!(status["uptime_seconds"].as_u64() > Some(10), "{text}");
@@ -191,7 +185,7 @@ impl Node {
         let mut process = self
             .host
             .spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
-        let status = process.wait(DEADLINE)?;
+        let status = process.wait()?;
         Ok((status.code().unwrap_or(-1), process.log()))
     }
 
@@ -229,12 +223,7 @@ impl Node {
 
     /// Waits until the doctor's JSON report contains exactly the causes `wanted`, in the same order, and the daemon's metrics contain the same causes.
     pub(crate) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
-        self.expect_within(DEADLINE, wanted)
-    }
-
-    /// Waits as [`Node::expect`] does, with another deadline.
-    pub(crate) fn expect_within(&mut self, deadline: Duration, wanted: &[&str]) -> Result<()> {
-        eventually_ok(deadline, &format!("the doctor finds {wanted:?}"), || {
+        until_ok(&format!("the doctor finds {wanted:?}"), || {
             self.finds(wanted)
         })
     }
@@ -336,7 +325,7 @@ impl Node {
     /// and then another finding is the first.
     pub(crate) fn mend_finding(&mut self, check: &str) -> Result<()> {
         let what = format!("the first finding is {check}");
-        let commands = eventually_ok(DEADLINE, &what, || {
+        let commands = until_ok(&what, || {
             let first = self.first()?;
             ensure!(first["check"] == check, "{first:#}");
             commands_of(&first)

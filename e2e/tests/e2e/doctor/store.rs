@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use lab::{
-    Certificates, Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Host, Lab, Store, Uplink,
-    binaries, code_or_text, eventually_ok,
+    Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, binaries,
+    code_or_text, until_ok,
 };
 
+use super::NETWORK;
 use super::fault::in_parallel;
 use super::node::{Node, all_well, ready_nodes, well_nodes};
-use super::{DEADLINE, NETWORK, SOON};
 
 /// Checks that the only finding is an unreachable store, and that the finding contains all of `words`.
 fn expect_store_finding(node: &mut Node, words: &[&str]) -> Result<()> {
@@ -105,7 +105,7 @@ fn certificates() -> Result<()> {
             unready(&mut node)?;
         }
         files.renew_server(None)?;
-        eventually_ok(DEADLINE, "it is ready", || node.ready())?;
+        until_ok("it is ready", || node.ready())?;
         node.expect(&[])?;
 
         let other = Certificates::create(&lab.folder("other")?, &[IpAddr::from(machine.v4()?)])?;
@@ -121,7 +121,7 @@ fn certificates() -> Result<()> {
         unready(&mut node)?;
         std::fs::copy(files.ca(), &trusted)?;
         node.restart()?;
-        eventually_ok(DEADLINE, "it is ready", || node.ready())?;
+        until_ok("it is ready", || node.ready())?;
         node.expect(&[])
     })
 }
@@ -160,7 +160,7 @@ fn configuration() -> Result<()> {
         let (store, mut node) = start(&hosts[1], "wrong")?;
         expect_config_finding(&mut node, "SubnetLen must be less than")?;
         store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec"}}"#)?;
-        node.daemon()?.wait(DEADLINE)?;
+        node.daemon()?.wait()?;
         expect_config_finding(&mut node, "backend type ipsec is not supported yet")?;
         ensure!(
             node.folded("not-running")?.as_deref() == Some("config"),
@@ -188,7 +188,7 @@ fn wiped() -> Result<()> {
         all_well(&mut nodes)?;
         let leases = store.subnets()?;
         std::os::unix::fs::symlink(
-            binaries::etcd(EtcdVersion::V36, "etcdctl")?,
+            binaries::etcd("etcdctl")?,
             nodes[0].files.join("bin/etcdctl"),
         )?;
 
@@ -197,7 +197,7 @@ fn wiped() -> Result<()> {
             node.expect(&["next-config"])?;
             ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
         }
-        eventually_ok(SOON, "the leases are back", || {
+        until_ok("the leases are back", || {
             let now = store.subnets()?;
             ensure!(now == leases, "{now:?}, before {leases:?}");
             Ok(())
@@ -250,7 +250,7 @@ fn pool() -> Result<()> {
         );
         // The command lists the leases. The operator decides which one may go.
         second.mend()?;
-        first.daemon()?.terminate(SOON)?;
+        first.daemon()?.terminate()?;
         second.run(
             "(set -a; . /etc/default/flanneld; flannelctl release --force --yes 10.5.7.0/24)",
         )?;
@@ -277,7 +277,7 @@ fn clone() -> Result<()> {
         nodes[0].start()?;
         nodes[0].ready()?;
         nodes[1].start()?;
-        nodes[1].daemon()?.wait(DEADLINE)?;
+        nodes[1].daemon()?.wait()?;
         nodes[1].expect(&["clone"])?;
         ensure!(
             nodes[1].folded("not-running")?.as_deref() == Some("clone"),

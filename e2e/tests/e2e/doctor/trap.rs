@@ -1,12 +1,10 @@
 //! Tests of the doctor on hosts whose default route leads through a NAT interface, as on Vagrant machines.
 
 use anyhow::{Context, Result, ensure};
-use lab::{
-    Etcd, EtcdOptions, FlanneldOptions, Lab, PingMatrix, Store, Uplink, Vagrant, eventually_ok,
-};
+use lab::{Etcd, EtcdOptions, FlanneldOptions, Lab, PingMatrix, Store, Uplink, Vagrant, until_ok};
 
+use super::NETWORK;
 use super::node::Node;
-use super::{DEADLINE, NETWORK, SOON};
 use crate::operator::remedies_of_the_trap;
 
 /// Hosts behind separate NAT boxes, each with a second interface on a network that all hosts share.
@@ -61,7 +59,7 @@ fn is_found_and_fixed(trap: &Trap) -> Result<()> {
         let [remedy, ..] = remedies_of_the_trap()?;
         let (look, commands) = remedy.split_first().context("a remedy")?;
         for node in &mut nodes {
-            eventually_ok(DEADLINE, "the doctor says so", || {
+            until_ok("the doctor says so", || {
                 let (_, text) = node.sh(look)?;
                 ensure!(
                     commands
@@ -89,7 +87,7 @@ fn is_found_and_fixed(trap: &Trap) -> Result<()> {
             node.host.pod("p1", &env)
         });
         let pods = pods.collect::<Result<Vec<_>>>()?;
-        eventually_ok(SOON, "the pods reach each other", || {
+        until_ok("the pods reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         nodes.iter_mut().try_for_each(|node| node.expect(&[]))

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ApiServer, Lab, binaries, eventually_ok, succeeded};
+use lab::{ApiServer, Lab, binaries, succeeded, until_ok};
 use serde_json::{Value, json};
 
 use super::{api_server, dry_run, net_conf, object, read, repository};
@@ -161,7 +160,7 @@ fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
             }),
         )?;
     }
-    eventually_ok(Duration::from_secs(60), "the kinds are served", || {
+    until_ok("the kinds are served", || {
         let kinds = api.kubectl(&["api-resources", "--api-group=monitoring.coreos.com"])?;
         ensure!(
             kinds.contains("PodMonitor") && kinds.contains("PrometheusRule"),

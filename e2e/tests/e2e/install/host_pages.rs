@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Lab, Uplink, binaries, eventually_ok};
+use lab::{Etcd, EtcdOptions, FlanneldOptions, Lab, Uplink, binaries, until_ok};
 
 use super::{read, repository, require_known};
-use crate::doctor::DEADLINE;
 use crate::doctor::node::{Node, all_well};
 use crate::operator::blocks;
 
@@ -336,10 +335,7 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
                 repository("conf/default/flanneld"),
                 node.files.join("default/flanneld"),
             )?;
-            std::os::unix::fs::symlink(
-                binaries::etcd(EtcdVersion::V36, "etcdctl")?,
-                node.files.join("bin/etcdctl"),
-            )?;
+            std::os::unix::fs::symlink(binaries::etcd("etcdctl")?, node.files.join("bin/etcdctl"))?;
             node.variables.push(("ETCDCTL_ENDPOINTS", endpoint.clone()));
             for command in BEFORE {
                 node.run(&format!("export ETCDCTL_ENDPOINTS; {}", here(command)))?;
@@ -347,7 +343,7 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
             node.start()?;
         }
         for node in &mut nodes {
-            eventually_ok(DEADLINE, "it is ready", || node.ready())?;
+            until_ok("it is ready", || node.ready())?;
         }
         all_well(&mut nodes)?;
         let node = &mut nodes[0];

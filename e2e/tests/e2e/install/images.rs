@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Lab, binaries, eventually, succeeded, texts};
+use lab::{Lab, binaries, succeeded, texts, until};
 use serde_json::Value;
 
 use super::{read, repository};
@@ -149,9 +148,7 @@ fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
         Ok(command)
     };
     let list = || output(ctr()?.args(["list", "--quiet"]));
-    eventually(Duration::from_secs(30), "containerd answers", || {
-        list().is_ok()
-    })?;
+    until("containerd answers", || list().is_ok())?;
     for archive in archives {
         output(
             ctr()?

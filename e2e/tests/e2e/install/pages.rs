@@ -2,10 +2,9 @@
 //! test lists a reason for each command that it does not run.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Lab, eventually_ok, stdout};
+use lab::{Cluster, ClusterOptions, Lab, stdout, until_ok};
 
 use super::{images, read, repository, require_known, shapes};
 use crate::operator::{Operator, blocks};
@@ -285,14 +284,12 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
                 left(&cluster, number)?
             );
         }
-        eventually_ok(
-            Duration::from_secs(60),
-            "the namespace is gone",
-            || match shell.run("kubectl get namespace kube-flannel") {
+        until_ok("the namespace is gone", || {
+            match shell.run("kubectl get namespace kube-flannel") {
                 Ok(text) => bail!("{text}"),
                 Err(_) => Ok(()),
-            },
-        )?;
+            }
+        })?;
 
         shell.all(CHART)?;
         shell.all(WHILE_THERE.get(1..3).context("the status")?)?;

@@ -1,9 +1,7 @@
 //! Checks that the admission policy lets a flannel pod change only its own Node, and only flannel's fields of the Node.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
-use lab::{ApiClient, ApiServer, Lab, NodeObject, eventually_ok};
+use lab::{ApiClient, ApiServer, Lab, NodeObject, until_ok};
 use serde_json::{Value, json};
 
 use super::{api_server, repository};
@@ -187,7 +185,7 @@ fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
         // The API server applies a new policy after a moment. Each attempt writes another value, because a patch without a change is accepted.
         let foreign = |value: usize| json!({ "metadata": { "annotations": { "example.org/probe": value.to_string() } } });
         let mut tries = 0..;
-        eventually_ok(Duration::from_secs(60), "the policy is in force", || {
+        until_ok("the policy is in force", || {
             let (code, message) = send(
                 &pod,
                 "n1",

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, ClusterOptions, Lab, binaries, cluster_turn, eventually_ok, json};
+use lab::{Cluster, ClusterOptions, Lab, binaries, json, until_ok};
 use serde_json::{Value, json};
 
 use crate::kube::installed::{
@@ -13,9 +13,6 @@ use crate::operator::Operator;
 
 /// Maximum time that `flannelctl doctor --cluster` may wait for a node that does not respond, including the delays of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Maximum time in which daemons and probes detect the faults.
-const SETTLED: Duration = Duration::from_secs(120);
 
 /// Returns the JSON document that `kubectl flannel doctor` prints.
 fn document(operator: &Operator) -> Result<Value> {
@@ -88,15 +85,11 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
     }
     // The plugin runs other commands in the pod as well, and returns their exit codes.
     // On a busy machine, the pod may respond too late.
-    let status = eventually_ok(SETTLED, "the pod responds", || {
+    let status = until_ok("the pod responds", || {
         operator.run("kubectl flannel status --node n2")
     })?;
     ensure!(status.contains("n2 is ready"), "{status}");
-    let printed = |command: &str| {
-        eventually_ok(SETTLED, "the pod responds", || {
-            json(&operator.types(command)?)
-        })
-    };
+    let printed = |command: &str| until_ok("the pod responds", || json(&operator.types(command)?));
     let peers = printed("kubectl flannel peers --node=n2 --all -o json")?;
     ensure!(peers["node"] == "n2", "{peers:#}");
     let doctor = printed("kubectl flannel doctor --node n2 -o json")?;
@@ -144,7 +137,6 @@ fn page_from_afar(operator: &Operator) -> Result<()> {
 /// fault. A second node does not reach the API server. The kubelet of a third node is unreachable.
 #[test]
 fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: all doctors", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(3))?)?;
         let operator = Operator::of(lab, &cluster.api)?;
@@ -155,7 +147,7 @@ fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
         install(&cluster, &manifest(|text| impatient(&text))?)?;
         apply_pods(&cluster)?;
         require_reach(&cluster)?;
-        eventually_ok(SETTLED, "nothing is found on three nodes", || {
+        until_ok("nothing is found on three nodes", || {
             let document = document(&operator)?;
             ensure!(
                 document["findings"] == json!([])
@@ -171,7 +163,7 @@ fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
         drop_on(&cluster, 1, "prerouting", "udp dport 8472")?;
         drop_on(&cluster, 2, "output", "tcp dport 6443")?;
         let wanted = [("encap-blocked", "n2"), ("store-unreachable", "n3")];
-        eventually_ok(SETTLED, "each fault is the finding of its node", || {
+        until_ok("each fault is the finding of its node", || {
             let document = document(&operator)?;
             let found = folded(&document)?;
             for (check, node) in wanted {

@@ -8,18 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lab::{
     ApiClient, ApiServer, Families, Flanneld, FlanneldOptions, Host, Lab, NodeObject, PingMatrix,
-    Pod, Proxy, Uplink, eventually_ok, throughout,
+    Pod, Proxy, Uplink, throughout, until_ok,
 };
 
-pub(crate) use lab::api_turn as turn;
-
-/// Ten times the maximum interval of 10 s between two attempts of the daemon after failures.
-pub(super) const SOON: Duration = Duration::from_secs(100);
-/// Ten times the minute for which the daemon ignores a missing peer, another program's change of a Node condition, and the loss of readiness.
-pub(super) const MINUTES: Duration = Duration::from_secs(600);
-/// Ten times the second within which the daemon must correct its own Node, or apply a change of its own Node.
-pub(super) const OWN: Duration = Duration::from_secs(10);
-const READY: Duration = Duration::from_secs(100);
 /// Less than a minute. After a minute, a node that cannot reach the API is not ready, and a Node without flannel's mark is not a peer.
 pub(super) const MOST_OF_A_MINUTE: Duration = Duration::from_secs(50);
 
@@ -144,7 +135,7 @@ impl Bed {
             .collect::<Result<_>>()?;
         self.daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready(READY).map(drop))
+            .try_for_each(|daemon| daemon.wait_ready().map(drop))
     }
 
     pub(super) fn start_pods(&mut self) -> Result<()> {
@@ -169,7 +160,7 @@ impl Bed {
                 .iter()
                 .map(|list| list.get(family).copied().context("an address"))
                 .collect::<Result<Vec<_>>>()?;
-            eventually_ok(SOON, "pods reach each other", || {
+            until_ok("pods reach each other", || {
                 PingMatrix::to(&self.pods, &targets, &lab::PingOptions::default())?
                     .require_complete()
             })?;
@@ -212,10 +203,7 @@ impl Bed {
 
     /// Waits until a host sends packets for a subnet to the address `to`, or to no address if `to` is `None`.
     pub(super) fn wait_tunnel(&self, host: usize, subnet: &str, to: Option<&str>) -> Result<()> {
-        // Removals are delayed by seconds, or by a minute when many come at once.
-        let deadline = if to.is_some() { SOON } else { MINUTES };
-        eventually_ok(
-            deadline,
+        until_ok(
             &format!("h{} sends what is for {subnet} to {to:?}", host + 1),
             || {
                 let found = self.tunnel(host, subnet)?;
@@ -313,7 +301,7 @@ impl Bed {
     /// Starts a host's daemon again after the earlier daemon ended, and waits until the new daemon is ready.
     pub(super) fn restart(&mut self, host: usize) -> Result<()> {
         self.daemons[host] = self.hosts[host].start_flanneld(&self.options[host])?;
-        self.daemons[host].wait_ready(READY).map(drop)
+        self.daemons[host].wait_ready().map(drop)
     }
 
     /// Runs the scenarios one after the other. Checks that no daemon ends or panics, and that all pods reach each other after each scenario.

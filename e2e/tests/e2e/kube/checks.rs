@@ -4,12 +4,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Answer, Flanneld, FlanneldOptions, Lab, Launch, NodeObject, Process, User, binaries,
-    eventually, eventually_ok, json,
+    Answer, Flanneld, FlanneldOptions, Lab, Launch, NodeObject, Process, User, binaries, json,
+    until, until_ok,
 };
 use serde_json::Value;
 
-use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
+use crate::kube::bed::{Bed, VXLAN};
 use crate::kube::doctor::causes;
 use crate::operator::Operator;
 
@@ -23,7 +23,7 @@ fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
 /// Waits until the doctor reports only the finding of `check` and the metrics count the finding, and returns the finding.
 fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
     // A running daemon reports a refusal after a minute.
-    eventually_ok(MINUTES, &format!("the doctor finds {check}"), || {
+    until_ok(&format!("the doctor finds {check}"), || {
         let output = daemon.flannelctl(&["doctor", "-o", "json"])?;
         let report = json(&output)?;
         ensure!(
@@ -41,9 +41,8 @@ fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
 
 /// Waits until the daemon is ready and the doctor reports no finding.
 fn gone(daemon: &Flanneld) -> Result<()> {
-    eventually(SOON, "the daemon is ready", || daemon.is_ready())
-        .with_context(|| daemon.log_tail(10))?;
-    eventually_ok(SOON, "nothing is found", || {
+    until("the daemon is ready", || daemon.is_ready()).with_context(|| daemon.log_tail(10))?;
+    until_ok("nothing is found", || {
         let output = daemon.flannelctl(&["doctor", "-o", "json"])?;
         let report = json(&output)?;
         ensure!(
@@ -69,7 +68,6 @@ fn command(finding: &Value) -> Result<&str> {
 
 #[test]
 fn missing_right_is_reported_and_granted() -> Result<()> {
-    let _turn = turn();
     Lab::run("doctor: rbac", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
@@ -177,7 +175,6 @@ fn controller_manager(bed: &Bed, manifest: &Path) -> Result<Process> {
 
 #[test]
 fn node_without_pod_cidr_gets_one() -> Result<()> {
-    let _turn = turn();
     Lab::run("doctor: pod-cidr", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
@@ -219,7 +216,6 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
 
 #[test]
 fn unserved_api_service_is_reported() -> Result<()> {
-    let _turn = turn();
     Lab::run("doctor: api-by-service", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
@@ -247,7 +243,7 @@ fn unserved_api_service_is_reported() -> Result<()> {
             printed == format!("FLANNELD_KUBE_API_URL={}", bed.api.url()),
             "{printed}"
         );
-        ensure!(daemon.terminate(SOON)?.success());
+        ensure!(daemon.terminate()?.success());
         let config = bed.api.kubeconfig(User::Flannel, None)?;
         let options = FlanneldOptions::kube("h1", &bed.net_conf)
             .arg(&format!("--kubeconfig-file={}", config.display()));

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, ClusterOptions, Lab, ProxyMode, cluster_turn, eventually_ok};
+use lab::{Cluster, ClusterOptions, Lab, ProxyMode, until_ok};
 use serde_json::{Value, json};
 
-use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service};
+use crate::kube::bed::{echo_pod, echo_service};
 
 /// Creates a pod network without flannel, with the plugins bridge and host-local and with static routes.
 fn plain_network(cluster: &Cluster) -> Result<()> {
@@ -55,7 +55,7 @@ fn require_service(cluster: &Cluster) -> Result<()> {
             )
         };
         let mut answered = std::collections::BTreeSet::new();
-        eventually_ok(SOON, "every pod has answered for the Service", || {
+        until_ok("every pod has answered for the Service", || {
             answered.insert(asked()?.trim().to_owned());
             ensure!(
                 answered.len() == cluster.nodes.len(),
@@ -69,7 +69,6 @@ fn require_service(cluster: &Cluster) -> Result<()> {
 
 #[test]
 fn cluster_without_flannel_starts_and_leaves_nothing() -> Result<()> {
-    let _turn = cluster_turn();
     let (mut prefix, mut cgroups) = (String::new(), Vec::new());
     Lab::run("cluster without flannel", |lab| {
         prefix = lab.prefix();
@@ -90,7 +89,7 @@ fn cluster_without_flannel_starts_and_leaves_nothing() -> Result<()> {
             .admin()
             .get("/api/v1/namespaces/default/pods/p1")?;
         cluster.node(0)?.reboot()?;
-        let back = eventually_ok(MINUTES, "the pod runs again", || {
+        let back = until_ok("the pod runs again", || {
             let pod = cluster
                 .api
                 .admin()

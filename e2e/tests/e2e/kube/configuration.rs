@@ -1,9 +1,9 @@
 //! Tests of changes to the network configuration that pods mount: a correction while nodes wait, a change during use, and a Node-by-Node migration.
 
 use anyhow::{Context, Result, ensure};
-use lab::{Answer, Call, Lab, NodeObject, eventually, eventually_ok};
+use lab::{Answer, Call, Lab, NodeObject, until, until_ok};
 
-use crate::kube::bed::{Bed, DUAL, OWN, SOON, VXLAN, turn};
+use crate::kube::bed::{Bed, DUAL, VXLAN};
 
 /// Returns the network configuration with other pod network ranges, as for a cluster that migrates.
 fn elsewhere(net_conf: &str) -> String {
@@ -14,7 +14,6 @@ fn elsewhere(net_conf: &str) -> String {
 
 /// Starts a daemon on each of three nodes with an unusable network configuration, and corrects the configuration.
 fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
-    let _turn = turn();
     Lab::run(title, |lab| {
         let mut bed = Bed::empty(lab, 3, wrong)?;
         for number in 1..=3 {
@@ -27,14 +26,14 @@ fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
             .map(|(host, options)| host.start_flanneld(options))
             .collect::<Result<_>>()?;
         for daemon in &bed.daemons {
-            eventually(SOON, "it says that it waits", || {
+            until("it says that it waits", || {
                 daemon.log().contains("is not inside the Network")
             })
             .with_context(|| daemon.log())?;
         }
         std::fs::write(&bed.net_conf, right)?;
         for daemon in &mut bed.daemons {
-            daemon.wait_ready(SOON)?;
+            daemon.wait_ready()?;
         }
         bed.start_pods()?;
         bed.reach()?;
@@ -61,13 +60,12 @@ fn family_added_while_nodes_wait_connects_all_nodes() -> Result<()> {
 
 #[test]
 fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: another range", |lab| {
         let mut bed = Bed::start(lab, 3, DUAL)?;
         let pids: Vec<u32> = bed.daemons.iter().map(|daemon| daemon.pid()).collect();
         std::fs::write(&bed.net_conf, elsewhere(DUAL))?;
         for daemon in &bed.daemons {
-            eventually(SOON, "it tells that the file has changed", || {
+            until("it tells that the file has changed", || {
                 daemon
                     .log()
                     .contains("has changed; a restart applies the change")
@@ -83,7 +81,7 @@ fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()
             bed.admin()
                 .create_node(&node.internal(host.v4()?).internal(host.v6()?))?;
             let daemon = &bed.daemons[number - 1];
-            eventually_ok(SOON, "it serves the new range", || {
+            until_ok("it serves the new range", || {
                 let env = daemon.subnet_env()?;
                 ensure!(
                     env.subnet
@@ -118,7 +116,7 @@ fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()
                 host.name(),
                 daemon.log()
             );
-            eventually_ok(SOON, "nothing of the old range is left", || {
+            until_ok("nothing of the old range is left", || {
                 // The bridge's neighbours are left out, because they belong to the old pods.
                 let neighbours =
                     "ip neighbour show dev flannel.1; ip neighbour show dev flannel-v6.1";
@@ -139,7 +137,6 @@ fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()
 
 #[test]
 fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: changed while it waits", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
@@ -155,12 +152,12 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
             });
         });
         let mut daemon = host.start_flanneld(&bed.options[0].clone().iface("late0"))?;
-        eventually(SOON, "it waits for its interface", || {
+        until("it waits for its interface", || {
             daemon.log().contains("late0")
         })
         .with_context(|| daemon.log())?;
         std::fs::write(&bed.net_conf, DUAL)?;
-        eventually(SOON, "it takes the second family", || {
+        until("it takes the second family", || {
             daemon
                 .log()
                 .contains("network=\"10.244.0.0/16 and fd10:244::/48\"")
@@ -168,7 +165,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
         .with_context(|| daemon.log())?;
         host.netns().ip("link add late0 link enp0s8 type macvlan mode bridge\naddress add 192.168.56.201/24 dev late0\n\
              address add fd00:56::201/64 dev late0 nodad\nlink set late0 up")?;
-        eventually(SOON, "it waits for the right to publish", || {
+        until("it waits for the right to publish", || {
             daemon.log().contains("waiting for a lease")
         })
         .with_context(|| daemon.log())?;
@@ -176,7 +173,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
             &bed.net_conf,
             DUAL.replace(r#""vxlan""#, r#""vxlan","VNI":7"#),
         )?;
-        eventually(SOON, "it takes the other VNI", || {
+        until("it takes the other VNI", || {
             daemon
                 .log()
                 .matches("restarting this node's network")
@@ -185,7 +182,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
         })
         .with_context(|| daemon.log())?;
         bed.proxies.iter().for_each(lab::Proxy::pass);
-        daemon.wait_ready(SOON)?;
+        daemon.wait_ready()?;
         let env = daemon.subnet_env()?;
         ensure!(env.subnet.is_some() && env.v6_subnet.is_some(), "{env:?}");
         let data = bed
@@ -203,7 +200,6 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
 
 #[test]
 fn unanswered_event_delays_no_lease() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: silent Events", |lab| {
         let bed = Bed::start(lab, 1, VXLAN)?;
         let is_event = |call: &Call| call.method == "POST" && call.path.contains("/events");
@@ -224,14 +220,14 @@ fn unanswered_event_delays_no_lease() -> Result<()> {
         )?;
         let daemon = &bed.daemons[0];
         // This deadline is shorter than the time after which the client gives up the Event.
-        eventually(OWN, "it serves the other podCIDR", || {
+        until("it serves the other podCIDR", || {
             daemon.subnet_env().is_ok_and(|env| {
                 env.subnet
                     .is_some_and(|subnet| subnet.to_string() == "10.244.33.1/24")
             }) && daemon.is_ready()
         })
         .with_context(|| daemon.log())?;
-        eventually(SOON, "the Event was posted", || {
+        until("the Event was posted", || {
             bed.proxies
                 .iter()
                 .any(|proxy| proxy.calls().iter().any(is_event))

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lab::{Answer, FlanneldOptions, Lab, User, throughout};
 
-use crate::kube::bed::{Bed, VXLAN, turn, within_a_minute};
+use crate::kube::bed::{Bed, VXLAN, within_a_minute};
 
 #[test]
 fn token_file_is_read_again_after_a_change() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: tokens", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
@@ -50,7 +49,6 @@ fn token_file_is_read_again_after_a_change() -> Result<()> {
 
 #[test]
 fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: authority", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;

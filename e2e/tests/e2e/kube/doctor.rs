@@ -5,13 +5,10 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{
-    Cluster, ClusterOptions, Lab, Member, cluster_turn, eventually_ok, json, outcome, texts,
-};
+use lab::{Cluster, ClusterOptions, Lab, Member, json, outcome, texts, until_ok};
 use serde_json::Value;
 
 use crate::install::shapes;
-use crate::kube::bed::{MINUTES, SOON};
 use crate::kube::installed::{
     apply_pods, impatient, install, manifest, require_reach, with_images,
 };
@@ -88,8 +85,7 @@ fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value
 fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Value> {
     let mut last = Value::Null;
     for node in &cluster.nodes {
-        last = eventually_ok(
-            MINUTES,
+        last = until_ok(
             &format!("the doctor of {} finds {wanted:?}", node.name()),
             || {
                 let report = report(operator, cluster, node)?;
@@ -110,7 +106,7 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
     for node in &cluster.nodes {
         // On a busy machine, the daemon's response may take longer than `flannelctl status` waits.
         let what = format!("flannelctl status on {} names the interface", node.name());
-        eventually_ok(SOON, &what, || {
+        until_ok(&what, || {
             let output = flannelctl(operator, cluster, node, "status")?;
             let second = texts(&output).lines().nth(1).unwrap_or_default().to_owned();
             ensure!(
@@ -155,7 +151,6 @@ fn container(cluster: &Cluster) -> Result<Value> {
 
 #[test]
 fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: the trap", |lab| {
         let [_, by_argument, by_variable] = remedies_of_the_trap()?;
         let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(2).vagrant())?)?;
@@ -371,7 +366,6 @@ fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()>
 
 #[test]
 fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: orphans", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = Operator::of(lab, &cluster.api)?;
@@ -394,7 +388,7 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
         // A pod that the DaemonSet replaces may disappear between the list and the label, so the operator repeats the command.
         println!(
             "{command}\n{}",
-            eventually_ok(SOON, "all pods are labelled", || operator.run(command))?
+            until_ok("all pods are labelled", || operator.run(command))?
         );
         require_installed(&cluster)?;
         expect(&operator, &cluster, &[])?;
@@ -414,7 +408,6 @@ fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
 
 #[test]
 fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: InternalIP", |lab| {
         let mut cluster = Cluster::prepare(
             lab,
@@ -431,7 +424,7 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
                 "-c",
                 "echo 'KUBELET_KUBEADM_ARGS=\"--v=1\"' > /var/lib/kubelet/kubeadm-flags.env",
             ])?;
-            let commands = eventually_ok(SOON, "the doctor finds it", || {
+            let commands = until_ok("the doctor finds it", || {
                 let report = report_without_kubelet(&cluster, &cluster.nodes[number])?;
                 ensure!(
                     causes(&report)? == ["node-internal-ip"],
@@ -469,7 +462,7 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
             );
         }
         for node in &cluster.nodes {
-            eventually_ok(MINUTES, "kubectl exec works, and nothing is found", || {
+            until_ok("kubectl exec works, and nothing is found", || {
                 let report = report(&operator, &cluster, node)?;
                 ensure!(causes(&report)?.is_empty(), "{:#}", report["findings"]);
                 Ok(())

@@ -1,13 +1,12 @@
 //! Tests of nodes with IPv6 only, and of nodes with one address family in a dual-stack cluster.
 
 use anyhow::{Context, Result, ensure};
-use lab::{ANNOTATIONS, Lab, NodeObject, PingMatrix, PingOptions, eventually_ok};
+use lab::{ANNOTATIONS, Lab, NodeObject, PingMatrix, PingOptions, until_ok};
 
-use crate::kube::bed::{Bed, DUAL, SOON, V6_ONLY, turn};
+use crate::kube::bed::{Bed, DUAL, V6_ONLY};
 
 #[test]
 fn ipv6_only_nodes_reach_each_other() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: IPv6 alone", |lab| {
         let mut bed = Bed::empty(lab, 2, V6_ONLY)?;
         for number in 1..=2u16 {
@@ -38,7 +37,6 @@ fn ipv6_only_nodes_reach_each_other() -> Result<()> {
 
 #[test]
 fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: a family is missing", |lab| {
         // h1 has both families, h2 no IPv6 podCIDR, and h3 no IPv4 one. podCIDRs come in any order.
         let mut bed = Bed::empty(lab, 3, DUAL)?;
@@ -62,7 +60,7 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
         bed.start_pods()?;
         let reach = |from: usize, to: std::net::IpAddr| -> Result<()> {
             let pods = std::slice::from_ref(&bed.pods[from]);
-            eventually_ok(SOON, "pods reach each other", || {
+            until_ok("pods reach each other", || {
                 PingMatrix::to(pods, &[to], &PingOptions::default())?.require_complete()
             })
         };

@@ -4,12 +4,9 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use lab::{
-    Cluster, ClusterOptions, Families, Lab, ProxyMode, cluster_turn, eventually, eventually_ok,
-};
+use lab::{Cluster, ClusterOptions, Families, Lab, ProxyMode, until, until_ok};
 use serde_json::Value;
 
-use crate::kube::bed::MINUTES;
 use crate::kube::installed::{
     apply_pods, backend, first_pod, impatient, install, manifest, require_no_failed_sandbox,
     require_reach, require_traffic, source_inside, source_outside, with_images,
@@ -65,7 +62,7 @@ fn require_translated(cluster: &Cluster) -> Result<()> {
 fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
     cluster.apply(&impatient(text))?;
     // A kubelet may mount the version of the ConfigMap from before the API was away.
-    eventually_ok(MINUTES, "every node has the other backend", || {
+    until_ok("every node has the other backend", || {
         cluster.kubectl(&[
             "--namespace=kube-flannel",
             "rollout",
@@ -80,7 +77,6 @@ fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
 
 #[test]
 fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: vxlan", |lab| {
         // The fourth node joins later.
         let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(4))?)?;
@@ -112,7 +108,7 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
             restarts(&cluster).is_ok_and(|now| now != before)
                 && cluster.exec("default", "p3", &["echo"]).is_ok()
         };
-        eventually(MINUTES, "the pod of the node runs again", back)?;
+        until("the pod of the node runs again", back)?;
         require_reach(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
         print_elapsed("a reboot");
@@ -125,7 +121,6 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
 
 #[test]
 fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: host-gw", |lab| {
         // The third node joins later.
         let mut cluster = Cluster::prepare(
@@ -152,7 +147,6 @@ fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
 
 #[test]
 fn vxlan_cluster_translates_only_with_masquerade() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: vxlan, nftables", |lab| {
         let cluster = Cluster::start(
             lab,
@@ -194,7 +188,6 @@ fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
 }
 
 fn dual_stack(proxy: ProxyMode) -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run(&format!("cluster: dual-stack, {proxy:?}"), |lab| {
         let cluster = Cluster::start(
             lab,

@@ -4,10 +4,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use lab::{ApiServer, Families, FlanneldOptions, Host, Lab, NodeObject, Uplink, eventually_ok};
+use lab::{ApiServer, Families, FlanneldOptions, Host, Lab, NodeObject, Uplink, until_ok};
 use serde_json::{Map, Value};
-
-use crate::kube::bed::{SOON, turn};
 
 const CASES: [&str; 10] = [
     "alloc",
@@ -30,7 +28,6 @@ fn folder() -> PathBuf {
 
 #[test]
 fn node_object_and_subnet_env_equal_go_flannels() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: golden", |lab| {
         let lan = lab.switch("lan")?;
         let uplink = |last: u8| {
@@ -75,7 +72,7 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
         options = options.arg(flag);
     }
     let mut daemon = host.flanneld(&options)?;
-    eventually_ok(SOON, "the Node is written", || {
+    until_ok("the Node is written", || {
         compare(&expected, &api.admin().node("n1")?)
     })?;
     let mut env = golden("subnet.env")?;
@@ -88,7 +85,7 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
         written == env,
         "subnet.env is\n{written}\ninstead of\n{env}"
     );
-    daemon.terminate(SOON)?;
+    daemon.terminate()?;
     std::fs::remove_file(daemon.subnet_file())?;
     Ok(())
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Lab, NodeObject, eventually, eventually_ok, throughout};
+use lab::{Lab, NodeObject, throughout, until, until_ok};
 use serde_json::{Value, json};
 
-use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
+use crate::kube::bed::{Bed, VXLAN};
 use crate::kube::nodes::hostile_nodes;
 
 /// Time longer than the ten seconds after which a node that is not in sync is not ready.
@@ -62,7 +62,7 @@ fn require_healthy(bed: &Bed) -> Result<()> {
     })?;
     for number in 1..=bed.hosts.len() {
         let node = format!("h{number}");
-        eventually(SOON, "NetworkUnavailable is False", || {
+        until("NetworkUnavailable is False", || {
             bed.admin().has_network(&node)
         })?;
     }
@@ -78,7 +78,6 @@ fn healthy_nodes_are_ready_among_hostile_nodes_with_every_backend() -> Result<()
 }
 
 fn among_hostile_nodes(backend: &str, conf: &str) -> Result<()> {
-    let _turn = turn();
     Lab::run(
         &format!(
             "hostile Nodes: {}",
@@ -105,7 +104,7 @@ fn among_hostile_nodes(backend: &str, conf: &str) -> Result<()> {
             bed.start_daemons()?;
             bed.start_pods()?;
             for daemon in &bed.daemons {
-                eventually(SOON, "the hostile Nodes are known", || {
+                until("the hostile Nodes are known", || {
                     daemon
                         .metric("flannel_leases")
                         .is_ok_and(|leases| leases > 5.0)
@@ -156,11 +155,10 @@ fn route_conflict_of_one_peer_keeps_nodes_ready() -> Result<()> {
 }
 
 fn foreign_route(backend: &str, conf: &str) -> Result<()> {
-    let _turn = turn();
     Lab::run(&format!("foreign route: {backend}"), |lab| {
         let mut bed = Bed::start(lab, 3, conf)?;
         ensure!(
-            bed.daemons[0].terminate(SOON)?.success(),
+            bed.daemons[0].terminate()?.success(),
             "{}",
             bed.daemons[0].log()
         );
@@ -170,7 +168,7 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
         bed.admin().patch_node_status("h1", &wrong)?;
         bed.restart(0)?;
         let daemon = &bed.daemons[0];
-        eventually(SOON, "the peer is counted", || {
+        until("the peer is counted", || {
             daemon
                 .metric("flannel_peers_failed")
                 .is_ok_and(|failed| failed == 1.0)
@@ -179,7 +177,7 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
             ensure!(daemon.is_ready(), "{:?}", daemon.get("/readyz")?);
             Ok(())
         })?;
-        eventually(SOON, "NetworkUnavailable is False", || {
+        until("NetworkUnavailable is False", || {
             bed.admin().has_network("h1")
         })?;
         let status = status(daemon)?;
@@ -215,7 +213,7 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
             .exec("ip", &["route", "show", "10.244.2.0/24"])?;
         ensure!(kept.contains("proto 241"), "{kept}");
         bed.hosts[0].netns().ip(&format!("route delete {route}"))?;
-        eventually_ok(MINUTES, "it is repaired", || {
+        until_ok("it is repaired", || {
             ensure!(
                 daemon.metric("flannel_peers_failed")? == 0.0,
                 "{}",
@@ -230,11 +228,10 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
 /// Only a problem with the node's own device makes a node unready.
 #[test]
 fn foreign_device_makes_its_node_unready() -> Result<()> {
-    let _turn = turn();
     Lab::run("own device", |lab| {
         let bed = Bed::start(lab, 2, VXLAN)?;
         let netns = bed.hosts[0].netns();
-        eventually(SOON, "it is not ready", || {
+        until("it is not ready", || {
             // Repeated, because the daemon may be faster and create its own device.
             if netns
                 .sh("ip link show type bridge | grep -q flannel.1")
@@ -252,7 +249,7 @@ fn foreign_device_makes_its_node_unready() -> Result<()> {
             bed.daemons[0].log_tail(10)
         );
         netns.sh("ip link delete flannel.1")?;
-        eventually(SOON, "it is ready again", || bed.daemons[0].is_ready())?;
+        until("it is ready again", || bed.daemons[0].is_ready())?;
         bed.reach()
     })
 }

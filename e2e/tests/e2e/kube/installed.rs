@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Host, binaries, eventually_ok, succeeded};
+use lab::{Cluster, ClusterOptions, Host, binaries, succeeded, until_ok};
 use serde_json::Value;
 
-use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service};
+use crate::kube::bed::{echo_pod, echo_service};
 
 pub(super) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
@@ -107,7 +107,7 @@ pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
             ensure!(!list.is_empty(), "{to} has no address");
             for address in list {
                 let ping = if address.is_ipv6() { "ping6" } else { "ping" };
-                eventually_ok(SOON, "pods reach each other", || {
+                until_ok("pods reach each other", || {
                     cluster.exec(
                         "default",
                         from,
@@ -141,7 +141,7 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     for (number, (from, _)) in addresses.iter().enumerate() {
         let mut answered = std::collections::BTreeSet::new();
         // After an outage of the API, kube-proxy may try again only a minute later.
-        eventually_ok(MINUTES, "every pod has answered for the Service", || {
+        until_ok("every pod has answered for the Service", || {
             answered.insert(ask(from, "10.96.0.80 80")?);
             ensure!(
                 answered.len() == addresses.len(),
@@ -151,7 +151,7 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
         })?;
         let other = (number + 1) % nodes.len();
         let host_port = format!("{} 8090", nodes[other].host().v4_of("enp0s8")?);
-        eventually_ok(SOON, "a hostPort of another node answers", || {
+        until_ok("a hostPort of another node answers", || {
             let answer = ask(from, &host_port)?;
             ensure!(answer == format!("p{}", other + 1), "{host_port}: {answer}");
             Ok(())
@@ -197,7 +197,7 @@ fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     );
     std::thread::scope(|scope| {
         let seen = scope.spawn(|| {
-            eventually_ok(SOON, "the pod's connection comes", || {
+            until_ok("the pod's connection comes", || {
                 Ok(listener.accept()?.1.ip())
             })
         });

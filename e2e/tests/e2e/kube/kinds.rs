@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ANNOTATIONS, Lab, ProbeOptions, eventually_ok, json, throughout};
+use lab::{ANNOTATIONS, Lab, ProbeOptions, json, throughout, until_ok};
 use serde_json::Value;
 
-use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
+use crate::kube::bed::{Bed, VXLAN};
 
 /// Time longer than the 30 s of silence after which the doctor reports that a peer does not reply to probes.
 const TOLD: Duration = Duration::from_secs(40);
@@ -34,7 +34,7 @@ fn is_filtered(bed: &Bed) -> Result<bool> {
 }
 
 fn wait(bed: &Bed, what: &str, id: &Value, ping_only: bool) -> Result<()> {
-    eventually_ok(MINUTES, what, || {
+    until_ok(what, || {
         let peer = peer(bed)?;
         ensure!(
             peer["id"] == *id && peer["state"] == "well" && peer["ping_only"] == ping_only,
@@ -46,15 +46,14 @@ fn wait(bed: &Bed, what: &str, id: &Value, ping_only: bool) -> Result<()> {
 
 #[test]
 fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: kinds", |lab| {
         let mut bed = Bed::start(lab, 2, VXLAN)?;
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &ProbeOptions::default())?;
         wait(&bed, "ours, and it answers", &"h2".into(), false)?;
         // The kernel still carries packets and replies to pings.
-        bed.daemons[1].terminate(MINUTES)?;
+        bed.daemons[1].terminate()?;
         wait(&bed, "ours, and silent", &"h2".into(), true)?;
-        eventually_ok(MINUTES, "which the doctor tells", || {
+        until_ok("which the doctor tells", || {
             ensure!(is_filtered(&bed)?, "not yet");
             Ok(())
         })?;
@@ -67,7 +66,7 @@ fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
         ensure!(of_go != data, "{data} has no mark");
         bed.admin().annotate("h2", &name, Some(&of_go))?;
         wait(&bed, "Go flannel's", &Value::Null, true)?;
-        eventually_ok(MINUTES, "the doctor is content", || {
+        until_ok("the doctor is content", || {
             ensure!(!is_filtered(&bed)?, "not yet");
             Ok(())
         })?;

@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, Door, Member, eventually_ok, stdout};
+use lab::{Cluster, Door, Member, stdout, until_ok};
 
-use crate::kube::bed::MINUTES;
 use crate::kube::installed::{apply_pods, impatient, install, require_reach};
 use crate::kube::streams::Streams;
 
@@ -85,7 +84,7 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
     cluster.restart_control_plane()?;
     // The API may still report the killed daemons as ready, so this compares processes.
     for node in cluster.started() {
-        eventually_ok(MINUTES, "a killed daemon is back", || {
+        until_ok("a killed daemon is back", || {
             let (now, code) = (daemons(node), asked(node, READY)?);
             ensure!(
                 code == "200" && !now.is_empty() && now.iter().all(|pid| !killed.contains(pid)),
@@ -117,7 +116,7 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
     cluster.kill_control_plane()?;
     first.close()?;
     for node in cluster.started() {
-        eventually_ok(MINUTES, "a daemon without the API is not ready", || {
+        until_ok("a daemon without the API is not ready", || {
             let code = asked(node, READY)?;
             ensure!(code == "503", "{}: {code}", node.name());
             Ok(())

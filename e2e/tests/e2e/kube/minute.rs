@@ -6,16 +6,15 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use lab::{
     ANNOTATIONS, Answer, Call, FlanneldOptions, Lab, NodeObject, Probe, ProbeOptions, Proxy,
-    eventually, eventually_ok, throughout,
+    throughout, until, until_ok,
 };
 
-use crate::kube::bed::{Bed, MINUTES, MOST_OF_A_MINUTE, SOON, VXLAN, turn, within_a_minute};
+use crate::kube::bed::{Bed, MOST_OF_A_MINUTE, VXLAN, within_a_minute};
 
 const LEAVER: &str = "10.244.78.0/24";
 
 #[test]
 fn api_outage_of_a_minute_loses_no_packet() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: a minute", |lab| {
         // h2's tokens will be refused. h3 has no fault.
         let (mut bed, refusing, _well) = three_nodes(lab)?;
@@ -64,7 +63,7 @@ fn api_outage_of_a_minute_loses_no_packet() -> Result<()> {
             bed.daemons[1].get("/metrics")?
         );
         require_unready_without_the_api(&bed)?;
-        eventually_ok(MINUTES, "the peer without flannel's mark is gone", || {
+        until_ok("the peer without flannel's mark is gone", || {
             ensure!(bed.tunnel(2, LEAVER)?.is_none(), "it is still there");
             Ok(())
         })?;
@@ -84,7 +83,7 @@ fn api_outage_of_a_minute_loses_no_packet() -> Result<()> {
             "nobody asked the second address"
         );
         for (daemon, pid) in bed.daemons.iter_mut().zip(pids) {
-            eventually(SOON, "it is ready again", || daemon.is_ready())
+            until("it is ready again", || daemon.is_ready())
                 .with_context(|| format!("{:?}", daemon.get("/readyz")))?;
             ensure!(
                 daemon.is_running() && daemon.pid() == pid,
@@ -136,19 +135,15 @@ fn require_peers(bed: &Bed, before: &[String]) -> Result<()> {
 /// reason names the refusal and the clock as a possible cause.
 fn require_unready_without_the_api(bed: &Bed) -> Result<()> {
     for (host, word) in [(0, "192.168.56.199"), (1, "401"), (1, "this host's clock")] {
-        eventually_ok(
-            MINUTES,
-            "a node without the API is not ready after a minute",
-            || {
-                let (code, why) = bed.daemons[host].get("/readyz")?;
-                ensure!(
-                    code == 503 && why.contains(word),
-                    "h{}: {code} {why}",
-                    host + 1
-                );
-                Ok(())
-            },
-        )?;
+        until_ok("a node without the API is not ready after a minute", || {
+            let (code, why) = bed.daemons[host].get("/readyz")?;
+            ensure!(
+                code == 503 && why.contains(word),
+                "h{}: {code} {why}",
+                host + 1
+            );
+            Ok(())
+        })?;
     }
     Ok(())
 }

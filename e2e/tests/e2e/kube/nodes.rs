@@ -5,11 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lab::{
     ANNOTATIONS, Answer, Call, CniVersion, Lab, NodeObject, PingMatrix, PingOptions, Proxy,
-    binaries, eventually, eventually_ok, throughout,
+    binaries, throughout, until, until_ok,
 };
 use serde_json::json;
 
-use crate::kube::bed::{Bed, DUAL, MINUTES, OWN, SOON, Scenario, VXLAN, turn};
+use crate::kube::bed::{Bed, DUAL, Scenario, VXLAN};
 
 const NODES: &[(&str, Scenario)] = &[
     ("annotations changed by others come back", tampered),
@@ -48,7 +48,6 @@ fn node_changes_apply_soon_and_touch_no_other_peer() -> Result<()> {
 }
 
 fn nodes(title: &str, scenarios: &[(&str, Scenario)]) -> Result<()> {
-    let _turn = turn();
     Lab::run(&format!("Node API: nodes, {title}"), |lab| {
         let mut bed = Bed::start(lab, 2, VXLAN)?;
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
@@ -59,7 +58,6 @@ fn nodes(title: &str, scenarios: &[(&str, Scenario)]) -> Result<()> {
 
 #[test]
 fn daemon_returns_unchanged_after_kill_or_stop() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: kill -9", |lab| {
         let mut bed = Bed::start(lab, 2, VXLAN)?;
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
@@ -72,7 +70,7 @@ fn daemon_returns_unchanged_after_kill_or_stop() -> Result<()> {
                 bed.daemons[0].kill()?;
             } else {
                 ensure!(
-                    bed.daemons[0].terminate(SOON)?.success(),
+                    bed.daemons[0].terminate()?.success(),
                     "{}",
                     bed.daemons[0].log()
                 );
@@ -99,7 +97,6 @@ fn daemon_returns_unchanged_after_kill_or_stop() -> Result<()> {
 
 #[test]
 fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: another podCIDR", |lab| {
         let mut bed = Bed::start(lab, 3, DUAL)?;
         let pid = bed.daemons[2].pid();
@@ -125,7 +122,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
 
         // The same happens while no daemon runs.
         ensure!(
-            bed.daemons[2].terminate(SOON)?.success(),
+            bed.daemons[2].terminate()?.success(),
             "{}",
             bed.daemons[2].log()
         );
@@ -164,7 +161,7 @@ fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
         "{}",
         daemon.get("/metrics")?.1
     );
-    eventually_ok(SOON, "an Event says so", || {
+    until_ok("an Event says so", || {
         let events = bed.admin().get("/api/v1/namespaces/default/events")?;
         let mut all = events["items"].as_array().into_iter().flatten();
         let is_expected = |event: &serde_json::Value| {
@@ -177,9 +174,7 @@ fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
         Ok(())
     })?;
     bed.wait_tunnel(2, "10.244.3.0/24", Some("192.168.56.9"))?;
-    eventually(SOON, "the condition is there", || {
-        bed.admin().has_network("h3")
-    })?;
+    until("the condition is there", || bed.admin().has_network("h3"))?;
     let addresses = bed.hosts[2]
         .netns()
         .exec("ip", &["-4", "address", "show", "dev", "flannel.1"])?;
@@ -193,7 +188,7 @@ fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
 /// Replaces the third host's Node while its daemon waits for a lease, after the daemon has read the files on the host.
 fn change_while_it_waits(bed: &mut Bed) -> Result<()> {
     ensure!(
-        bed.daemons[2].terminate(SOON)?.success(),
+        bed.daemons[2].terminate()?.success(),
         "{}",
         bed.daemons[2].log()
     );
@@ -208,7 +203,7 @@ fn change_while_it_waits(bed: &mut Bed) -> Result<()> {
     bed.admin()
         .annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
     bed.daemons[2] = bed.hosts[2].start_flanneld(&bed.options[2])?;
-    eventually(SOON, "it waits", || {
+    until("it waits", || {
         bed.daemons[2].log().contains("waiting for a lease")
     })
     .with_context(|| bed.daemons[2].log())?;
@@ -231,13 +226,13 @@ fn another_h3(bed: &Bed, third: u8) -> Result<NodeObject> {
 /// Waits until the third host uses the subnet `now`. Checks that the host's bridge has lost only the gateway addresses of the previous subnet.
 fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
     let (daemon, netns) = (&bed.daemons[2], bed.hosts[2].netns());
-    eventually(SOON, "subnet.env has the new subnet", || {
+    until("subnet.env has the new subnet", || {
         daemon.subnet_env().is_ok_and(|env| {
             env.subnet
                 .is_some_and(|subnet| subnet.to_string() == format!("{now}.1/24"))
         })
     })?;
-    eventually(SOON, "it is ready again", || daemon.is_ready()).with_context(|| daemon.log())?;
+    until("it is ready again", || daemon.is_ready()).with_context(|| daemon.log())?;
     let v6 = before.replace("10.244.", "fd10:244:0:");
     let left =
         netns.sh("ip address show dev cni0; ip route show dev cni0; ip -6 route show dev cni0")?;
@@ -281,7 +276,7 @@ fn new_pod_is_reached(bed: &Bed, name: &str) -> Result<()> {
     ensure!(addresses.len() == 2, "{result}");
     for address in addresses {
         let from = &bed.pods[..1];
-        eventually_ok(SOON, "the new pod is reached", || {
+        until_ok("the new pod is reached", || {
             PingMatrix::to(from, &[address], &PingOptions::default())?.require_complete()
         })?;
     }
@@ -304,7 +299,7 @@ fn tampered(bed: &mut Bed) -> Result<()> {
         bed.admin()
             .annotate("h1", &format!("{ANNOTATIONS}{name}"), value)?;
         // The daemon restores an annotation at once, then at most once in ten seconds.
-        eventually_ok(SOON, "an annotation comes back", || {
+        until_ok("an annotation comes back", || {
             let now = bed.admin().flannel_annotation("h1", name)?;
             ensure!(now == before, "{name} is {now:?} instead of {before:?}");
             Ok(())
@@ -321,10 +316,7 @@ fn condition(bed: &mut Bed) -> Result<()> {
     let wrong = json!({ "status": { "conditions": [{ "type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "by a cloud" }] } });
     bed.admin().patch_node_status("h2", &wrong)?;
     // The daemon restores the condition at most once a minute.
-    eventually(MINUTES, "the condition comes back", || {
-        bed.admin().has_network("h2")
-    })
-    .map(drop)
+    until("the condition comes back", || bed.admin().has_network("h2")).map(drop)
 }
 
 fn two_patchers(bed: &mut Bed) -> Result<()> {
@@ -341,7 +333,7 @@ fn two_patchers(bed: &mut Bed) -> Result<()> {
             "{number} is lost: {node}"
         );
     }
-    eventually_ok(SOON, "ours is back", || {
+    until_ok("ours is back", || {
         let now = bed.admin().flannel_annotation("h1", "public-ip")?;
         ensure!(now.as_deref() == Some("192.168.56.101"), "{now:?}");
         Ok(())
@@ -558,7 +550,7 @@ fn hostile(bed: &mut Bed) -> Result<()> {
         .iter()
         .try_for_each(|name| bed.admin().delete_node(name))?;
     for (host, before) in before.iter().enumerate() {
-        eventually_ok(MINUTES, "nothing of them is left", || {
+        until_ok("nothing of them is left", || {
             let now = bed.peers_of(host)?;
             ensure!(now == *before, "before:\n{before}\nnow:\n{now}");
             Ok(())
@@ -640,7 +632,7 @@ fn restored(bed: &mut Bed) -> Result<()> {
         bed.wait_tunnel(host, "10.244.51.0/24", Some("192.168.56.51"))?;
         bed.wait_tunnel(host, "10.244.53.0/24", Some("192.168.56.53"))?;
         // The removal is delayed by a minute, because the daemon does not trust the list of a restored store at once.
-        eventually_ok(MINUTES, "the Node after the snapshot goes", || {
+        until_ok("the Node after the snapshot goes", || {
             ensure!(bed.tunnel(host, "10.244.52.0/24")?.is_none(), "it stays");
             Ok(())
         })?;
@@ -653,7 +645,7 @@ fn restored(bed: &mut Bed) -> Result<()> {
 fn own_node_gone(bed: &mut Bed) -> Result<()> {
     let env = bed.daemons[0].subnet_env()?;
     bed.admin().delete_node("h1")?;
-    eventually(SOON, "it is not ready without its Node", || {
+    until("it is not ready without its Node", || {
         bed.daemons[0]
             .get("/readyz")
             .is_ok_and(|(code, _)| code == 503)
@@ -661,7 +653,7 @@ fn own_node_gone(bed: &mut Bed) -> Result<()> {
     ensure!(bed.daemons[0].subnet_env()? == env, "subnet.env changed");
     let node = bed.node(1);
     bed.admin().create_node(&node)?;
-    eventually_ok(OWN, "annotations and condition are back", || {
+    until_ok("annotations and condition are back", || {
         ensure!(
             bed.admin()
                 .flannel_annotation("h1", "public-ip")?
@@ -672,7 +664,7 @@ fn own_node_gone(bed: &mut Bed) -> Result<()> {
         ensure!(bed.admin().has_network("h1"), "no condition");
         Ok(())
     })?;
-    eventually(SOON, "it is ready", || bed.daemons[0].is_ready())?;
+    until("it is ready", || bed.daemons[0].is_ready())?;
     ensure!(bed.daemons[0].subnet_env()? == env, "subnet.env changed");
     Ok(())
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Answer, ApiServer, Call, Families, Lab, NodeObject, eventually_ok, throughout};
+use lab::{Answer, ApiServer, Call, Families, Lab, NodeObject, throughout, until_ok};
 
-use crate::kube::bed::{Bed, SOON, Scenario, VXLAN, turn};
+use crate::kube::bed::{Bed, Scenario, VXLAN};
 
 /// Event that ends the stream of an expired watch.
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
@@ -32,7 +32,6 @@ const OUTAGES: &[(&str, Scenario)] = &[
 
 #[test]
 fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: outages", |lab| {
         let mut bed = Bed::start(lab, 2, VXLAN)?;
         let probes = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
@@ -45,7 +44,6 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
 #[test]
 fn kubernetes_1_33_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     const PEERS: u8 = 220;
-    let _turn = turn();
     Lab::run("Node API: 1.33", |lab| {
         let mut bed = Bed::with(lab, 2, VXLAN, |host| {
             ApiServer::emulate(host, Families::Dual, "1.33")
@@ -199,7 +197,7 @@ fn half_open(bed: &mut Bed) -> Result<()> {
     bed.admin().create_node(&peer)?;
     let found = (0..bed.hosts.len()).try_for_each(|host| {
         // The daemon closes a connection after 15 seconds without a response.
-        eventually_ok(2 * SOON, "the new peer is there", || {
+        until_ok("the new peer is there", || {
             ensure!(
                 bed.tunnel(host, "10.244.251.0/24")?.is_some(),
                 "h{} does not know it",
@@ -309,7 +307,6 @@ fn flood(bed: &mut Bed) -> Result<()> {
 
 #[test]
 fn daemon_started_without_the_api_waits_and_becomes_ready() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: away at the start", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         for cut in [true, false] {
@@ -329,7 +326,7 @@ fn daemon_started_without_the_api_waits_and_becomes_ready() -> Result<()> {
                 );
                 Ok(())
             })?;
-            eventually_ok(SOON, "it says that it is not ready", || {
+            until_ok("it says that it is not ready", || {
                 let (code, why) = daemon.get("/readyz")?;
                 ensure!(code == 503, "{code} {why}");
                 Ok(())
@@ -338,8 +335,8 @@ fn daemon_started_without_the_api_waits_and_becomes_ready() -> Result<()> {
                 bed.admin().create_node(&bed.node(1))?;
             }
             bed.proxies.iter().for_each(lab::Proxy::pass);
-            daemon.wait_ready(SOON)?;
-            ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
+            daemon.wait_ready()?;
+            ensure!(daemon.terminate()?.success(), "{}", daemon.log());
             std::fs::remove_file(daemon.subnet_file()).ok();
         }
         Ok(())

@@ -3,14 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Answer, ApiServer, Families, Host, Lab, NodeObject, Uplink, User, eventually};
+use lab::{Answer, ApiServer, Families, Host, Lab, NodeObject, Uplink, User, until};
 use serde_json::json;
-
-use crate::kube::bed::{SOON, turn};
 
 #[test]
 fn api_server_and_proxy_answer_stall_and_restore() -> Result<()> {
-    let _turn = turn();
     Lab::run("API server alone", |lab| {
         let lan = lab.switch("lan")?;
         let host = lab.host(
@@ -40,7 +37,7 @@ fn api_server_and_proxy_answer_stall_and_restore() -> Result<()> {
         api.snapshot(&snapshot)?;
         api.admin().create_node(&NodeObject::new("n2"))?;
         api.restore(&snapshot)?;
-        eventually(SOON, "the snapshot's Nodes are back", || {
+        until("the snapshot's Nodes are back", || {
             api.admin().node("n1").is_ok()
         })?;
         ensure!(

@@ -1,7 +1,7 @@
 //! Checks that flannel's pods have enough rights on a node for every backend, and no unnecessary rights.
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, ClusterOptions, Lab, Member, cluster_turn};
+use lab::{Cluster, ClusterOptions, Lab, Member};
 
 use crate::kube::installed::{
     apply_pods, chart, impatient, install, manifest, require_no_failed_sandbox, require_reach,
@@ -29,7 +29,6 @@ fn status(node: &Member) -> Result<String> {
 
 #[test]
 fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: folders of kube", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(1))?)?;
         let node = cluster.nodes.first().context("a node")?;
@@ -73,7 +72,6 @@ fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result
 
 #[test]
 fn userspace_vxlan_from_chart_carries_packets() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: vxlan in user space", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;

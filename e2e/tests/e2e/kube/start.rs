@@ -3,20 +3,19 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Call, FlanneldOptions, Lab, NodeObject, User, eventually, throughout};
+use lab::{Call, FlanneldOptions, Lab, NodeObject, User, throughout, until};
 use serde_json::json;
 
-use crate::kube::bed::{Bed, OWN, SOON, VXLAN, turn};
+use crate::kube::bed::{Bed, VXLAN};
 
 #[test]
 fn start_waits_and_reports_what_is_missing() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: waits", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
         let waits = |daemon: &mut lab::Flanneld, words: &[&str]| -> Result<()> {
             let logged = || words.iter().all(|word| daemon.log().contains(word));
-            eventually(SOON, "it says what it waits for", logged)
+            until("it says what it waits for", logged)
                 .with_context(|| format!("{words:?}\n{}", daemon.log()))?;
             throughout(Duration::from_secs(1), "it waits", || {
                 ensure!(
@@ -44,8 +43,8 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
             "h1",
             &json!({ "spec": { "podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"] } }),
         )?;
-        eventually(OWN, "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
-        ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
+        until("it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
+        ensure!(daemon.terminate()?.success(), "{}", daemon.log());
         std::fs::remove_file(daemon.subnet_file())?;
         // A daemon that ends does not report the network as unavailable, because its routes stay.
         ensure!(
@@ -77,8 +76,8 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
             &bed.net_conf,
             VXLAN.replace("10.244.0.0/16", "10.42.0.0/16"),
         )?;
-        eventually(SOON, "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
-        ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
+        until("it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
+        ensure!(daemon.terminate()?.success(), "{}", daemon.log());
         std::fs::remove_file(daemon.subnet_file())?;
 
         // There is no configuration yet.
@@ -89,7 +88,7 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
             &bed.net_conf,
             VXLAN.replace("10.244.0.0/16", "10.42.0.0/16"),
         )?;
-        eventually(SOON, "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
+        until("it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
         Ok(())
     })
 }
@@ -151,7 +150,7 @@ fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
         ];
         for (name, options, words) in cases {
             let mut daemon = host.start_flanneld(&options)?;
-            let status = daemon.wait(SOON).with_context(|| name.to_owned())?;
+            let status = daemon.wait().with_context(|| name.to_owned())?;
             ensure!(
                 status.code() == Some(1),
                 "{name}: {status}\n{}",
@@ -172,7 +171,6 @@ fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
 
 #[test]
 fn start_needs_eight_api_calls_and_the_rights_of_each_manifest() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: calls and rights", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
@@ -193,9 +191,7 @@ fn start_needs_eight_api_calls_and_the_rights_of_each_manifest() -> Result<()> {
             let mut daemon = host
                 .flanneld(&options)
                 .with_context(|| format!("{user:?}"))?;
-            eventually(SOON, "the condition is there", || {
-                bed.admin().has_network("h1")
-            })?;
+            until("the condition is there", || bed.admin().has_network("h1"))?;
             bed.wait_tunnel(0, "10.244.39.0/24", Some("192.168.57.39"))?;
             let calls: Vec<String> = bed.proxies[0]
                 .calls()
@@ -221,7 +217,7 @@ fn start_needs_eight_api_calls_and_the_rights_of_each_manifest() -> Result<()> {
                 "who asks? {:?}",
                 bed.proxies[0].calls()
             );
-            ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
+            ensure!(daemon.terminate()?.success(), "{}", daemon.log());
         }
         Ok(())
     })

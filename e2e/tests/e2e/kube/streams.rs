@@ -6,8 +6,6 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use lab::{Cluster, Netns, Probe, ProbeOptions};
 
-use crate::kube::bed::SOON;
-
 /// DaemonSet of one pod per node. A drain of a node does not remove the node's pod.
 const PODS: &str = "
 apiVersion: v1
@@ -53,7 +51,7 @@ impl Streams {
     pub(super) fn wait_flowing(&self) -> Result<()> {
         self.0
             .iter()
-            .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))
+            .try_for_each(|probe| probe.wait_flowing().map(drop))
     }
 
     /// Ends the streams and returns the report of each stream.

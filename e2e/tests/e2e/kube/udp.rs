@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Cluster, ClusterOptions, Lab, cluster_turn};
+use lab::{Cluster, ClusterOptions, Lab};
 
 use crate::kube::installed::{
     apply_pods, chart, first_pod, install, require_no_failed_sandbox, require_traffic,
@@ -18,7 +18,6 @@ const GAP: Duration = Duration::from_secs(60);
 
 #[test]
 fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: udp", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;

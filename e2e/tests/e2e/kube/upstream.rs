@@ -5,11 +5,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use lab::{Cluster, ClusterOptions, Lab, cluster_turn, eventually_ok, texts};
+use lab::{Cluster, ClusterOptions, Lab, texts, until_ok};
 use serde_json::Value;
 
 use crate::install::shapes;
-use crate::kube::bed::MINUTES;
 use crate::kube::installed::{
     apply_pods, impatient, install, manifest, repository, require_no_failed_sandbox,
     require_traffic, with_images,
@@ -69,8 +68,7 @@ fn under_streams(
 /// Waits until each node has one flannel pod, which is ready and which the current DaemonSet has created.
 pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     cluster.wait_ready()?;
-    eventually_ok(
-        MINUTES,
+    until_ok(
         "each node has one flannel pod of the present DaemonSet",
         || {
             let set = cluster
@@ -194,7 +192,6 @@ fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
 
 #[test]
 fn manifest_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: Go flannel's manifest", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         back_and_forth(&cluster, &go_released()?)?;
@@ -204,7 +201,6 @@ fn manifest_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
 
 #[test]
 fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: Go flannel's chart", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, "")?;
@@ -235,7 +231,6 @@ fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
 
 #[test]
 fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: another selector", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, &impatient(&shapes::raw()?))?;
@@ -273,7 +268,6 @@ fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
 
 #[test]
 fn kube_system_manifest_replaced_by_documented_commands_loses_no_packet() -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run("cluster: kube-system", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, &impatient(&shapes::in_kube_system()?))?;
@@ -313,7 +307,6 @@ fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
         "{GO_FLANNEL_IMAGE}={} is no file",
         archive.display()
     );
-    let _turn = cluster_turn();
     Lab::run("cluster: Go flannel", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?.image(&archive))?;
         let images = cluster.nodes[0].command(&[

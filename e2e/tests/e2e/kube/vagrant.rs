@@ -1,11 +1,8 @@
 //! Tests clusters of VirtualBox machines: every node has its own NAT on the default route, with equal or with different addresses.
 
 use anyhow::{Result, ensure};
-use lab::{
-    ANNOTATIONS, Cluster, ClusterOptions, Lab, Member, ProxyMode, cluster_turn, eventually_ok,
-};
+use lab::{ANNOTATIONS, Cluster, ClusterOptions, Lab, Member, ProxyMode, until_ok};
 
-use crate::kube::bed::SOON;
 use crate::kube::installed::{impatient, install, manifest, require_traffic, with_images};
 
 /// Order in which the nodes start.
@@ -18,7 +15,6 @@ enum Order {
 }
 
 fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
-    let _turn = cluster_turn();
     Lab::run(&format!("cluster: Vagrant, {order:?}"), |lab| {
         let mut cluster = Cluster::prepare(lab, &with_images(options)?)?;
         let all = cluster.nodes.len();
@@ -56,22 +52,18 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
 fn require_right(cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         let right = node.host().v4_of("enp0s8")?.to_string();
-        eventually_ok(
-            SOON,
-            "the node publishes what joins it with the others",
-            || {
-                let public = cluster
-                    .api
-                    .admin()
-                    .flannel_annotation(node.name(), "public-ip")?;
-                ensure!(
-                    public.as_deref() == Some(right.as_str()),
-                    "{}: {ANNOTATIONS}public-ip is {public:?} instead of {right}",
-                    node.name()
-                );
-                Ok(())
-            },
-        )?;
+        until_ok("the node publishes what joins it with the others", || {
+            let public = cluster
+                .api
+                .admin()
+                .flannel_annotation(node.name(), "public-ip")?;
+            ensure!(
+                public.as_deref() == Some(right.as_str()),
+                "{}: {ANNOTATIONS}public-ip is {public:?} instead of {right}",
+                node.name()
+            );
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Echo, Lab, Launch, User, binaries, eventually_ok, seen_as};
+use lab::{Echo, Lab, Launch, User, binaries, seen_as, until_ok};
 use serde_json::json;
 
-use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
+use crate::kube::bed::{Bed, VXLAN};
 
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 80);
 const PORT: u16 = 80;
@@ -15,7 +15,6 @@ const PORT: u16 = 80;
 #[test]
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
-    let _turn = turn();
     Lab::run("vm: IPVS", |lab| {
         let bed = Bed::start(lab, 2, VXLAN)?;
         let admin = bed.api.kubeconfig(User::Admin, None)?;
@@ -55,7 +54,7 @@ fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
             let other = &bed.pods[1 - number];
             // The endpoint sees a pod's own address, and for a node the address of its tunnel.
             let ask = |from: &lab::Netns, want: Option<IpAddr>| {
-                eventually_ok(MINUTES, "the Service answers", || {
+                until_ok("the Service answers", || {
                     let answers = seen_as(
                         from,
                         Ipv4Addr::UNSPECIFIED.into(),

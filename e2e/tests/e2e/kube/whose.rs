@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{
-    Families, Lab, NodeObject, Probe, ProbeOptions, Uplink, eventually, eventually_ok, throughout,
-};
+use lab::{Families, Lab, NodeObject, Probe, ProbeOptions, Uplink, throughout, until, until_ok};
 use serde_json::json;
 
-use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
+use crate::kube::bed::{Bed, VXLAN};
 
 /// Time longer than the minute after which a node may stop using an interface.
 const LONGER_THAN_SILENCE: Duration = Duration::from_secs(80);
@@ -17,12 +15,12 @@ impl Bed {
     /// Waits until a host publishes an address and is ready.
     fn wait_public(&mut self, host: usize, address: &str) -> Result<()> {
         let name = self.hosts[host].name().to_owned();
-        let outcome = eventually_ok(MINUTES, &format!("{name} publishes {address}"), || {
+        let outcome = until_ok(&format!("{name} publishes {address}"), || {
             self.require_public(host, address)
         });
         outcome.with_context(|| self.daemons[host].log())?;
         let daemon = &mut self.daemons[host];
-        eventually(SOON, "it is ready", || daemon.is_ready())
+        until("it is ready", || daemon.is_ready())
             .with_context(|| daemon.log())
             .map(drop)
     }
@@ -89,7 +87,6 @@ fn served(name: &str, subnet: &str, public: &str) -> Result<NodeObject> {
 
 #[test]
 fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: NAT addresses that Go flannel published", |lab| {
         let vagrant = lab.vagrant_apart(2)?;
         let machine = lab.host(
@@ -184,7 +181,6 @@ const MAC: &str = "02:00:00:00:0e:02";
 
 #[test]
 fn address_claims_of_ignored_nodes_do_not_block_the_start() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: claims", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
         let own = |bed: &Bed| bed.node(1).ready("True");
@@ -210,7 +206,7 @@ fn address_claims_of_ignored_nodes_do_not_block_the_start() -> Result<()> {
         bed.admin().create_node(&own(&bed))?;
         bed.start_first(0)?;
         let named = format!("{H1} (Node other)");
-        eventually(SOON, "it says who has its address", || {
+        until("it says who has its address", || {
             bed.daemons[0].log().contains(&named)
         })
         .with_context(|| bed.daemons[0].log())?;
@@ -246,7 +242,6 @@ fn address_claims_of_ignored_nodes_do_not_block_the_start() -> Result<()> {
 
 #[test]
 fn nodes_that_swap_their_addresses_both_start() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: swapped addresses", |lab| {
         let mut bed = Bed::empty(lab, 2, VXLAN)?;
         for kubelets_know in [true, false] {
@@ -277,7 +272,6 @@ fn nodes_that_swap_their_addresses_both_start() -> Result<()> {
 
 #[test]
 fn lan_with_a_nat_like_router_is_used_despite_a_storage_network() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: a LAN with the router 10.0.2.2", |lab| {
         let (lan, storage) = (lab.switch("lan")?, lab.switch("storage")?);
         lab.host(
@@ -339,7 +333,6 @@ fn lan_with_a_nat_like_router_is_used_despite_a_storage_network() -> Result<()> 
 
 #[test]
 fn mistyped_annotation_is_reported_and_one_of_the_interface_blocks_the_start() -> Result<()> {
-    let _turn = turn();
     Lab::run("Node API: typos", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
         let key = |name: &str| format!("{}{name}", lab::ANNOTATIONS);
@@ -354,7 +347,7 @@ fn mistyped_annotation_is_reported_and_one_of_the_interface_blocks_the_start() -
             "10.7.7.7/24".to_owned(),
             "kubectl annotate node h1".to_owned(),
         ];
-        eventually(SOON, "it says what is wrong", || {
+        until("it says what is wrong", || {
             words
                 .iter()
                 .all(|word| bed.daemons[0].log().contains(word.as_str()))
@@ -380,14 +373,14 @@ fn mistyped_annotation_is_reported_and_one_of_the_interface_blocks_the_start() -
                 .filter(|line| line.contains("203.0.113.5:8472"))
                 .count()
         };
-        eventually(MINUTES, "it says what it ignores", || warnings() == 1)
+        until("it says what it ignores", || warnings() == 1)
             .with_context(|| bed.daemons[0].log())?;
         // There is at most one Event a minute with this reason.
         let seen = |value: &str| {
             bed.events()
                 .is_ok_and(|events| events.iter().any(|text| text.contains(value)))
         };
-        eventually(MINUTES, "there are Events", || {
+        until("there are Events", || {
             seen("10.7.7.7/24") && seen("203.0.113.5:8472")
         })
         .with_context(|| format!("{:?}", bed.events()))?;

@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lab::{Bed, Host, Lab, eventually_ok, json};
+use lab::{Bed, Host, Lab, json, until_ok};
 use serde_json::Value;
 
 use crate::mesh::V4;
 
 const NODES: u8 = 100;
 const FAULTY: usize = 41;
-const DEADLINE: Duration = Duration::from_secs(300);
 /// Maximum number of entries in the kernel's ARP table, which all namespaces share: each node has an entry for each other node. The kernel's default is 1024.
 const NEIGHBOURS: u32 = 16_384;
 
@@ -29,7 +28,6 @@ fn count(document: &Value, list: &str) -> usize {
 #[test]
 #[ignore = "a hundred daemons: a part of `make soak`"]
 fn cluster_doctor_queries_hundred_nodes_in_seconds() -> Result<()> {
-    let _turn = lab::load_turn();
     lab::limits::raise(
         "net/ipv4/neigh/default/gc_thresh3",
         NEIGHBOURS,
@@ -39,7 +37,7 @@ fn cluster_doctor_queries_hundred_nodes_in_seconds() -> Result<()> {
         let lan = lab.switch("lan")?;
         let hosts: Vec<Host> = lab.hosts(&lan, NODES)?;
         let bed = Bed::without_pods(lab, &lan, hosts, V4, |_, options| options)?;
-        eventually_ok(DEADLINE, "all nodes answer, and none has a finding", || {
+        until_ok("all nodes answer, and none has a finding", || {
             let (document, took) = look(&bed)?;
             let answered = count(&document, "answered");
             ensure!(
@@ -55,7 +53,7 @@ fn cluster_doctor_queries_hundred_nodes_in_seconds() -> Result<()> {
         })?;
         let netns = bed.hosts[FAULTY].netns();
         netns.sh("iptables -I OUTPUT -p udp --dport 8472 -j DROP")?;
-        eventually_ok(DEADLINE, "the fault is that node's", || {
+        until_ok("the fault is that node's", || {
             let (document, took) = look(&bed)?;
             let first = &document["findings"][0];
             let nodes: Vec<&str> = first["nodes"]

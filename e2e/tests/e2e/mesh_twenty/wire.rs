@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Host, Netns, Switch, eventually_ok};
+use lab::{Bed, Host, Netns, Switch, until_ok};
 use serde_json::Value;
 
-use super::{DEADLINE, NODES};
+use super::NODES;
 
 /// Duration of two probe cycles, in which each node probes each other node at least once.
 const WINDOW: Duration = Duration::from_secs(11);
@@ -124,7 +124,7 @@ pub(super) fn require_bounded_neighbours(hosts: &[Host]) -> Result<()> {
 pub(super) fn require_frugal(bed: &Bed) -> Result<()> {
     let addresses = bed.hosts.iter().map(Host::v4).collect::<Result<Vec<_>>>()?;
     // On a busy machine replies are late and probes are repeated, so it measures again.
-    eventually_ok(DEADLINE, "nodes at rest", || {
+    until_ok("nodes at rest", || {
         let (begun, (sent_before, asked_before)) = (Instant::now(), counted(&bed.lan)?);
         let before = broadcasts(&bed.lan)?;
         std::thread::sleep(WINDOW);

@@ -5,13 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{FlanneldOptions, Host, Lab, Programs, Xtables, eventually, throughout};
+use lab::{FlanneldOptions, Host, Lab, Programs, Xtables, throughout, until};
 
 use crate::healing::scenarios;
 
 use super::node::{
-    DEADLINE, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Node, complaints, lines_with,
-    reaches,
+    IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Node, complaints, lines_with, reaches,
 };
 
 /// Time in which the daemon checks the rules several times, at one check per second.
@@ -186,7 +185,7 @@ fn iptables_variant_is_kept_when_the_system_chooses_another() {
         ensure!(legacy() && !nft());
         // Removes the rules that determined the choice, and ours.
         node.host.netns().sh("iptables-legacy -t nat -F; iptables-legacy -t nat -X")?;
-        eventually(DEADLINE, "repaired where it was", &legacy)?;
+        until("repaired where it was", &legacy)?;
         ensure!(!nft());
         Ok(())
     })
@@ -200,9 +199,7 @@ fn both_variants_filled_by_others_are_reported_once() {
         let node = Node::build(lab, &lan, 1, IptablesNft)?;
         super::switch::with_rules_of_others(&node)?;
         let daemon = node.start()?;
-        eventually(DEADLINE, "the log says so", || {
-            !complaints(&daemon).is_empty()
-        })?;
+        until("the log says so", || !complaints(&daemon).is_empty())?;
         throughout(LOOKS, "it is logged once", || {
             let complaints = complaints(&daemon);
             ensure!(
@@ -232,7 +229,7 @@ fn rules_without_comment_are_reported_and_stay(config: &str) -> Result<()> {
         )?;
         let before = node.run("iptables-save", &[])?;
         let daemon = node.start()?;
-        eventually(DEADLINE, "the log names them", || {
+        until("the log names them", || {
             daemon.log().contains("before v0.17")
         })?;
         let log = daemon.log();

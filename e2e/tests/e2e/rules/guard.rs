@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lab::{
-    Flanneld, FlanneldOptions, Host, Lab, Netns, Pod, Programs, Store, Switch, Xtables, eventually,
+    Flanneld, FlanneldOptions, Host, Lab, Netns, Pod, Programs, Store, Switch, Xtables, until,
 };
 
 use crate::healing::scenarios;
 
 use super::node::{
-    DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, NFTABLES, Node, lines_with, reaches,
+    GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, NFTABLES, Node, lines_with, reaches,
 };
 
 #[test]
@@ -70,7 +70,7 @@ fn arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket, expected: bool) -> 
         receiver.recv(&mut [0; 16]).is_ok()
     };
     if expected {
-        eventually(DEADLINE, "a packet arrives", arrives).is_ok()
+        until("a packet arrives", arrives).is_ok()
     } else {
         arrives()
     }
@@ -192,11 +192,9 @@ impl Scene {
     }
 
     fn pods_reach_pods(&self, mode: &str, pod_one: &Pod) {
-        eventually(
-            DEADLINE,
-            &format!("{} {mode}: pods reach pods", self.config),
-            || reaches_both(self.pod_two.netns(), pod_one),
-        )
+        until(&format!("{} {mode}: pods reach pods", self.config), || {
+            reaches_both(self.pod_two.netns(), pod_one)
+        })
         .unwrap();
     }
 
@@ -216,11 +214,9 @@ impl Scene {
             )
         };
         // First packets may be lost while addresses are resolved. The check below requires that the result persists.
-        eventually(
-            DEADLINE,
-            &format!("{} {mode}: forged packets", self.config),
-            || came() == expected,
-        )
+        until(&format!("{} {mode}: forged packets", self.config), || {
+            came() == expected
+        })
         .unwrap();
         for socket in [&v4, &v6] {
             drain(socket);
@@ -276,8 +272,7 @@ impl Scene {
                 .then(|| text.lines().any(|line| from_peer(&line)))
         };
         // The kernel tracks packets from before the rules for half a minute. The peer's probes keep present entries alive.
-        eventually(
-            2 * DEADLINE,
+        until(
             &format!(
                 "{} {mode}: packets of a peer are tracked only without a guard",
                 self.config
@@ -294,7 +289,7 @@ impl Scene {
         let pod_four = self.hosts[3]
             .pod("p4", &four.subnet_env().unwrap())
             .unwrap();
-        eventually(DEADLINE, "a new node is let in", || {
+        until("a new node is let in", || {
             reaches_both(pod_four.netns(), pod_one)
         })
         .unwrap();
@@ -316,7 +311,7 @@ impl Scene {
                 .contains("192.168.56.104")
         });
         std::fs::remove_file(file.unwrap()).unwrap();
-        eventually(DEADLINE, "a node that left is not let in", || !guarded()).unwrap();
+        until("a node that left is not let in", || !guarded()).unwrap();
         assert_eq!(
             one.metric("flannel_rule_repairs_total").unwrap(),
             0.0,
@@ -346,7 +341,7 @@ fn unknown_senders_are_counted(mode: &str, one: &Flanneld, forger: &Forger, pod_
     }
     let [to_v4, to_v6] = forged_targets(pod_one);
     // If listing takes much time of a busy processor, the daemon lists the rules and their counters only once a minute.
-    eventually(3 * DEADLINE, "they are counted", || {
+    until("they are counted", || {
         // Sends again, because a counter restarts when the rules are written.
         let _ = forger.v4.send_to(b"x", &to_v4);
         let _ = forger.v6.send_to(b"x", &to_v6);

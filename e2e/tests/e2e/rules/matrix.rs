@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
@@ -12,7 +11,6 @@ use lab::{
 
 /// Number of connections for each cell of the table.
 const CONNECTIONS: u16 = 6;
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Programs that apply the rules.
 const APPLIERS: [(&str, bool, Xtables); 3] = [
@@ -153,7 +151,6 @@ impl Cluster {
         ];
         let options = FlanneldOptions::new(&store)
             .iface("enp0s8")
-            .deadline(DEADLINE)
             .env("PATH", &Programs::all(lab, "node", iptables)?.path());
         let mut daemons: Vec<Flanneld> = hosts
             .iter()
@@ -161,14 +158,14 @@ impl Cluster {
             .collect::<Result<_>>()?;
         let mut pods = Vec::new();
         for (host, daemon) in hosts.iter().zip(&mut daemons) {
-            daemon.wait_ready(DEADLINE)?;
+            daemon.wait_ready()?;
             pods.push(host.pod("p1", &daemon.subnet_env()?)?);
         }
         pods.insert(1, hosts[0].pod("p2", &daemons[0].subnet_env()?)?);
         // The devices and routes of the daemons stay. The first daemon starts again for each case. The others would remove what is added here.
         daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.terminate(DEADLINE).map(drop))?;
+            .try_for_each(|daemon| daemon.terminate().map(drop))?;
         let pods = <[Pod; 4]>::try_from(pods).ok().context("four pods")?;
         let cluster = Cluster {
             hosts,
@@ -475,7 +472,7 @@ fn tables(nftables: bool, iptables: Xtables) -> Result<Vec<[String; 2]>> {
             let mut daemon = cluster.hosts[0].flanneld(&options)?;
             tables.push([cluster.table(false, case)?, cluster.table(true, case)?]);
             ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
-            daemon.terminate(DEADLINE)?;
+            daemon.terminate()?;
         }
         Ok(tables)
     })

@@ -10,7 +10,6 @@ use lab::{
     Store, Switch, Uplink, Xtables, ping,
 };
 
-pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 /// A network without a tunnel device, and therefore without an encapsulation port.
 pub(super) const IPTABLES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
 pub(super) const NFTABLES: &str =
@@ -98,8 +97,7 @@ impl Node {
         let options = FlanneldOptions::new(&store)
             .iface("enp0s8")
             .arg("--ip-masq")
-            .arg("--iptables-resync=1")
-            .deadline(DEADLINE);
+            .arg("--iptables-resync=1");
         Ok(Node {
             host,
             store,
@@ -306,7 +304,7 @@ impl Stream {
             (outside.netns(), IpAddr::V4(outside.v4()?)),
             &options,
         )?;
-        probe.wait_flowing(DEADLINE)?;
+        probe.wait_flowing()?;
         Ok(Stream { probe, _pod: pod })
     }
 }

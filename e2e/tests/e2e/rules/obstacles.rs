@@ -8,19 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    Flanneld, FlanneldOptions, Lab, PingOptions, Programs, Switch, Uplink, Xtables, eventually,
-    ping, throughout,
+    Flanneld, FlanneldOptions, Lab, PingOptions, Programs, Switch, Uplink, Xtables, ping,
+    throughout, until,
 };
 
 use crate::healing::scenarios;
 
 use super::node::{
-    Applier, DEADLINE, IptablesLegacy, IptablesNft, Nftables, Node, complaints, complaints_about,
-    lines_with,
+    Applier, IptablesLegacy, IptablesNft, Nftables, Node, complaints, complaints_about, lines_with,
 };
 
-/// Time longer than the daemon's maximum retry interval of 30 s.
-const AGAIN: Duration = Duration::from_secs(60);
 /// Time in which a daemon tries several times to write the rules, despite an obstacle.
 const ATTEMPTS: Duration = Duration::from_secs(4);
 
@@ -38,7 +35,7 @@ fn held_lock_delays_neither_start_nor_packets() {
         }
         let one = Node::with(lab, &lan, 1, IptablesLegacy, &programs)?;
         let mut two = Node::build(lab, &lan, 2, IptablesLegacy)?;
-        two.options = FlanneldOptions::new(&one.store).iface("enp0s8").deadline(DEADLINE);
+        two.options = FlanneldOptions::new(&one.store).iface("enp0s8");
         // Each host has its own /run.
         let run = one.host.folder()?.join("run");
         std::fs::create_dir_all(&run)?;
@@ -46,26 +43,26 @@ fn held_lock_delays_neither_start_nor_packets() {
         lock.lock()?;
         let daemon = one.host.start_flanneld(&one.options)?;
         let other = two.start()?;
-        eventually(DEADLINE, "subnet.env is there", || daemon.subnet_env().is_ok())?;
+        until("subnet.env is there", || daemon.subnet_env().is_ok())?;
         let here = one.host.pod("p1", &daemon.subnet_env()?)?;
         let there = two.host.pod("p1", &other.subnet_env()?)?;
         for (to, what) in there.addresses().into_iter().zip(["IPv4", "IPv6"]) {
             let reaches = || ping(here.netns(), to, &PingOptions::default()).is_ok_and(|answer| answer.is_some());
-            eventually(DEADLINE, &format!("pods reach each other by {what} while the lock is held"), reaches)?;
+            until(&format!("pods reach each other by {what} while the lock is held"), reaches)?;
         }
-        eventually(DEADLINE, "the log names the lock", || !complaints_about(&daemon, "/run/xtables.lock").is_empty())?;
+        until("the log names the lock", || !complaints_about(&daemon, "/run/xtables.lock").is_empty())?;
         let ended = || std::fs::read_to_string(&calls).map_or(0, |text| text.lines().count());
         let first = ended();
         // Waits for both families. Otherwise one of them could still wait for the lock when it becomes free.
-        eventually(AGAIN, "it was tried again", || ended() >= first + 2)?;
+        until("it was tried again", || ended() >= first + 2)?;
         let (code, page) = daemon.get("/readyz")?;
         ensure!(code != 200 && page.contains("/run/xtables.lock"), "/readyz: {code} {page}");
         ensure!(!one.has_rules(IptablesLegacy), "the lock does not hold up the rules: this test proves nothing");
         ensure!(complaints(&daemon).len() == 1 && lines_with(&daemon.log(), "/run/xtables.lock") == 1, "{}", daemon.log());
         lock.unlock()?;
-        let time = eventually(AGAIN, "the rules come when the lock is free", || one.has_rules(IptablesLegacy))?;
+        let time = until("the rules come when the lock is free", || one.has_rules(IptablesLegacy))?;
         println!("{}\nthe rules came {time:.1?} after the lock was free", complaints(&daemon)[0]);
-        eventually(AGAIN, "it is ready", || daemon.is_ready())?;
+        until("it is ready", || daemon.is_ready())?;
         ensure!(complaints(&daemon).len() == 1, "{:#?}", complaints(&daemon));
         ensure!(lines_with(&daemon.log(), "the traffic rules are in place") == 1, "{}", daemon.log());
         Ok(())
@@ -86,11 +83,9 @@ fn missing_programs(
         let programs = present(Programs::none(lab, "programs")?)?;
         let node = Node::with(lab, &lan, 1, applier, &programs)?;
         let daemon = node.host.start_flanneld(&node.options)?;
-        eventually(DEADLINE, "subnet.env is there", || {
-            daemon.subnet_env().is_ok()
-        })?;
+        until("subnet.env is there", || daemon.subnet_env().is_ok())?;
         let remedy = format!("install the package {package}");
-        eventually(DEADLINE, "the remedy is in the log", || {
+        until("the remedy is in the log", || {
             !complaints_about(&daemon, &remedy).is_empty()
         })?;
         throughout(
@@ -112,10 +107,10 @@ fn missing_programs(
         )?;
         println!("{}", complaints(&daemon)[0]);
         missing(programs)?;
-        eventually(AGAIN, "the rules come when the programs do", || {
+        until("the rules come when the programs do", || {
             node.has_rules(applier)
         })?;
-        eventually(DEADLINE, "it is ready", || daemon.is_ready())?;
+        until("it is ready", || daemon.is_ready())?;
         ensure!(complaints(&daemon).len() == 1, "{:#?}", complaints(&daemon));
         Ok(())
     })
@@ -260,7 +255,7 @@ impl Drop for ProcessLimit {
     fn drop(&mut self) {
         // Its processes have been killed by now.
         let gone = || std::fs::remove_dir(&self.folder).is_ok();
-        let _ = eventually(Duration::from_secs(5), "the cgroup is empty", gone);
+        let _ = until("the cgroup is empty", gone);
     }
 }
 
@@ -303,9 +298,7 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
         limit.write("cgroup.procs", &daemon.pid().to_string())?;
         limit.close()?;
         node.run("nft", &["flush", "ruleset"])?;
-        eventually(DEADLINE, "the log says so", || {
-            !complaints(&daemon).is_empty()
-        })?;
+        until("the log says so", || !complaints(&daemon).is_empty())?;
         let (code, page) = daemon.get("/readyz")?;
         ensure!(
             code != 200 && page.contains("no more processes"),
@@ -345,18 +338,16 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
                 .routes()
                 .is_ok_and(|routes| routes.iter().any(|found| found.dst == route))
         };
-        eventually(AGAIN, "a node that came meanwhile has a route", routed)?;
-        eventually(
-            AGAIN,
-            "the rules come when there are processes again",
-            || node.dump().is_ok_and(|now| now == dump),
-        )?;
-        eventually(DEADLINE, "it is ready", || daemon.is_ready())?;
+        until("a node that came meanwhile has a route", routed)?;
+        until("the rules come when there are processes again", || {
+            node.dump().is_ok_and(|now| now == dump)
+        })?;
+        until("it is ready", || daemon.is_ready())?;
         ensure!(
             complaints(&daemon).len() == 1 && daemon.errors().is_empty(),
             "{:#?}",
             complaints(&daemon)
         );
-        daemon.terminate(DEADLINE).map(drop)
+        daemon.terminate().map(drop)
     })
 }

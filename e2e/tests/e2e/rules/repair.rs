@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use lab::{Lab, Launch, eventually, throughout};
+use lab::{Lab, Launch, throughout, until};
 
 use crate::healing::scenarios;
 
 use super::node::{
-    DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, IPTABLES, IptablesNft, NFTABLES,
-    Nftables, Node, Stream, complaints, difference, lines_with,
+    GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, IPTABLES, IptablesNft, NFTABLES, Nftables, Node,
+    Stream, complaints, difference, lines_with,
 };
 
 scenarios! { damage_is_repaired;
@@ -74,10 +74,10 @@ fn damage_is_repaired((config, damages): (&str, &[&str])) -> Result<()> {
             node.host.netns().sh(damage)?;
             ensure!(list()? != right, "{damage} damages nothing");
             daemon.cont()?;
-            eventually(DEADLINE, &format!("repaired after {damage}"), || {
+            until(&format!("repaired after {damage}"), || {
                 list().is_ok_and(|now| now == right)
             })?;
-            eventually(DEADLINE, "it is counted", || {
+            until("it is counted", || {
                 daemon
                     .metric("flannel_rule_repairs_total")
                     .is_ok_and(|repairs| repairs == 1.0)
@@ -107,11 +107,11 @@ fn deleted_table_is_restored_at_once() {
         ] {
             let start = Instant::now();
             node.run("nft", &damage.split(' ').collect::<Vec<_>>())?;
-            eventually(DEADLINE, &format!("repaired after {damage}"), || {
+            until(&format!("repaired after {damage}"), || {
                 node.dump().is_ok_and(|now| now == dump)
             })?;
             times.push(start.elapsed());
-            stream.probe.wait_flowing(DEADLINE)?;
+            stream.probe.wait_flowing()?;
         }
         let report = stream.probe.finish()?;
         println!(
@@ -155,11 +155,11 @@ fn busy_writer_delays_no_repair() {
             for _ in 0..3 {
                 node.run("nft", &damage.split(' ').collect::<Vec<_>>())?;
                 let healed = || node.has_rules(applier);
-                eventually(DEADLINE, "healed in spite of the other writer", healed)?;
+                until("healed in spite of the other writer", healed)?;
             }
             println!("{applier:?}: three repairs in {:.0?}, {:.2} s of processor time", start.elapsed(), daemon.cpu_seconds()? - before);
             writer.kill()?;
-            if eventually(DEADLINE, "all is as it was", || node.dump().is_ok_and(|now| now == dump)).is_err() {
+            if until("all is as it was", || node.dump().is_ok_and(|now| now == dump)).is_err() {
                 bail!("{applier:?}: not all is as it was:\n{}", difference(&dump, &node.dump()?));
             }
             ensure!(complaints(&daemon).is_empty(), "{:#?}", complaints(&daemon));
@@ -180,7 +180,7 @@ fn endless_changes_slow_repairs_down((config, damage): (&str, &str)) -> Result<(
         let node = Node::alone(lab, config)?;
         let daemon = node.start()?;
         let attack = || -> Result<()> { node.host.netns().sh(damage).map(drop) };
-        eventually(2 * DEADLINE, "at war", || {
+        until("at war", || {
             attack().is_ok()
                 && daemon
                     .metric("flannel_rules_at_war")

@@ -9,7 +9,7 @@ use lab::{Flanneld, Lab, Monitor, throughout};
 use crate::healing::scenarios;
 
 use super::node::{
-    APPLIERS, Applier, DEADLINE, Dump, GUARDS, IptablesLegacy, IptablesNft, Nftables, Node, Stream,
+    APPLIERS, Applier, Dump, GUARDS, IptablesLegacy, IptablesNft, Nftables, Node, Stream,
     complaints,
 };
 
@@ -47,16 +47,12 @@ fn restarts_lose_nothing((applier, guarded): (Applier, bool)) -> Result<()> {
         let mut monitor = Monitor::nft(&node.host)?;
         for number in 0..count {
             if number % 2 == 0 {
-                ensure!(
-                    daemon.terminate(DEADLINE)?.success(),
-                    "{}",
-                    daemon.log_tail(10)
-                );
+                ensure!(daemon.terminate()?.success(), "{}", daemon.log_tail(10));
             } else {
                 daemon.kill()?;
             }
             daemon = node.start()?;
-            stream.probe.wait_flowing(DEADLINE)?;
+            stream.probe.wait_flowing()?;
             ensure!(
                 daemon.metric("flannel_rule_writes_total")? == 0.0,
                 "restart {number} wrote rules: {}",

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Lab, Programs, Store, Xtables, eventually};
+use lab::{Lab, Programs, Store, Xtables, until};
 
 use crate::healing::scenarios;
 
 use super::node::{
-    APPLIERS, Applier, DEADLINE, Dump, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Nftables,
-    Node, Stream, VARIANTS, difference, lines_with,
+    APPLIERS, Applier, Dump, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Nftables, Node,
+    Stream, VARIANTS, difference, lines_with,
 };
 
 /// Replaces all rules on a host with rules of another program, in nftables and in each table of both iptables variants.
@@ -105,7 +105,7 @@ impl Before {
                     fresh.node.dump()? == fresh.dump,
                     "{applier:?} does not do the same twice"
                 );
-                daemon.terminate(DEADLINE).map(drop)
+                daemon.terminate().map(drop)
             }
             Before::GoChains(which, same_lease) => {
                 let text = golden("../../flanneld/tests/golden/masq-dual/iptables.txt")?;
@@ -257,7 +257,7 @@ fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
                     "{place} has {now:#?}, and had {lines:#?}"
                 );
             }
-            daemon.terminate(DEADLINE)?;
+            daemon.terminate()?;
             fresh.push(Fresh {
                 applier,
                 node,
@@ -275,7 +275,7 @@ fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
                 .find(|fresh| fresh.applier == end)
                 .context("a fresh start")?
                 .dump;
-            if eventually(DEADLINE, "the same rules", || {
+            if until("the same rules", || {
                 node.dump().is_ok_and(|dump| dump == *wanted)
             })
             .is_err()
@@ -286,7 +286,7 @@ fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
                 ));
             }
             ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
-            daemon.terminate(DEADLINE)?;
+            daemon.terminate()?;
         }
         ensure!(wrong.is_empty(), "{wrong}");
         Ok(())
@@ -305,7 +305,7 @@ fn switching_under_load_loses_nothing() {
             .into_iter()
             .enumerate()
         {
-            daemon.terminate(DEADLINE)?;
+            daemon.terminate()?;
             let programs = Programs::all(lab, &format!("switch-{number}"), applier.xtables())?;
             let options = node.options.clone().env("PATH", &programs.path());
             let node = Node {
@@ -324,12 +324,8 @@ fn switching_under_load_loses_nothing() {
                     }
                 })
             };
-            eventually(
-                DEADLINE,
-                &format!("only the rules of {applier:?} are there"),
-                alone,
-            )?;
-            stream.probe.wait_flowing(DEADLINE)?;
+            until(&format!("only the rules of {applier:?} are there"), alone)?;
+            stream.probe.wait_flowing()?;
         }
         let report = stream.probe.finish()?;
         println!("4 switches: {report}");
@@ -365,7 +361,7 @@ fn kills_during_a_switch_lose_nothing() {
         }
         daemon.kill()?;
         daemon = node.start_as(IptablesNft)?;
-        if eventually(DEADLINE, "all is as at first", || {
+        if until("all is as at first", || {
             node.dump().is_ok_and(|now| now == dump)
         })
         .is_err()
@@ -375,7 +371,7 @@ fn kills_during_a_switch_lose_nothing() {
                 difference(&dump, &node.dump()?)
             );
         }
-        stream.probe.wait_flowing(DEADLINE)?;
+        stream.probe.wait_flowing()?;
         let report = stream.probe.finish()?;
         println!("30 kills, {both} of them between the new set and the old one's end: {report}");
         ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
@@ -399,7 +395,7 @@ fn rules_of_a_removed_family_are_removed() {
             ensure!(has());
             node.store.configure(single)?;
             let _daemon = node.start()?;
-            eventually(DEADLINE, "the rules of IPv6 are gone", || !has())?;
+            until("the rules of IPv6 are gone", || !has())?;
         }
         Ok(())
     })
@@ -425,9 +421,7 @@ fn nft_removes_the_iptables_rules_without_iptables() {
             .env("PATH", &Programs::none(lab, "nft-only")?.with_nft()?.path());
         let daemon = node.start()?;
         let list = || node.run("nft", &["list", "ruleset"]).unwrap();
-        eventually(DEADLINE, "the iptables set is gone", || {
-            !list().contains("FLANNEL")
-        })?;
+        until("the iptables set is gone", || !list().contains("FLANNEL"))?;
         ensure!(
             list().contains("1.2.3.4") && list().contains("postrtg"),
             "{}",
@@ -446,7 +440,7 @@ fn nft_removes_the_iptables_rules_without_iptables() {
             &["-A", "FORWARD", "-s", "1.2.3.4", "-j", "DROP"],
         )?;
         let daemon = node.start()?;
-        eventually(DEADLINE, "the log names the old tables", || {
+        until("the log names the old tables", || {
             lines_with(&daemon.log(), "iptables-legacy is not installed") == 1
         })?;
         Ok(())

@@ -1,16 +1,12 @@
 //! Tests of `flannelctl doctor --cluster` without Kubernetes, where a daemon requests the findings of the other daemons.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
-use lab::eventually_ok;
+use lab::until_ok;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, FAULTY};
 use super::rows::NETWORK;
 use crate::doctor::node::Node;
-
-const DEADLINE: Duration = Duration::from_secs(60);
 
 fn document(node: &mut Node) -> Result<Value> {
     let (code, text) = node.sh("flannelctl doctor --cluster -o json")?;
@@ -23,7 +19,7 @@ fn document(node: &mut Node) -> Result<Value> {
 fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> {
     Bench::run("verdicts of all", NETWORK, |bench| {
         let node = &mut bench.nodes[0];
-        eventually_ok(DEADLINE, "nothing is found anywhere", || {
+        until_ok("nothing is found anywhere", || {
             let document = document(node)?;
             ensure!(
                 document["findings"] == json!([])
@@ -38,7 +34,7 @@ fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> 
             "sysctl -w net.ipv4.ip_forward=0; iptables -A OUTPUT -p udp --dport 8472 -j DROP",
         )?;
         let node = &mut bench.nodes[0];
-        eventually_ok(DEADLINE, "the fault is the second node's", || {
+        until_ok("the fault is the second node's", || {
             let document = document(node)?;
             let first = &document["findings"][0];
             ensure!(
@@ -57,7 +53,7 @@ fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> 
         })?;
         bench.nodes[2].stop()?;
         let node = &mut bench.nodes[0];
-        eventually_ok(DEADLINE, "the node without a daemon is named", || {
+        until_ok("the node without a daemon is named", || {
             let document = document(node)?;
             let silent = &document["unanswered"];
             ensure!(

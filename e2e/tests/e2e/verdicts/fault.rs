@@ -4,22 +4,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{PingMatrix, eventually_ok};
+use lab::{PingMatrix, until_ok};
 use serde_json::Value;
 
 use super::bench::Bench;
 use crate::doctor::node::Node;
-
-/// Deadline by which the doctor's first finding must name the cause of a fault.
-const SOON: Duration = Duration::from_secs(15);
-/// Deadline by which the doctor's first finding must name the cause of packet loss, a store fault or a hanging daemon.
-const LATE: Duration = Duration::from_secs(45);
-/// Deadline by which all findings must disappear after the doctor's commands ran.
-const AFTER: Duration = Duration::from_secs(30);
-/// Interval between two runs of the doctor. Each run of the doctor starts several processes.
-const INTERVAL: Duration = Duration::from_millis(500);
-/// Extra time in each deadline for a test machine that is briefly overloaded.
-const MACHINE: Duration = Duration::from_secs(10);
 
 /// A fault of the second node, and its expected findings.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +33,6 @@ pub(super) struct Fault {
     /// Script that removes the remains of the fault and of its remedy. If `by_hand` is true, the script also fixes the fault.
     clear: &'static str,
     by_hand: bool,
-    is_slow: bool,
     /// Whether the fault affects only the first two nodes.
     of_pair: bool,
     /// Whether the test ignores the third node's findings, because these findings depend on chance.
@@ -84,7 +72,6 @@ pub(super) const fn fault(
         words: "",
         clear,
         by_hand: false,
-        is_slow: false,
         of_pair: false,
         spares_third: false,
         cuts: false,
@@ -110,14 +97,6 @@ impl Fault {
     pub(super) const fn by_hand(self) -> Self {
         Self {
             by_hand: true,
-            ..self
-        }
-    }
-
-    /// Marks a fault that the doctor must find by the deadline `LATE` instead of `SOON`.
-    pub(super) const fn slow(self) -> Self {
-        Self {
-            is_slow: true,
             ..self
         }
     }
@@ -177,10 +156,6 @@ impl Fault {
     /// Returns the names of the checks that may produce the second node's first finding; `None` if no command fixes the fault.
     pub(super) fn mended_by(&self) -> Option<&'static str> {
         (!self.by_hand).then_some(self.here)
-    }
-
-    fn deadline(&self) -> Duration {
-        MACHINE + if self.is_slow { LATE } else { SOON }
     }
 }
 
@@ -287,8 +262,7 @@ fn tell_and_mend(
 ) -> Result<()> {
     let begun = Instant::now();
     make(bench, fault)?;
-    let deadline = fault.deadline();
-    outcome.named = Some(named(bench.faulty()?, fault.here, deadline, begun).context("the node")?);
+    outcome.named = Some(named(bench.faulty()?, fault.here, begun).context("the node")?);
     if !fault.here.is_empty() {
         alone(bench.faulty()?, fault.here).context("the node")?;
     }
@@ -319,7 +293,7 @@ fn tell_and_mend(
             nothing(node).with_context(|| format!("node {number}"))?;
             begun.elapsed()
         } else {
-            told(node, fault.there, deadline, begun).with_context(|| format!("node {number}"))?
+            told(node, fault.there, begun).with_context(|| format!("node {number}"))?
         };
         outcome.told = outcome.told.max(Some(at));
     }
@@ -339,7 +313,7 @@ fn tried(node: &mut Node, fault: &Fault) -> Result<()> {
         // Here the result depends on which nodes reply to this node: none, or only some.
         Tried::AsPods => return Ok(()),
     };
-    eventually_ok(SOON + MACHINE, "probes on the path of pods agree", || {
+    until_ok("probes on the path of pods agree", || {
         let paths = pod_paths(node)?;
         // A bridge that is down, or has no address, has no port for these probes.
         let is_lost = |path: &Value| {
@@ -405,9 +379,8 @@ fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) ->
         parts.join(" ").trim().to_owned()
     };
     let (here, there) = (joined(|fault| fault.here), joined(|fault| fault.there));
-    let deadline = both.map(Fault::deadline).into_iter().max().unwrap_or(SOON);
-    outcome.named = Some(named(bench.faulty()?, &here, deadline, begun).context("the node")?);
-    eventually_ok(deadline, "both are found, and nothing else", || {
+    outcome.named = Some(named(bench.faulty()?, &here, begun).context("the node")?);
+    until_ok("both are found, and nothing else", || {
         alone(bench.faulty()?, &here)?;
         let report = bench.faulty()?.doctor()?.1;
         let found = report["findings"].as_array().context("no findings")?;
@@ -428,7 +401,7 @@ fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) ->
             nothing(node).with_context(|| format!("node {number}"))?;
             begun.elapsed()
         } else {
-            told(node, &there, deadline, begun).with_context(|| format!("node {number}"))?
+            told(node, &there, begun).with_context(|| format!("node {number}"))?
         };
         outcome.told = outcome.told.max(Some(at));
     }
@@ -440,7 +413,7 @@ fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) ->
 fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
     let mut mended = Vec::new();
     for _ in 0..ROUNDS {
-        let next = eventually_ok(AFTER + MACHINE, "the finding is gone", || {
+        let next = until_ok("the finding is gone", || {
             let report = node.doctor()?.1;
             let first = &report["findings"][0];
             let key = [first["check"].clone(), first["about"].clone()];
@@ -461,23 +434,19 @@ fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
 }
 
 /// Waits until the node's first finding is from one of the checks in `checks`. Returns the time since `begun`.
-fn named(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
+fn named(node: &mut Node, checks: &str, begun: Instant) -> Result<Duration> {
     if checks.is_empty() {
         return Ok(begun.elapsed());
     }
-    loop {
+    until_ok("the first finding names the cause", || {
         let report = node.doctor()?.1;
-        let first = &report["findings"][0];
-        if is_one_of(first, checks) {
-            return Ok(begun.elapsed());
-        }
         ensure!(
-            begun.elapsed() < deadline,
+            is_one_of(&report["findings"][0], checks),
             "not {checks} but {}",
             brief(&report)
         );
-        std::thread::sleep(INTERVAL);
-    }
+        Ok(begun.elapsed())
+    })
 }
 
 /// Checks that the findings of `checks` explain all other findings of severity `broken`.
@@ -493,23 +462,20 @@ fn alone(node: &mut Node, checks: &str) -> Result<()> {
 }
 
 /// Waits until the first finding of another node names the faulty node. Returns the time since `begun`.
-fn told(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
-    loop {
+fn told(node: &mut Node, checks: &str, begun: Instant) -> Result<Duration> {
+    until_ok("the first finding names the faulty node", || {
         let report = node.doctor()?.1;
         let first = &report["findings"][0];
         let names = ["about", "what", "why", "remedy", "evidence"]
             .iter()
             .any(|field| first[field].to_string().contains("h2"));
-        if is_one_of(first, checks) && names {
-            return Ok(begun.elapsed());
-        }
         ensure!(
-            begun.elapsed() < deadline,
+            is_one_of(first, checks) && names,
             "not {checks} about h2 but {}",
             brief(&report)
         );
-        std::thread::sleep(INTERVAL);
-    }
+        Ok(begun.elapsed())
+    })
 }
 
 /// Checks that the node has no findings.
@@ -555,7 +521,7 @@ fn brief(report: &Value) -> String {
 /// Waits until no node has a finding.
 fn quiet(bench: &mut Bench<'_>) -> Result<()> {
     for (number, node) in bench.nodes.iter_mut().enumerate() {
-        eventually_ok(AFTER + MACHINE, "nothing is found", || {
+        until_ok("nothing is found", || {
             nothing(node)?;
             let paths = pod_paths(node)?;
             ensure!(are_well(&paths), "{paths:?}");

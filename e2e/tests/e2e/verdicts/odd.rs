@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{FlanneldOptions, Lab, Store, eventually_ok};
+use lab::{FlanneldOptions, Lab, Store, until_ok};
 use serde_json::Value;
 
 use super::fault::pod_paths;
@@ -14,7 +14,6 @@ use crate::doctor::node::Node;
 const QUIET: Duration = Duration::from_secs(20);
 /// Duration for which the doctor must have no finding in `make soak`.
 const LONG: Duration = Duration::from_secs(60);
-const DEADLINE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(4);
 /// Number of threads that run labs in parallel.
 const LABS: usize = 4;
@@ -301,7 +300,7 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
             pods.push(node.host.pod("p1", &env)?);
         }
         nodes.iter_mut().try_for_each(Node::grown)?;
-        eventually_ok(DEADLINE, "pods reach each other", || {
+        until_ok("pods reach each other", || {
             lab::PingMatrix::of(&pods)?.require_complete()
         })?;
         if !odd.after.is_empty() {
@@ -310,7 +309,7 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
             }
         }
         for node in &mut nodes {
-            eventually_ok(DEADLINE, "probes on the path of pods pass", || {
+            until_ok("probes on the path of pods pass", || {
                 let path = pod_paths(node)?.swap_remove(0);
                 // A single node has no peer to probe. A firewall may admit probes only as replies to those of the host.
                 let is_idle = match path["obstacle"].as_str() {

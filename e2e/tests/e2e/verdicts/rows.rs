@@ -301,7 +301,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "sed -i /PUBLIC_IP/d /etc/default/flanneld; systemctl restart flanneld",
     )
     .cuts()
-    .slow()
     .told("peer-cut overlay-cut one-way"),
     fault(
         "another VNI after a restart",
@@ -310,7 +309,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "sed 's/,\"VNI\":7//' $LEASES/config > $LEASES/.new; mv $LEASES/.new $LEASES/config; systemctl restart flanneld",
     )
     .cuts()
-    .slow()
     .by_hand()
     .says("VNI 7")
     .told("overlay-cut one-way"),
@@ -321,7 +319,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "sed 's/,\"Port\":4790//' $LEASES/config > $LEASES/.new; mv $LEASES/.new $LEASES/config; systemctl restart flanneld",
     )
     .cuts()
-    .slow()
     .by_hand()
     .told("overlay-cut one-way"),
     fault(
@@ -330,7 +327,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "other-store",
         "sed -i s+$LEASES-other+$LEASES+ /etc/default/flanneld; systemctl restart flanneld; rm -r $LEASES-other",
     )
-    .slow()
     .by_hand()
     .told("overlay-cut one-way probe-filtered peer-cut"),
     fault(
@@ -341,7 +337,6 @@ pub(super) const FAULTS: &[Fault] = &[
     )
     .wire("ip daddr 192.168.56.102 meta length > 1300 drop\nip saddr 192.168.56.102 meta length > 1300 drop")
     .by_hand()
-    .slow()
     .told("mtu"),
     fault(
         "a VPN has a part of a peer's subnet",
@@ -359,7 +354,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "hangs",
         "true",
     )
-    .slow()
     .told("probe-filtered peer-silent"),
     fault(
         "the daemon ended",
@@ -367,7 +361,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "not-running",
         "true",
     )
-    .slow()
     .told("probe-filtered peer-silent"),
 ];
 

@@ -3,17 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{
-    EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Store,
-    eventually_ok,
-};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Store, until_ok};
 
 use crate::healing::scenarios;
 use crate::traffic::Families;
 use crate::{cleanup, doctor, golden, healing, traffic};
-
-/// Deadline of each wait: ten times the expected time, doubled because the machine is emulated.
-const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
@@ -25,7 +19,7 @@ fn kernel_state_equals_go_flannels() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_packets_of_full_size() -> Result<()> {
-    traffic::carries(("ipip", Families::V4, EtcdVersion::V36))
+    traffic::carries(("ipip", Families::V4))
 }
 
 #[test]
@@ -54,7 +48,7 @@ fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
         .collect::<Result<Vec<_>>>()?;
     daemons
         .iter_mut()
-        .try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+        .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
     Ok(daemons)
 }
 
@@ -73,7 +67,7 @@ fn carries_the_ipv4_half_of_two_families() -> Result<()> {
             .zip(&daemons)
             .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
             .collect::<Result<Vec<_>>>()?;
-        eventually_ok(SOON, "the pods reach each other", || {
+        until_ok("the pods reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         ensure!(
@@ -86,7 +80,7 @@ fn carries_the_ipv4_half_of_two_families() -> Result<()> {
             lab::ping(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(),
             "IPv6 arrives, and the documentation denies it"
         );
-        eventually_ok(SOON, "the probes know only of IPv4", || {
+        until_ok("the probes know only of IPv4", || {
             let (_, text) = daemons[0].api("/api/v1/node")?;
             let document: serde_json::Value = serde_json::from_str(&text)?;
             let peers = document["mesh"]["peers"]
@@ -122,7 +116,7 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
             .zip(&daemons)
             .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
             .collect::<Result<Vec<_>>>()?;
-        eventually_ok(SOON, "the pods reach each other", || {
+        until_ok("the pods reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         // The third host has no lease.
@@ -154,11 +148,11 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
             let _ = lab::ping(forger.netns(), pods[0].v4()?.into(), &options)?;
             Ok(count()? > before)
         };
-        eventually_ok(SOON, "forged packets arrive without a guard", || {
+        until_ok("forged packets arrive without a guard", || {
             ensure!(came()?, "nothing arrives, so a guard would prove nothing");
             Ok(())
         })?;
-        daemons[0].terminate(SOON)?;
+        daemons[0].terminate()?;
         daemons[0] = hosts[0].flanneld(
             &options
                 .clone()
@@ -166,11 +160,11 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
                 .arg("--encap-notrack")
                 .arg("--encap-bar-pods"),
         )?;
-        eventually_ok(SOON, "forged packets are dropped", || {
+        until_ok("forged packets are dropped", || {
             ensure!(!came()?, "they arrive");
             Ok(())
         })?;
-        eventually_ok(SOON, "those of nodes are not", || {
+        until_ok("those of nodes are not", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         ensure!(
@@ -197,7 +191,7 @@ fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
         let before = cleanup::dump(host);
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut daemons = daemons(&hosts, &options)?;
-        daemons[0].terminate(SOON)?;
+        daemons[0].terminate()?;
         // A device that Go flannel left, of a backend that this node once used.
         host.netns().sh("ip link add flannel-wg type wireguard; ip address add 10.244.9.0/32 dev flannel-wg; ip link set flannel-wg up")?;
         let printed = cleanup::comes_back_to(host, &before, &[]);

@@ -8,15 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lab::{
     Capture, Flanneld, FlanneldOptions, Lab, Mesh, PingMatrix, PingOptions, Probe, ProbeOptions,
-    Store, eventually_ok, holds, throughout,
+    Store, holds, throughout, until_ok,
 };
 
 use crate::datapath_wireguard::ports_are_followed;
 use crate::golden;
 use crate::wireguard_keys::key_file;
-
-/// Deadline of each wait: ten times the expected time, doubled because the machine is emulated.
-pub(super) const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
@@ -96,7 +93,7 @@ impl Bed {
     pub(super) fn all_reach_all(&self, when: &str) -> Result<()> {
         for targets in self.targets()? {
             let options = PingOptions::default().packet(self.mtu);
-            eventually_ok(SOON, when, || {
+            until_ok(when, || {
                 PingMatrix::to(&self.pods, &targets, &options)?.require_complete()
             })?;
             let too_long = PingOptions::default()
@@ -203,7 +200,7 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
                 endpoint.starts_with('[') == (mode == "ipv6"),
                 "{mode}: {endpoint}"
             );
-            eventually_ok(SOON, "flannelctl probe knows the peer", || {
+            until_ok("flannelctl probe knows the peer", || {
                 bed.probe_names_the_peer()
             })?;
             bed.require_no_errors()?;
@@ -213,7 +210,7 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
                 let before = ports()?;
                 let swap = "wg set flannel-wg listen-port 0; wg set flannel-wg-v6 listen-port 51820; wg set flannel-wg listen-port 51821";
                 bed.hosts[0].netns().sh(swap)?;
-                eventually_ok(SOON, "exchanged ports are put back", || {
+                until_ok("exchanged ports are put back", || {
                     let now = ports()?;
                     ensure!(now == before, "{now} instead of {before}");
                     Ok(())
@@ -228,7 +225,7 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn hostile_leases_capture_no_traffic() -> Result<()> {
-    crate::wireguard_hostile::from("kernel", SOON)
+    crate::wireguard_hostile::from("kernel")
 }
 
 /// The daemon repairs damage to its own objects and leaves the objects of other programs unchanged.
@@ -279,13 +276,13 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
                 netns.sh(other)?;
             }
             netns.sh(&format!("cd {}; {damage}", lab.folder("scratch")?.display())).with_context(|| what.to_owned())?;
-            eventually_ok(SOON, what, || {
+            until_ok(what, || {
                 let now = bed.picture(0)?;
                 let ours: String = now.lines().filter(|line| !others(&bed, line)).map(|line| format!("{line}\n")).collect();
                 ensure!(ours == before, "{what}: it is\n{ours}\nand was\n{before}");
                 Ok(())
             })?;
-            eventually_ok(SOON, what, || {
+            until_ok(what, || {
                 ensure!(bed.passes(0, 1)? && bed.passes(2, 0)?, "{what}: packets are lost");
                 Ok(())
             })?;
@@ -326,20 +323,20 @@ fn restarts_lose_nothing() -> Result<()> {
             &bed.pods,
             &ProbeOptions::default().interval(Duration::from_millis(20)),
         )?;
-        mesh.wait_flowing(SOON)?;
+        mesh.wait_flowing()?;
         for round in 0..times {
             let handshake = bed.wg(0, "latest-handshakes")?;
             if round % 2 == 0 {
                 bed.daemons[0].kill()?;
             } else {
                 ensure!(
-                    bed.daemons[0].terminate(SOON)?.success(),
+                    bed.daemons[0].terminate()?.success(),
                     "{}",
                     bed.daemons[0].log_tail(9)
                 );
             }
             bed.daemons[0] = bed.hosts[0].flanneld(&bed.options[0])?;
-            eventually_ok(SOON, "its figures are there", || {
+            until_ok("its figures are there", || {
                 bed.daemons[0]
                     .metric("flannel_kernel_writes_total")
                     .map(drop)
@@ -403,34 +400,30 @@ fn key_file_changes_are_applied() -> Result<()> {
         };
         let options = ProbeOptions::default().interval(Duration::from_millis(20));
         let probe = Probe::start(&bed.pods[1], &bed.pods[0], &options)?;
-        probe.wait_flowing(SOON)?;
+        probe.wait_flowing()?;
         let before = key()?;
         sh(&format!("wg genkey > {own}.new; mv {own}.new {own}"))?;
-        eventually_ok(
-            SOON,
-            "the device has the new key, and the peer knows",
-            || {
-                let now = key()?;
-                let peers = bed.wg(1, "allowed-ips")?;
-                ensure!(
-                    now != before && peers.len() == 1 && peers.contains_key(&now),
-                    "{now}: {peers:?}"
-                );
-                Ok(())
-            },
-        )?;
-        probe.wait_flowing(SOON)?;
+        until_ok("the device has the new key, and the peer knows", || {
+            let now = key()?;
+            let peers = bed.wg(1, "allowed-ips")?;
+            ensure!(
+                now != before && peers.len() == 1 && peers.contains_key(&now),
+                "{now}: {peers:?}"
+            );
+            Ok(())
+        })?;
+        probe.wait_flowing()?;
         let report = probe.finish()?;
         // A handshake takes long on an emulated processor.
         ensure!(report.longest_outage < Duration::from_secs(10), "{report}");
 
         // All nodes get another preshared key. Sessions continue, and are renewed with it after two minutes.
         let mesh = Mesh::start(&bed.pods, &options)?;
-        mesh.wait_flowing(SOON)?;
+        mesh.wait_flowing()?;
         let old: Vec<String> = bed.wg(0, "preshared-keys")?.into_values().collect();
         sh(&format!("wg genpsk > {psk}.new; mv {psk}.new {psk}"))?;
         for host in [0, 1] {
-            eventually_ok(SOON, "the new preshared key", || {
+            until_ok("the new preshared key", || {
                 let now = bed.wg(host, "preshared-keys")?;
                 ensure!(
                     !now.is_empty() && now.values().all(|key| !old.contains(key)),
@@ -453,7 +446,7 @@ fn key_file_changes_are_applied() -> Result<()> {
         // The daemon sets a garbled file aside. The device keeps its key, which the daemon writes to the file again.
         std::fs::write(&own, "garbled")?;
         let device = key()?;
-        eventually_ok(SOON, "the key is in its file again", || {
+        until_ok("the key is in its file again", || {
             ensure!(
                 sh(&format!("wg pubkey < {own}"))? == device && key()? == device,
                 "another key"
@@ -493,9 +486,9 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
             &bed.pods,
             &ProbeOptions::default().interval(Duration::from_millis(20)),
         )?;
-        mesh.wait_flowing(SOON)?;
+        mesh.wait_flowing()?;
         let follows = |port: u16| {
-            eventually_ok(SOON, "the peer follows", || {
+            until_ok("the peer follows", || {
                 ensure!(
                     endpoint()?.ends_with(&format!(":{port}")) && bed.passes(0, 1)?,
                     "{}",
@@ -525,7 +518,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
         }
         // The last port no longer responds and the peer is silent, so the node tries the lease's endpoint.
         bed.hosts[1].netns().sh("nft delete table ip nat9; wg set flannel-wg peer $(wg show flannel-wg peers) persistent-keepalive 0")?;
-        eventually_ok(SOON * 2, "packets pass again", || {
+        until_ok("packets pass again", || {
             ensure!(bed.passes(0, 1)? && bed.passes(1, 0)?, "{}", endpoint()?);
             Ok(())
         })
@@ -579,7 +572,7 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
             |daemon: &Flanneld| Ok(daemon.subnet_env()?.subnet.context("no subnet")?.trunc());
         let subnets = bed.daemons.iter().map(subnet).collect::<Result<Vec<_>>>()?;
         for daemon in &mut bed.daemons {
-            daemon.terminate(SOON)?;
+            daemon.terminate()?;
         }
         let (own, peer) = (subnets[0], subnets[1]);
         bed.hosts[0].netns().sh(&format!(
@@ -595,7 +588,7 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
             .iter()
             .map(|host| host.flanneld(&bed.options[0]))
             .collect::<Result<_>>()?;
-        eventually_ok(SOON, "what Go flannel left is gone", || {
+        until_ok("what Go flannel left is gone", || {
             for host in &bed.hosts {
                 let routes = host.netns().sh("ip route")?;
                 let left = routes.contains("flannel.1") || routes.contains(&format!("{own} via"));
@@ -619,7 +612,7 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
         let flows = |what: &str| {
             probes
                 .iter()
-                .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))
+                .try_for_each(|probe| probe.wait_flowing().map(drop))
                 .context(what.to_owned())
         };
         flows("at the start")?;
@@ -656,7 +649,7 @@ fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
         let leases = lab.folder("leases")?;
         let store = Store::dir(&leases);
         store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
         let keys = hosts
             .iter()
             .map(|host| Ok(key_file(host)?.display().to_string()))
@@ -684,7 +677,7 @@ fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
             hosts[0].pod("p1", &first.subnet_env()?)?,
             hosts[1].pod("p1", &second.subnet_env()?)?,
         ];
-        eventually_ok(SOON, "both reach each other", || {
+        until_ok("both reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         ensure!(

@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{FlanneldOptions, Host, Lab, Mesh, ProbeOptions, Store, eventually_ok};
+use lab::{FlanneldOptions, Host, Lab, Mesh, ProbeOptions, Store, until_ok};
 
-use super::wireguard::{Bed, SOON};
-
-/// Deadline of a session's renewal: twice the age at which WireGuard renews a session.
-const RENEWED: Duration = Duration::from_secs(240);
+use super::wireguard::Bed;
 
 /// Starts host 0 with kernel WireGuard and host 1 with userspace WireGuard.
 fn mixed(lab: &Lab) -> Result<Bed> {
@@ -16,7 +13,7 @@ fn mixed(lab: &Lab) -> Result<Bed> {
     let hosts = lab.hosts(&lan, 2)?;
     let leases = lab.folder("leases")?;
     let store = Store::dir(&leases);
-    let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
+    let options = FlanneldOptions::new(&store).iface("enp0s8");
     let psk = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     let mut daemons = Vec::new();
     // Each daemon reads the configuration when it starts.
@@ -70,14 +67,14 @@ fn mixed_sessions_are_renewed_by_their_initiator() -> Result<()> {
         for engine_begins in [true, false] {
             // The side that has lost its session initiates the new one.
             if engine_begins {
-                bed.daemons[1].terminate(SOON)?;
+                bed.daemons[1].terminate()?;
                 bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
             } else {
                 bed.hosts[0]
                     .netns()
                     .exec("ip", &["link", "del", "flannel-wg"])?;
             }
-            eventually_ok(SOON, "packets pass again", || {
+            until_ok("packets pass again", || {
                 ensure!(bed.passes(0, 1)? && bed.passes(1, 0)?, "they do not");
                 Ok(())
             })?;
@@ -88,9 +85,9 @@ fn mixed_sessions_are_renewed_by_their_initiator() -> Result<()> {
                 &bed.pods,
                 &ProbeOptions::default().interval(Duration::from_millis(20)),
             )?;
-            mesh.wait_flowing(SOON)?;
+            mesh.wait_flowing()?;
             let (asked, handshakes) = (initiated(&bed)?, bed.wg(0, "latest-handshakes")?);
-            eventually_ok(RENEWED, "the session is renewed", || {
+            until_ok("the session is renewed", || {
                 ensure!(bed.wg(0, "latest-handshakes")? > handshakes, "it is not");
                 Ok(())
             })?;

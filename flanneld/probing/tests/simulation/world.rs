@@ -13,6 +13,22 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
+/// Returns those of the numbers of nodes that are simulated: up to 100, or up to the number in `SIMULATION_NODES`.
+pub(crate) fn sizes(all: &[usize]) -> impl Iterator<Item = usize> {
+    let limit = variable("SIMULATION_NODES", 100);
+    all.iter().copied().filter(move |size| *size <= limit)
+}
+
+/// Returns the number of random seeds: 3, or the number in `SIMULATION_SEEDS`.
+pub(crate) fn seeds() -> u64 {
+    variable("SIMULATION_SEEDS", 3)
+}
+
+fn variable<T: std::str::FromStr>(name: &str, default: T) -> T {
+    let value = std::env::var(name).ok();
+    value.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
 /// The network between two nodes. In each pair of values, the first value applies to packets from the node with the lower number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {

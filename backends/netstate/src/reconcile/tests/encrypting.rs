@@ -287,7 +287,6 @@ fn any_net() -> impl Strategy<Value = IpNet> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     /// From any initial state, no route of flannel-rs or Go flannel bypasses the encrypting device. The reconciler leaves all other routes unchanged.
     #[test]

@@ -3,7 +3,6 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -14,10 +13,8 @@ use crate::kube::api_server::Families;
 use crate::kube::cluster::config::{self, MACHINE};
 use crate::kube::cluster::options::ClusterOptions;
 use crate::site::{cgroups, sweep};
-use crate::wait::eventually;
+use crate::wait::until;
 
-const START: Duration = Duration::from_secs(60);
-const STOP: Duration = Duration::from_secs(10);
 /// Path, relative to `/var/lib`, of the file with kubeadm's arguments for kubelet.
 const KUBEADM_FLAGS: &str = "kubelet/kubeadm-flags.env";
 
@@ -92,7 +89,7 @@ impl Member {
         let folder = self.host.folder()?;
         let script = Launch::new("sh").args(["-ec", MACHINE]).arg(&folder);
         let machine = self.host.spawn("machine", &script)?;
-        eventually(START, "a node's machine runs", || {
+        until("a node's machine runs", || {
             folder.join("run/machine-is-up").exists()
         })
         .with_context(|| machine.log_tail(10))?;
@@ -105,8 +102,7 @@ impl Member {
             Launch::new("containerd").args(["--config", "/etc/containerd-lab.toml"]),
         )?;
         let socket = folder.join("run/containerd/containerd.sock");
-        eventually(START, "containerd is up", || socket.exists())
-            .with_context(|| containerd.log_tail(10))?;
+        until("containerd is up", || socket.exists()).with_context(|| containerd.log_tail(10))?;
         let kube_proxy = self.spawn(&machine, "kube-proxy", self.kube_proxy()?)?;
         self.running = Some(Running {
             kubelet: None,
@@ -209,7 +205,7 @@ impl Member {
             .kubelet
             .take()
             .context("kubelet does not run")?;
-        kubelet.terminate(STOP).map(drop)
+        kubelet.terminate().map(drop)
     }
 
     /// Kills containerd and starts it again, without waiting until it is ready. The node's pods keep running.

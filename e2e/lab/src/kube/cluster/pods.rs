@@ -6,10 +6,10 @@ use std::process::Output;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::kube::cluster::Cluster;
 use crate::kube::cluster::member::Member;
-use crate::kube::cluster::{Cluster, SLOW};
 use crate::net::netns::Netns;
-use crate::wait::eventually_ok;
+use crate::wait::until_ok;
 
 impl Cluster {
     /// Waits until a pod is Ready. Returns the pod object.
@@ -18,7 +18,7 @@ impl Cluster {
     /// Returns an error with the pod's status if the pod is not Ready in time.
     pub fn wait_pod(&self, namespace: &str, name: &str) -> Result<Value> {
         let admin = self.api.admin();
-        eventually_ok(SLOW, "a pod is ready", || {
+        until_ok("a pod is ready", || {
             let pod = admin.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}"))?;
             let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
             let is_ready = conditions
