@@ -72,6 +72,35 @@ impl Store {
         }
     }
 
+    /// Writes a lease as an operator does, such as `10.5.3.0-24`.
+    ///
+    /// # Errors
+    /// Returns an error if the write to the store fails.
+    pub fn put(&self, lease: &str, value: &str) -> Result<()> {
+        match &self.kind {
+            Kind::Dir(folder) => {
+                let (new, file) = (folder.join(".lease.new"), folder.join(SUBNETS).join(lease));
+                std::fs::write(&new, value)?;
+                std::fs::rename(new, file).with_context(|| format!("writing {lease}"))
+            }
+            Kind::Etcd(client) => client.put(&self.key(&format!("{SUBNETS}/{lease}")), value),
+        }
+    }
+
+    /// Deletes a lease as an operator does.
+    ///
+    /// # Errors
+    /// Returns an error if the store does not have the lease.
+    pub fn delete(&self, lease: &str) -> Result<()> {
+        match &self.kind {
+            Kind::Dir(folder) => std::fs::remove_file(folder.join(SUBNETS).join(lease))
+                .with_context(|| format!("deleting {lease}")),
+            Kind::Etcd(client) => client
+                .del(&self.key(&format!("{SUBNETS}/{lease}")))
+                .map(drop),
+        }
+    }
+
     /// Returns the key (without its prefix) and the value of each subnet lease.
     ///
     /// # Errors

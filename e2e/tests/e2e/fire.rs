@@ -566,9 +566,9 @@ fn hostile_files_in_a_directory_change_nothing() {
     .unwrap();
 }
 
-/// Returns the duration of etcd's outage: 15 s, or the seconds in FLANNEL_TEST_OUTAGE. After one minute of the outage, nodes are not ready.
+/// Returns the duration of etcd's outage: 5 s, or the seconds in FLANNEL_TEST_OUTAGE. After one minute of the outage, nodes are not ready.
 fn outage() -> Duration {
-    Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 15))
+    Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 5))
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
             !addresses.contains("flpod") && !addresses.contains("flprobe"),
             "{addresses}"
         );
-        node.run("timeout 20 tcpdump -c 1 -ni flpod$(cat /sys/class/net/cni0/ifindex) 'broadcast or multicast' > /run/heard 2>&1 & sleep 1")?;
+        node.run("timeout 20 tcpdump -c 1 -ni flpod$(cat /sys/class/net/cni0/ifindex) '(broadcast or multicast) and (arp or ip)' > /run/heard 2>&1 & sleep 1")?;
         pods[0]
             .netns()
             .sh("ping -c 2 -W 1 -b 10.5.255.255 || true; arping -c 2 10.5.0.77 || true")?;
