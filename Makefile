@@ -28,7 +28,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannel-rs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # sudo does not pass the environment on, but the tests need the cache of this user, in which `make setup` installed etcd.
 AS_ROOT := $(SUDO) env XDG_CACHE_HOME=$(patsubst %/flannel-rs,%,$(CACHE)) GO_FLANNELD=$(abspath $(GO_FLANNELD)) GO_FLANNEL_CNI=$(abspath $(GO_FLANNEL_CNI))
-.PHONY: help setup build image demo picture test test-all lint lint-all unit e2e test-more test-kube test-doctor test-page test-sim test-vm bench microbench soak conformance test-interop book test-mixed test-mute test-images fuzz fuzz-corpus cni install clean
+.PHONY: help setup build image demo picture test test-all lint lint-all unit e2e test-more test-kube test-doctor test-page test-sim test-vm planted bench microbench soak conformance test-interop book test-mixed test-mute test-images fuzz fuzz-corpus cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -87,6 +87,7 @@ lint-all: ## Clippy of each feature set, private documentation, the book's links
 	./docs/book.sh $(TOOLS)/mdbook
 	$(TOOLS)/cargo-machete --skip-target-dir
 	$(TOOLS)/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
+	PATH="$$PATH:$(CACHE)/go/bin" go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 
 unit: ## Unit, property, contract and kernel tests, without the end-to-end ones [ARGS=a part of a name]
 	./e2e/setup.sh test
@@ -124,6 +125,10 @@ test-sim: ## A stage of test-all: simulations and properties with many seeds, op
 	cargo test --profile sim -p netstate -p backends -p packet-engine -p noise -p traffic-rules -p options -p types --lib
 	cargo test --profile sim -p subnet-lease --test crowd
 	cargo test --profile sim -p probing --test simulation --test many_faults --test day -- --include-ignored
+
+planted: ## Plant each defect of e2e/planted and run the test that has to catch it: before a release [ARGS=a part of a name]
+	./e2e/setup.sh test
+	./e2e/run.py planted $(ARGS)
 
 book: ## The documentation as a book, target/book/index.html, with every link checked
 	./e2e/setup.sh book

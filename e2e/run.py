@@ -3,6 +3,7 @@
 
 usage: run.py TARGET [--resume] [PART...]    a target of STAGES or a lane; PART: only tests whose names contain one of them
        run.py only PART...                   these tests, in whatever lane they are
+       run.py planted [PART...]              plant each defect of e2e/planted and run the test that has to catch it
        run.py list [--write]                 compare e2e/tests.txt with the tests that are built; --write: update the file
 
 --resume leaves out what passed before. --built runs what an earlier run built. e2e/tests.txt names each test with its lane, so no test
@@ -69,20 +70,21 @@ def cargo_environment():
     return {**os.environ, "RUSTC_WORKSPACE_WRAPPER": driver, "CLIPPY_ARGS": "-Dwarnings__CLIPPY_HACKERY__"}
 
 
-def build():
+def build(tree=ROOT, env=None):
     """Builds the workspace with its tests. Returns {source: (program, folder of its package)}, or None."""
     command = ["cargo", "test", "--locked", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]
-    done = subprocess.run(command, cwd=ROOT, env=cargo_environment(), stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, cwd=tree, env=env or cargo_environment(), stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         return None
     programs = {}
-    PROGRAMS.parent.mkdir(parents=True, exist_ok=True)
     for line in done.stdout.splitlines():
         built = json.loads(line)
         if built.get("executable") and built["profile"]["test"]:
-            source = os.path.relpath(built["target"]["src_path"], ROOT)
+            source = os.path.relpath(built["target"]["src_path"], tree)
             programs[source] = (built["executable"], os.path.dirname(built["manifest_path"]))
-    PROGRAMS.write_text(json.dumps(programs))
+    if tree == ROOT:
+        PROGRAMS.parent.mkdir(parents=True, exist_ok=True)
+        PROGRAMS.write_text(json.dumps(programs))
     return programs
 
 
@@ -144,12 +146,12 @@ class Record:
         half.rename(self.path)
 
 
-def run_test(lane, program, folder, test, guard):
+def run_test(lane, program, folder, test, guard, tree=ROOT):
     """Returns (passed, seconds, seconds of the processor, output)."""
     command = [program, "--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]
     if lane != "compute":
-        root = [] if os.geteuid() == 0 else ["sudo", "-E"]
-        command = [*root, *NAMESPACES, "sh", "-c", ENTER, "sh", str(ROOT), folder, *command]
+        root = [] if os.geteuid() == 0 else ["sudo", "-E", "env", f"PATH={environment(folder)['PATH']}"]
+        command = [*root, *NAMESPACES, "sh", "-c", ENTER, "sh", str(tree), folder, *command]
     begun = time.monotonic()
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(command, cwd=folder, env=environment(folder, guard), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -196,6 +198,32 @@ def run_lane(lane, programs, parts, resume):
     return passed, len(failed)
 
 
+def plant(parts):
+    """Applies each patch of e2e/planted in a copy of the tree and runs the test that its first line names, which has to fail."""
+    tree, missed = ROOT / "target/planted", []
+    subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, capture_output=True)
+    subprocess.run(["git", "worktree", "add", "--quiet", "--force", "--detach", tree, "HEAD"], cwd=ROOT, check=True)
+    env = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target/planted-build")}
+    os.environ["FLANNEL_BIN_DIR"] = env["CARGO_TARGET_DIR"] + "/debug"
+    patches = [path for path in sorted((ROOT / "e2e/planted").glob("*.patch")) if not parts or any(part in path.name for part in parts)]
+    for path in patches:
+        begun, (_, source, test) = time.monotonic(), path.read_text().split("\n", 1)[0].split(None, 2)
+        lane = listed().get((source, test))
+        subprocess.run(["git", "checkout", "--quiet", "--", "."], cwd=tree, check=True)
+        applied = subprocess.run(["git", "apply", path], cwd=tree).returncode == 0
+        programs = build(tree, env) if lane and applied else None
+        if not programs:
+            outcome = "does not apply or build, or its test is not in e2e/tests.txt"
+        else:
+            program, folder = programs[source]
+            outcome = "MISSED" if run_test(lane, program, folder, test, LANES[lane][1], tree)[0] else "caught"
+        missed += [path.name] if outcome != "caught" else []
+        print(f"{path.stem}: {outcome} by {test} ({lane}, {time.monotonic() - begun:.0f} s)", flush=True)
+    subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT)
+    print(f"{len(patches) - len(missed)} passed, {len(missed)} failed")
+    return int(bool(missed))
+
+
 def run_command(command, resume):
     """Returns the number of failures. --resume leaves out a command that passed on this commit."""
     tree = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
@@ -216,6 +244,8 @@ def main():
     if target == "list":
         programs = build()
         sys.exit(0 if programs and compare(programs, "--write" in sys.argv) else 1)
+    if target == "planted":
+        sys.exit(plant(parts))
     lanes = LANES if target == "only" else [target]
     stages = STAGES.get(target) or [("build", "build"), *((lane, lane) for lane in lanes)]
     if target != "only" and target not in STAGES and target not in LANES:

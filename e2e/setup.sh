@@ -354,7 +354,7 @@ case $what in
     vm) all_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
     conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; conformance_now ;;
     test) test_packages; build_packages; install_packages; rust_components; etcd_old; cni_old ;;
-    lint) build_packages; install_packages; rust_components; cargo_tools; book_tool ;;
+    lint) build_packages; install_packages; rust_components; find_go; cargo_tools; book_tool ;;
     all) all_packages; image_packages; install_packages; rust_components; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; browser; prometheus; vm_now; cargo_tools; book_tool ;;
     book) book_tool ;;
     page) browser ;;
