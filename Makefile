@@ -156,8 +156,8 @@ soak: ## What takes too long for every night: long outages, many restarts, an id
 	$(AS_ROOT) ./e2e/soak/services.sh $(CURDIR)/target/release/flanneld
 	@# WireGuard with a real kernel: many restarts, a NAT without rest, a preshared key over the renewal of sessions.
 	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PORT_STAYS=20 FLANNEL_TEST_PSK=200 FLANNEL_TEST_GUARD=7200 \
-	  ./e2e/vm/test.sh 7200 vm::wireguard::restarts vm::wireguard::key_file
-	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 vm_scale::
+	  ./e2e/vm/test.sh 7200 only vm::wireguard::restarts vm::wireguard::key_file
+	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 only vm_scale::
 	$(MAKE) --no-print-directory conformance
 
 conformance: ## Kubernetes' own tests of networks, with kube-proxy by iptables and nftables: twenty minutes [ARGS=dual_stack FOCUS=regular expression]
@@ -178,7 +178,8 @@ else
 	cargo build --workspace
 	GO_FLANNELD=$(abspath $(GO_FLANNELD)) cargo test -p e2e --test interop
 	./e2e/setup.sh vm
-	GO_FLANNELD=$(abspath $(GO_FLANNELD)) FLANNEL_VM_TEST=interop ./e2e/vm/test.sh 1200 vm_
+	tests=$$(cargo test -p e2e --test interop --no-run --message-format=json | sed -n 's/.*"executable":"\([^"]*\/interop-[^"]*\)".*/\1/p'); \
+	  GO_FLANNELD=$(abspath $(GO_FLANNELD)) $(SUDO) ./e2e/vm/run.sh 1200 "$$tests" --include-ignored --test-threads=2 vm_
 endif
 ifeq ($(GO_FLANNEL_IMAGE),)
 	@echo "test-interop: Kubernetes is skipped, because GO_FLANNEL_IMAGE does not name an archive with Go flannel's two images, as docker save writes it"
@@ -213,7 +214,7 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 test-vm: ## A stage of test-all: what needs WireGuard, IPIP or netem in the kernel, in a virtual machine with the distribution's kernel [ARGS=a part of a name]
 	./e2e/setup.sh vm
 	./e2e/run.py list
-	./e2e/vm/test.sh 3600 $(ARGS)
+	./e2e/vm/test.sh 3600 vm $(ARGS)
 
 FUZZ_TARGETS := lease net_conf subnet_env options datagram icmp vxlan tun probe wireguard
 CARGO_FUZZ := RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of the lane vm in the virtual machine, with what `run.py` built on this one.
-# Usage: [FLANNEL_VM_TEST=interop] test.sh SECONDS [PART...]     (parts of the tests' names)
+# Usage: test.sh SECONDS LANE [PART...]     (parts of the tests' names)
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ "$(uname -m)" != x86_64 ]; then
@@ -19,4 +19,4 @@ shift
 cd "$here/../.."
 sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo -E)
-"${sudo[@]}" "$here/run.sh" "$seconds" "$(command -v python3)" e2e/run.py "${FLANNEL_VM_LANE:-vm}" --built "$@"
+"${sudo[@]}" "$here/run.sh" "$seconds" "$(command -v python3)" e2e/run.py --built "$@"
