@@ -18,6 +18,9 @@ const FOREIGN_FLAGS: &[&str] = &[
     "name",
     // Former names of flags.
     "page-ip",
+    // Of e2e/run.py.
+    "resume",
+    "write",
     // Of kubectl.
     "from-file",
     "page-port",

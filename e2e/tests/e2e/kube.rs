@@ -3,7 +3,6 @@
 mod all_doctors;
 mod bed;
 mod checks;
-mod cluster;
 mod configuration;
 mod conformance;
 mod credentials;
@@ -15,10 +14,8 @@ mod hostile;
 mod installed;
 mod kinds;
 mod life;
-mod minute;
 mod nodes;
 mod outages;
-mod proxy;
 mod rights;
 mod start;
 mod streams;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use lab::{Cluster, ClusterOptions, Families, Lab, ProxyMode, until, until_ok};
+use lab::{Cluster, ClusterOptions, Lab, ProxyMode, until, until_ok};
 use serde_json::Value;
 
 use crate::kube::installed::{
@@ -141,69 +141,6 @@ fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
         );
         require_translated(&cluster)?;
         whatever_happens(&mut cluster, &text)?;
-        require_no_failed_sandbox(&cluster)
-    })
-}
-
-#[test]
-fn vxlan_cluster_translates_only_with_masquerade() -> Result<()> {
-    Lab::run("cluster: vxlan, nftables", |lab| {
-        let cluster = Cluster::start(
-            lab,
-            &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?,
-        )?;
-        let text = manifest(|text| {
-            impatient(&text).replace("\"EnableNFTables\": false", "\"EnableNFTables\": true")
-        })?;
-        install(&cluster, &text)?;
-        require_published(&cluster, "vxlan")?;
-        require_traffic(&cluster)?;
-        require_translated(&cluster)?;
-
-        let without = text.replace("        - --ip-masq\n", "");
-        ensure!(text != without, "the manifest has other arguments");
-        install(&cluster, &without)?;
-        require_traffic(&cluster)?;
-        let (outside, inside, pod) = (
-            source_outside(&cluster)?,
-            source_inside(&cluster)?,
-            first_pod(&cluster)?,
-        );
-        ensure!(
-            outside == pod && inside == pod,
-            "{pod} is seen outside as {outside}, inside as {inside}"
-        );
-        require_no_failed_sandbox(&cluster)
-    })
-}
-
-#[test]
-fn dual_stack_with_kube_proxy_by_iptables() -> Result<()> {
-    dual_stack(ProxyMode::Iptables)
-}
-
-#[test]
-fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
-    dual_stack(ProxyMode::Nftables)
-}
-
-fn dual_stack(proxy: ProxyMode) -> Result<()> {
-    Lab::run(&format!("cluster: dual-stack, {proxy:?}"), |lab| {
-        let cluster = Cluster::start(
-            lab,
-            &with_images(ClusterOptions::new(2).families(Families::Dual).proxy(proxy))?,
-        )?;
-        let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
-        install(
-            &cluster,
-            &manifest(|text| impatient(&text).replace("\"Network\": \"10.244.0.0/16\",", dual))?,
-        )?;
-        require_traffic(&cluster)?;
-        let addresses = cluster.pod_addresses("default")?;
-        ensure!(
-            addresses.iter().all(|(_, list)| list.len() == 2),
-            "{addresses:?}"
-        );
         require_no_failed_sandbox(&cluster)
     })
 }
