@@ -58,7 +58,7 @@ impl Flags {
         let store = with_node(store.store(&mut reader), environment, &mut reader);
         let interface = interface.read(&store, &mut reader);
         let renew_margin = lease.read(&mut reader);
-        let node = node.read(backends, &mut reader);
+        let node = node.read(environment, backends, &mut reader);
         let rules = rules.read(&mut reader);
         let features = datapath.read(&mut reader);
         let listen = health.read(&mut reader);

@@ -788,6 +788,18 @@ fn numbers_out_of_bounds_are_refused() {
 }
 
 #[test]
+fn key_files_are_read_from_the_environment() {
+    let names = [("WIREGUARD_KEY_FILE", ""), ("WIREGUARD_PSK_FILE", "/psk")];
+    for (environment, want) in [(&names[..], [Some(""), Some("/psk")]), (&[], [None, None])] {
+        let node = settings(&[], environment).node;
+        assert_eq!(
+            [node.key_file, node.preshared_file],
+            want.map(|path| path.map(PathBuf::from))
+        );
+    }
+}
+
+#[test]
 fn etcd_prefix_is_cleaned() {
     assert_eq!(
         etcd(&settings(&["--etcd-prefix=//a//b/"], &[])).prefix,
