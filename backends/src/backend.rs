@@ -11,6 +11,7 @@ use netstate::reconcile::{Inputs, Options};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::features::Features;
+use std::path::PathBuf;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig, PeerRules};
 use tokio::sync::{Notify, watch};
@@ -37,6 +38,10 @@ pub struct Setup {
     pub left_behind: Vec<LinkName>,
     /// Whether secrets that other users can read cause an error. If false, secrets that other users can read cause only a warning.
     pub refuse_insecure: bool,
+    /// The file of WireGuard's private key, if the environment names one. An empty path names no file, as in Go flannel.
+    pub key_file: Option<PathBuf>,
+    /// The file of WireGuard's preshared key, if the environment names one.
+    pub preshared_file: Option<PathBuf>,
     /// The method by which the packet engine reads and sends packets in userspace.
     pub features: Features,
 }
@@ -53,6 +58,8 @@ impl Setup {
             former: None,
             left_behind: Vec::new(),
             refuse_insecure: false,
+            key_file: None,
+            preshared_file: None,
             features: Features::default(),
         }
     }

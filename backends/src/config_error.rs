@@ -1,9 +1,9 @@
 //! Faults in the `Backend` object of a network configuration.
 
-use crate::secret_error::PRESHARED_VARIABLE;
 use std::fmt;
 use subnet_lease::json::{JsonFault, MemberError};
 use types::problem::text;
+use types::wireguard::PRESHARED_VARIABLE;
 use types::{Coded, Detail, Family, Subnets};
 
 /// Reason why the `Backend` object is unusable.

@@ -4,12 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use types::problem::text;
+use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 use types::{Coded, Errno};
-
-/// Environment variable that names the file of the private key, as in Go flannel.
-pub(crate) const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
-/// Environment variable that names the file of the preshared key.
-pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 
 /// Reason why a key file is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

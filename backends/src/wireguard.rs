@@ -12,7 +12,6 @@ use crate::config_error::ConfigError;
 use crate::error::UnderlayError;
 use crate::network;
 use crate::refusal::Refusal;
-pub use crate::secret_error::PRESHARED_VARIABLE;
 pub use crate::secret_error::{Exposed, FileError, SecretError, SecretKind};
 use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
@@ -36,6 +35,7 @@ use subnet_lease::json::{JsonFault, Object};
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules, RawJson};
 use types::Subnets;
 use types::profile::{Device, Keys, Overhead};
+use types::wireguard::PRESHARED_VARIABLE;
 use types::{Dual, Encapsulation, Family, Problem, Profile};
 
 /// The name of the backend in the configuration and in leases.
@@ -93,7 +93,7 @@ impl Wireguard {
     /// Returns an error if a key is invalid, or if the configuration contains the preshared key and `--refuse-insecure` is set.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
-        let files = Files::of(&config, setup.refuse_insecure);
+        let files = Files::of(&config, setup);
         if config.preshared.is_some() {
             if setup.refuse_insecure {
                 return Err(ConfigError::PskExposed.into());

@@ -125,12 +125,11 @@ mod tests {
 
     #[test]
     fn every_flag_is_completed() {
-        let secret = [("FLANNELD_ETCD_PASSWORD", Some("s3cret"))];
         for (program, at_least) in [(Program::Flanneld, 48), (Program::Flannelctl, 20)] {
             let flags = all_flags(program);
             assert!(flags.len() >= at_least, "{flags:?}");
             for shell in Shell::value_variants() {
-                let script = temp_env::with_vars(secret, || script(program, *shell));
+                let script = script(program, *shell);
                 for flag in &flags {
                     let written = if *shell == Shell::Fish {
                         format!("-l {flag} ")
@@ -142,7 +141,6 @@ mod tests {
                         "{program:?} {shell}: {flag}"
                     );
                 }
-                assert!(!script.contains("s3cret"), "{program:?} {shell}");
             }
         }
     }
@@ -150,15 +148,10 @@ mod tests {
     #[test]
     fn every_flag_is_in_a_manual_page() {
         let dir = tempfile::tempdir().unwrap();
-        temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || {
-            manual(
-                &ManArgs {
-                    dir: dir.path().to_owned(),
-                },
-                &crate::command(),
-            )
-        })
-        .unwrap();
+        let args = ManArgs {
+            dir: dir.path().to_owned(),
+        };
+        manual(&args, &crate::command()).unwrap();
         let mut names: Vec<String> = std::fs::read_dir(dir.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -200,7 +193,6 @@ mod tests {
                     "{program:?}: {flag}"
                 );
             }
-            assert!(!text.contains("s3cret"));
         }
     }
 

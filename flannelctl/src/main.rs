@@ -78,12 +78,20 @@ const WIDTH: usize = 80;
 fn command() -> clap::Command {
     Cli::command()
         .max_term_width(WIDTH)
-        .mut_subcommands(options::environment)
+        .mut_subcommands(options::adapt_flags)
 }
 
 fn main() -> ExitCode {
+    // Only the help of the first command names the variables.
     let cli = match command()
         .try_get_matches()
+        .and_then(|_| {
+            command()
+                .mut_subcommands(|command| {
+                    options::apply_variables(command, &|name| std::env::var_os(name))
+                })
+                .try_get_matches()
+        })
         .and_then(|matches| Cli::from_arg_matches(&matches))
     {
         Ok(cli) => cli,

@@ -1,4 +1,4 @@
-//! Tests that untrusted text in the store or in a flag reaches the operator's terminal only as visible text.
+//! Tests that untrusted text in the store or in a flag reaches the operator's terminal only as visible text, and that a secret never does.
 
 #![allow(
     clippy::unwrap_used,
@@ -207,6 +207,35 @@ proptest! {
     #[test]
     fn foreign_text_is_always_escaped(text in text()) {
         require_visible_outputs(&text);
+    }
+}
+
+#[test]
+fn password_in_a_variable_is_not_in_help_completions_or_manual_pages() {
+    let pages = tempfile::tempdir().unwrap();
+    for line in [
+        "leases --help",
+        "completion bash",
+        "completion zsh",
+        "completion fish",
+        "completion elvish",
+        "completion powershell",
+        &format!("man {}", pages.path().display()),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_flannelctl"))
+            .args(line.split(' '))
+            .env("FLANNELD_ETCD_PASSWORD", "s3cret")
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && !text.contains("s3cret"),
+            "{line}: {text}"
+        );
+    }
+    for page in fs::read_dir(pages.path()).unwrap() {
+        let text = fs::read_to_string(page.unwrap().path()).unwrap();
+        assert!(!text.contains("s3cret"), "{text}");
     }
 }
 

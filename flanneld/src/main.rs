@@ -13,7 +13,12 @@ fn main() -> ExitCode {
     let inherited = Inherited::of_systemd();
     // Only ring: a second provider in the tree would make the first TLS connection fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let settings = match options::invocation(&backends::names()).settings_or_print() {
+    let read = options::read(
+        std::env::args_os().skip(1),
+        &|name| std::env::var_os(name),
+        &backends::names(),
+    );
+    let settings = match read.settings_or_print() {
         Ok(settings) => settings,
         Err(code) => return ExitCode::from(code),
     };

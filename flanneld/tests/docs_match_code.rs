@@ -280,7 +280,7 @@ fn same(what: &str, documented: &Names, code: &Names) {
 
 #[test]
 fn options_page_lists_exactly_the_flags() {
-    let help = match options::read(["--help-all".into()], &[]) {
+    let help = match options::read(["--help-all".into()], &|_| None, &[]) {
         Invocation::Help(text) => text,
         other => panic!("{other:?}"),
     };
@@ -381,7 +381,10 @@ fn variables_on_every_page_exist() {
         for source in sources(folder) {
             known.extend(words(&source, r#"\b(FLANNELD?_[A-Z_]*[A-Z])\b"#));
             if !folder.starts_with("e2e") {
-                asked.extend(words(&source, r#"\bvar(?:_os)?\("([A-Z_]+)"\)"#));
+                asked.extend(words(
+                    &source,
+                    r#"\b(?:var|var_os|name_in)\((?:environment, )?"([A-Z_]+)"\)"#,
+                ));
             }
         }
     }

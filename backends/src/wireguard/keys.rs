@@ -259,8 +259,7 @@ mod tests {
         ] {
             let error = result.unwrap_err().to_string();
             assert!(
-                error.contains("symbolic link")
-                    && error.contains(crate::secret_error::KEY_VARIABLE),
+                error.contains("symbolic link") && error.contains(types::wireguard::KEY_VARIABLE),
                 "{error}"
             );
         }

@@ -3,12 +3,11 @@
 
 use super::config::Config;
 use super::keys::{self, Content, Links};
-use crate::backend::Renewal;
-use crate::secret_error::{FileError, KEY_VARIABLE, PRESHARED_VARIABLE, SecretError, SecretKind};
+use crate::backend::{Renewal, Setup};
+use crate::secret_error::{FileError, SecretError, SecretKind};
 use arc_swap::ArcSwap;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sys::prctl;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,33 +74,17 @@ impl Secrets {
 
 impl Files {
     /// Returns the key files that the environment or the configuration names.
-    pub(super) fn of(config: &Config, refuse_insecure: bool) -> Self {
-        let files = Self::from(
-            std::env::var_os(KEY_VARIABLE),
-            std::env::var_os(PRESHARED_VARIABLE),
-            config,
-        );
-        Self {
-            refuse_insecure,
-            ..files
-        }
-    }
-
-    fn from(key: Option<OsString>, preshared: Option<OsString>, config: &Config) -> Self {
-        let preshared = preshared
-            .map(PathBuf::from)
-            .or_else(|| config.preshared_file.clone());
-        // A variable that is set but empty names no file, as in Go flannel.
-        let key_links = if key.is_some() {
-            Links::Followed
-        } else {
-            Links::Refused
+    pub(super) fn of(config: &Config, setup: &Setup) -> Self {
+        let (key, key_links) = match &setup.key_file {
+            Some(key) => (key.clone(), Links::Followed),
+            None => (keys::KEY_FILE.into(), Links::Refused),
         };
+        let preshared = setup.preshared_file.as_ref();
         Self {
-            key: key.map_or_else(|| keys::KEY_FILE.into(), PathBuf::from),
+            key,
             key_links,
-            preshared,
-            refuse_insecure: false,
+            preshared: preshared.or(config.preshared_file.as_ref()).cloned(),
+            refuse_insecure: setup.refuse_insecure,
         }
     }
 
@@ -346,14 +329,27 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use subnet_lease::NetworkConfig;
+
+    /// Returns the key files of a node whose environment names these files.
+    fn files(key: Option<PathBuf>, preshared: Option<PathBuf>) -> Files {
+        let network = NetworkConfig::parse(r#"{"Network":"10.0.0.0/16"}"#).unwrap();
+        let setup = Setup {
+            key_file: key,
+            preshared_file: preshared,
+            ..Setup::of(network)
+        };
+        Files::of(
+            &Config::parse("{}", &setup.config.networks).unwrap(),
+            &setup,
+        )
+    }
 
     #[test]
     fn a_process_with_keys_leaves_no_core_dump() {
         let folder = tempfile::tempdir().unwrap();
-        let config =
-            Config::parse("{}", &types::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
         prctl::set_dumpable(true).unwrap();
-        Files::from(Some(folder.path().join("key").into()), None, &config)
+        files(Some(folder.path().join("key")), None)
             .load(None)
             .unwrap();
         assert_eq!(prctl::get_dumpable(), Ok(false));
@@ -361,13 +357,9 @@ mod tests {
 
     #[test]
     fn only_a_key_file_that_an_operator_named_may_be_a_link() {
-        let config =
-            Config::parse("{}", &types::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
-        assert_eq!(Files::from(None, None, &config).key_links, Links::Refused);
-        assert_eq!(
-            Files::from(Some("/etc/flannel/key".into()), None, &config).key_links,
-            Links::Followed
-        );
+        assert_eq!(files(None, None).key_links, Links::Refused);
+        let named = files(Some("/etc/flannel/key".into()), None);
+        assert_eq!(named.key_links, Links::Followed);
     }
 
     /// If `--refuse-insecure` is set, flanneld refuses secrets that other users can read, at the start and at each change of a key file.
@@ -375,13 +367,7 @@ mod tests {
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let config =
-            Config::parse("{}", &types::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
-        let lax = Files::from(
-            Some(folder.join("key").into()),
-            Some(folder.join("psk").into()),
-            &config,
-        );
+        let lax = files(Some(folder.join("key")), Some(folder.join("psk")));
         let strict = Files {
             refuse_insecure: true,
             ..lax.clone()
@@ -443,13 +429,7 @@ mod tests {
     fn keys_follow_their_files() {
         let folder = std::env::temp_dir().join(format!("flannel-secrets-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let config =
-            Config::parse("{}", &types::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
-        let files = Files::from(
-            Some(folder.join("key").into()),
-            Some(folder.join("psk").into()),
-            &config,
-        );
+        let files = files(Some(folder.join("key")), Some(folder.join("psk")));
         assert!(
             files
                 .load(None)

@@ -19,10 +19,12 @@ use types::kernel_object::ObjectState;
 
 const USERSPACE: &str = r#"{"Type":"wireguard","Implementation":"userspace"}"#;
 
-/// Runs a test with a separate private key file.
-fn with_key_file(test: impl FnOnce()) {
-    let folder = tempfile::tempdir().unwrap();
-    temp_env::with_var("WIREGUARD_KEY_FILE", Some(folder.path().join("key")), test);
+/// Returns the setup of a node whose private key is in a folder of its own.
+fn setup_in(folder: &tempfile::TempDir) -> Setup {
+    Setup {
+        key_file: Some(folder.path().join("key")),
+        ..setup(V4, USERSPACE)
+    }
 }
 
 /// The peer: node 2, in another network namespace that is connected to `eth0`.
@@ -146,89 +148,87 @@ fn public_key(node: &Node) -> PublicKey {
 
 #[test]
 fn packets_pass_and_everything_heals() {
-    with_key_file(|| {
-        in_namespace(|| async {
-            let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
-            let other = Other::new(&first);
-            let setup = setup(V4, USERSPACE);
-            let node = Node::start_with(setup.clone(), leases(&setup, first.public())).await;
-            node.idle().await;
-            other.meets(public_key(&node));
-            answers("in the first session").await;
+    in_namespace(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        let other = Other::new(&first);
+        let setup = setup_in(&folder);
+        let node = Node::start_with(setup.clone(), leases(&setup, first.public())).await;
+        node.idle().await;
+        other.meets(public_key(&node));
+        answers("in the first session").await;
 
-            // Damages the device, its address and its routes.
-            sh("ip link delete flannel-wg");
-            until("the device is back", || {
-                sh("ip -d link show type tun").contains("flannel-wg")
-            })
-            .await;
-            answers("after the device was deleted").await;
-            sh(
-                "ip route delete 10.244.0.0/16 dev flannel-wg; ip addr flush dev flannel-wg; ip link set flannel-wg mtu 1300",
-            );
-            answers("after route, address and MTU were changed").await;
-            node.idle().await;
-            assert!(sh("ip link show flannel-wg").contains("mtu 1420"));
-            let wrong: Vec<_> = node
-                .inspect()
-                .await
-                .objects
-                .into_iter()
-                .filter(|object| object.state != ObjectState::InSync)
-                .collect();
-            assert!(wrong.is_empty(), "{wrong:?}");
+        // Damages the device, its address and its routes.
+        sh("ip link delete flannel-wg");
+        until("the device is back", || {
+            sh("ip -d link show type tun").contains("flannel-wg")
+        })
+        .await;
+        answers("after the device was deleted").await;
+        sh(
+            "ip route delete 10.244.0.0/16 dev flannel-wg; ip addr flush dev flannel-wg; ip link set flannel-wg mtu 1300",
+        );
+        answers("after route, address and MTU were changed").await;
+        node.idle().await;
+        assert!(sh("ip link show flannel-wg").contains("mtu 1420"));
+        let wrong: Vec<_> = node
+            .inspect()
+            .await
+            .objects
+            .into_iter()
+            .filter(|object| object.state != ObjectState::InSync)
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
 
-            // The other node gets a new key: the device first, then the lease.
-            other.rekey(&second);
-            node.leases
-                .send_replace(Arc::new(leases(&setup, second.public())));
-            answers("after the other node's key changed").await;
+        // The other node gets a new key: the device first, then the lease.
+        other.rekey(&second);
+        node.leases
+            .send_replace(Arc::new(leases(&setup, second.public())));
+        answers("after the other node's key changed").await;
 
-            // A packet whose source is not in the sender's subnet does not arrive.
-            let stray = format!(
-                "ip netns exec {0} ip addr add 10.244.9.1/32 dev other; ip netns exec {0} ping -q -c 2 -i 0.2 -W 1 -I 10.244.9.1 10.244.1.0 || true",
-                other.namespace
-            );
-            assert!(sh(&stray).contains(" 0 received"));
-            let status = node.status();
-            let dropped = &status.engines[0].received.dropped;
-            assert!(
-                dropped
-                    .iter()
-                    .any(|(reason, count)| *reason == "spoofed" && *count >= 2),
-                "{dropped:?}"
-            );
+        // A packet whose source is not in the sender's subnet does not arrive.
+        let stray = format!(
+            "ip netns exec {0} ip addr add 10.244.9.1/32 dev other; ip netns exec {0} ping -q -c 2 -i 0.2 -W 1 -I 10.244.9.1 10.244.1.0 || true",
+            other.namespace
+        );
+        assert!(sh(&stray).contains(" 0 received"));
+        let status = node.status();
+        let dropped = &status.engines[0].received.dropped;
+        assert!(
+            dropped
+                .iter()
+                .any(|(reason, count)| *reason == "spoofed" && *count >= 2),
+            "{dropped:?}"
+        );
 
-            node.stop().await;
-        });
+        node.stop().await;
     });
 }
 
 #[test]
 fn a_port_that_is_taken_is_named_and_used_once_it_is_free() {
-    with_key_file(|| {
-        in_namespace(|| async {
-            let taken = std::net::UdpSocket::bind("0.0.0.0:51820").unwrap();
-            let secret = Secret::generate().unwrap();
-            let setup = setup(V4, USERSPACE);
-            let mut backend = backends::create(&setup).unwrap();
-            let under = underlay(false);
-            backend.announce(&under, None).await.unwrap();
-            let error = backend
-                .join(lease(&setup, 1), &under, &leases(&setup, secret.public()))
-                .await
-                .err()
-                .unwrap();
-            assert!(
-                error.to_string().contains("cannot bind UDP 0.0.0.0:51820"),
-                "{error}"
-            );
-            drop(taken);
-            let other = Other::new(&secret);
-            let node = Node::start_with(setup.clone(), leases(&setup, secret.public())).await;
-            other.meets(public_key(&node));
-            answers("though the port is free").await;
-            node.stop().await;
-        });
+    in_namespace(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = std::net::UdpSocket::bind("0.0.0.0:51820").unwrap();
+        let secret = Secret::generate().unwrap();
+        let setup = setup_in(&folder);
+        let mut backend = backends::create(&setup).unwrap();
+        let under = underlay(false);
+        backend.announce(&under, None).await.unwrap();
+        let error = backend
+            .join(lease(&setup, 1), &under, &leases(&setup, secret.public()))
+            .await
+            .err()
+            .unwrap();
+        assert!(
+            error.to_string().contains("cannot bind UDP 0.0.0.0:51820"),
+            "{error}"
+        );
+        drop(taken);
+        let other = Other::new(&secret);
+        let node = Node::start_with(setup.clone(), leases(&setup, secret.public())).await;
+        other.meets(public_key(&node));
+        answers("though the port is free").await;
+        node.stop().await;
     });
 }

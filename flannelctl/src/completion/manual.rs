@@ -312,18 +312,16 @@ mod tests {
             for (line, _) in *lines {
                 let words = words(line);
                 if *page == "flanneld" {
+                    let mut variables = line.split(' ').map_while(|word| word.split_once('='));
+                    let variable = variables.next();
+                    let value =
+                        |name: &str| Some(variable.filter(|(have, _)| *have == name)?.1.into());
                     let args = words.iter().map(Into::into);
-                    let read = options::read(args, &[]);
-                    let accepted = match &read {
-                        options::Invocation::Run(_) => true,
-                        // The example sets the variable; this test does not change its own environment.
-                        options::Invocation::Mistakes(mistakes) => {
-                            line.starts_with("NODE_NAME=")
-                                && *mistakes == [options::Mistake::NodeUnknown]
-                        }
-                        _ => false,
-                    };
-                    assert!(accepted, "{line}: {read:?}");
+                    let read = options::read(args, &value, &[]);
+                    assert!(
+                        matches!(read, options::Invocation::Run(_)),
+                        "{line}: {read:?}"
+                    );
                 } else {
                     let args = std::iter::once("flannelctl").chain(words);
                     let matches = crate::command().try_get_matches_from(args);

@@ -30,7 +30,7 @@ pub(crate) struct Argv {
     pub(crate) help: Option<HelpKind>,
     /// The first argument that is not a flag. flanneld ignores this and all later arguments.
     pub(crate) ignored: Option<String>,
-    /// Former names of flags on the command line, each with the current name.
+    /// Former names of flags and variables that are in use, each with the current name.
     pub(crate) renamed: Vec<(String, String)>,
     pub(crate) mistakes: Vec<Mistake>,
 }

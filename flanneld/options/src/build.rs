@@ -8,8 +8,9 @@ mod node;
 mod rules;
 mod store;
 
+use crate::environment::{Environment, var};
 use crate::flags::{DatapathFlags, Flags, LeaseFlags, OtherFlags};
-use crate::kube::{check_variables, node_identity};
+use crate::kube::node_identity;
 use crate::mistake::Mistake;
 use crate::reader::Reader;
 use crate::settings::Settings;
@@ -34,6 +35,7 @@ impl Flags {
     pub(crate) fn read(
         &self,
         mut reader: Reader,
+        environment: &Environment,
         backends: &[&str],
     ) -> Result<Asked, Vec<Mistake>> {
         let Self {
@@ -53,10 +55,10 @@ impl Flags {
                 },
         } = self;
         let version = reader.on(version);
-        let store = with_node(store.store(&mut reader), &mut reader);
+        let store = with_node(store.store(&mut reader), environment, &mut reader);
         let interface = interface.read(&store, &mut reader);
         let renew_margin = lease.read(&mut reader);
-        let node = node.read(backends, &mut reader);
+        let node = node.read(environment, backends, &mut reader);
         let rules = rules.read(&mut reader);
         let features = datapath.read(&mut reader);
         let listen = health.read(&mut reader);
@@ -83,12 +85,18 @@ impl Flags {
 
 /// Adds the identity of this host's Node to the options of a Kubernetes store. flanneld needs the identity only to run: `--help` and `--version`
 /// work without a Node.
-fn with_node(store: Store, reader: &mut Reader) -> Store {
+fn with_node(store: Store, environment: &Environment, reader: &mut Reader) -> Store {
     let Store::Kube(mut kube) = store else {
         return store;
     };
-    check_variables().unwrap_or_else(|mistake| reader.wrong(mistake));
-    match node_identity() {
+    // flannel-rs has no event queue, but the variable of Go flannel must be an integer, as in Go flannel.
+    if let Some(depth) = var(environment, "EVENT_QUEUE_DEPTH")
+        && let Ok(depth) = depth.into_string()
+        && depth.parse::<i64>().is_err()
+    {
+        reader.wrong(Mistake::QueueDepth { depth });
+    }
+    match node_identity(environment) {
         Ok(identity) => kube.identity = identity,
         Err(mistake) => reader.wrong(mistake),
     }

@@ -270,10 +270,10 @@ pub(crate) struct HealthFlags {
     )]
     pub(crate) probe_port: Vec<Value<i64>>,
     /// Also probes the path of pods' packets, from the last address of this node's subnet, which flanneld reserves for the probes.
-    #[arg(long, env = "FLANNELD_PROBE_PODS", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(long, env = "FLANNELD_PROBE_PODS", default_value = "false")]
     pub(crate) probe_pods: Vec<Value<bool>>,
     /// Adds metrics of each peer: the peer's state, round-trip time and losses. Each metric of peers has N times N series in a cluster of N nodes.
-    #[arg(long, env = "FLANNELD_METRICS_PER_PEER", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(long, env = "FLANNELD_METRICS_PER_PEER", default_value = "false")]
     pub(crate) metrics_per_peer: Vec<Value<bool>>,
 }
 

@@ -1,5 +1,6 @@
 //! Options of the Kubernetes store: access to the API, and the name of this node's Node.
 
+use crate::environment::{Environment, var};
 use crate::flags::KubernetesFlags;
 use crate::mistake::{Fault, Mistake};
 use crate::reader::{Reader, file, given};
@@ -65,28 +66,16 @@ impl KubernetesFlags {
     }
 }
 
-/// Checks variables of Go flannel that have no effect in flannel-rs, because flannel-rs has no event queue.
-///
-/// # Errors
-/// Returns an error if EVENT_QUEUE_DEPTH is not an integer, as Go flannel does.
-pub(crate) fn check_variables() -> Result<(), Mistake> {
-    match std::env::var("EVENT_QUEUE_DEPTH") {
-        Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => {
-            Err(Mistake::QueueDepth { depth })
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Returns the Node that the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
 ///
 /// # Errors
 /// Returns an error if the environment names neither a Node nor a pod, or if a variable contains an invalid name.
-pub(crate) fn node_identity() -> Result<Identity, Mistake> {
-    if let Some(name) = name_in("NODE_NAME")? {
+pub(crate) fn node_identity(environment: &Environment) -> Result<Identity, Mistake> {
+    if let Some(name) = name_in(environment, "NODE_NAME")? {
         return Ok(Identity::Node(name));
     }
-    match (name_in("POD_NAMESPACE")?, name_in("POD_NAME")?) {
+    let namespace = name_in(environment, "POD_NAMESPACE")?;
+    match (namespace, name_in(environment, "POD_NAME")?) {
         (Some(namespace), Some(name)) => Ok(Identity::Pod { namespace, name }),
         _ => Err(Mistake::NodeUnknown),
     }
@@ -94,8 +83,8 @@ pub(crate) fn node_identity() -> Result<Identity, Mistake> {
 
 /// Returns the Kubernetes name in an environment variable. Checks the name, because the name becomes part of a URL's path. The
 /// store later reports a name that differs from the Node's name only in upper and lower case.
-fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
-    let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else {
+fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, Mistake> {
+    let Some(name) = var(environment, variable).and_then(|name| name.into_string().ok()) else {
         return Ok(None);
     };
     let fits = name.len() <= 253

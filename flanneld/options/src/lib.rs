@@ -1,7 +1,7 @@
 //! Options from the command line and the environment: the options of Go flannel, and options that only flannel-rs has.
 //!
 //! [`read`] converts Go's command-line syntax (`argv`), and lets clap fill the structs of `flags` from the result and from the
-//! environment. [`read`] then converts the structs to validated [`Settings`] in one pass that finds every mistake (`build`).
+//! variables (`environment`). [`read`] then converts the structs to validated [`Settings`] in one pass that finds every mistake (`build`).
 
 #![deny(
     clippy::print_stdout,
@@ -12,19 +12,20 @@
 mod argv;
 mod build;
 mod endpoint;
+mod environment;
 mod flags;
 mod go;
 mod help;
 mod kube;
 mod mistake;
 mod reader;
-mod renamed;
 mod selector;
 mod settings;
 mod store;
 mod value;
 
 pub use endpoint::{Endpoint, EndpointError, EndpointFault, Target};
+pub use environment::{Environment, apply_variables};
 pub use flags::StoreFlags;
 pub use mistake::{Fault, Mistake, Partner, PatternError, Warning};
 pub use selector::{Pattern, Selector};
@@ -37,6 +38,7 @@ pub use store::{Etcd, Secret, Store, Tls};
 use build::Asked;
 use clap::builder::ValueHint;
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+use environment::former_variables;
 use flags::Flags;
 use reader::Reader;
 use std::ffi::OsString;
@@ -60,29 +62,29 @@ pub fn version() -> String {
     format!("v{} (flannel-rs)", env!("CARGO_PKG_VERSION"))
 }
 
-/// Reads the command line and the environment of this process. `backends` are the names of all backends.
-pub fn invocation(backends: &[&str]) -> Invocation {
-    read(std::env::args_os().skip(1), backends)
-}
-
-/// Reads a command line (without the program's name) and the environment of this process. `backends` are the names of all backends.
-pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invocation {
+/// Reads a command line (without the program's name) and the environment variables. `backends` are the names of all backends.
+pub fn read(
+    args: impl IntoIterator<Item = OsString>,
+    environment: &Environment,
+    backends: &[&str],
+) -> Invocation {
     let command = command();
-    let argv = argv::normalise(&command, args);
+    let mut argv = argv::normalise(&command, args);
     match argv.help {
         Some(argv::HelpKind::Common) => return Invocation::Help(help::common(&command)),
         Some(argv::HelpKind::All) => return Invocation::Help(help::help(&command)),
         None => {}
     }
+    argv.renamed.extend(former_variables(environment));
     // clap cannot fail on this input: the command line contains only known flags, and the value parsers accept any text.
-    let flags = command
+    let flags = apply_variables(command, environment)
         .try_get_matches_from(argv.words())
         .and_then(|matches| Flags::from_arg_matches(&matches));
     let flags = match flags {
         Ok(flags) => flags,
         Err(error) => return Invocation::Mistakes(vec![Mistake::Unreadable(error.kind())]),
     };
-    match flags.read(Reader::of(argv), backends) {
+    match flags.read(Reader::of(argv), environment, backends) {
         Ok(Asked::Run(settings)) => Invocation::Run(settings),
         Ok(Asked::Version) => Invocation::Version(version()),
         Err(mistakes) => Invocation::Mistakes(mistakes),
@@ -91,51 +93,32 @@ pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invo
 
 /// Returns clap's definition of flanneld's command line.
 fn command() -> Command {
-    environment(Flags::command())
+    adapt_flags(Flags::command())
 }
 
-/// Makes clap treat switches and environment variables as flanneld does. A switch needs no value, an empty variable is unset, and the help never
-/// shows values of variables.
-pub fn environment(command: Command) -> Command {
+/// Makes clap treat switches and help as flanneld does: a switch needs no value, and the help never shows values of variables.
+pub fn adapt_flags(command: Command) -> Command {
     command.mut_args(|arg| {
-        let arg = match renamed::former_variable(&arg) {
-            Some(variable) => arg.env(variable),
-            None => arg,
-        };
-        let arg = if argv::is_switch(&arg) {
+        let arg = arg.hide_env_values(true);
+        if argv::is_switch(&arg) {
             arg.value_name("true|false")
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("true")
         } else {
             arg
-        };
-        let empty = arg
-            .get_env()
-            .and_then(std::env::var_os)
-            .is_some_and(|value| value.is_empty());
-        if empty {
-            arg.env(None::<&str>)
-        } else {
-            arg.hide_env_values(true)
         }
     })
 }
 
 /// Returns clap's definition of flanneld's command line for the manual page.
 pub fn manual() -> Command {
-    let command = Flags::command()
+    let command = command()
         .after_help(help::EXIT_CODES)
         .long_about(help::ABOUT);
     command.mut_args(|arg| {
-        let arg = hinted(arg);
-        let arg = if argv::is_switch(&arg) {
-            arg.value_name("true|false").num_args(0..=1)
-        } else {
-            arg
-        };
         let equals = arg.get_action().takes_values();
-        arg.require_equals(equals)
+        hinted(arg).require_equals(equals)
     })
 }
 

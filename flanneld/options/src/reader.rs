@@ -3,7 +3,6 @@
 use crate::argv::Argv;
 use crate::endpoint::holds_user;
 use crate::mistake::{Fault, Mistake, Warning};
-use crate::renamed;
 use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
 use types::Family;
@@ -28,10 +27,7 @@ impl Reader {
                 from: (!secret).then(|| ignored.clone()),
             });
         }
-        let renamed = argv.renamed.into_iter().chain(
-            renamed::variables_in_use()
-                .map(|(former, present)| (former.to_owned(), present.to_owned())),
-        );
+        let renamed = argv.renamed.into_iter();
         warnings.extend(renamed.map(|(former, present)| Warning::Renamed { former, present }));
         Self {
             argv: argv.mistakes,

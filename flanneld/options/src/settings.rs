@@ -57,6 +57,10 @@ pub struct NodeSettings {
     pub require_backend: Vec<String>,
     /// `--refuse-insecure`: whether flanneld exits if other users can read a secret of wireguard.
     pub refuse_insecure: bool,
+    /// `WIREGUARD_KEY_FILE`: file of the private key of wireguard.
+    pub key_file: Option<PathBuf>,
+    /// `WIREGUARD_PSK_FILE`: file of the preshared key of wireguard.
+    pub preshared_file: Option<PathBuf>,
     /// `--audit-interval`: time between two comparisons of the whole kernel state with the desired state; with `None`, flanneld compares the states only on events.
     pub audit: Option<Duration>,
     /// `--set-sysctls`: whether to set the sysctls that pods need.

@@ -152,20 +152,22 @@ impl<T: Parse> TypedValueParser for ValueParser<T> {
         value: &OsStr,
         source: ValueSource,
     ) -> Result<Self::Value, clap::Error> {
-        let text = value.to_string_lossy().into_owned();
-        let flag = || format!("--{}", arg.and_then(Arg::get_long).unwrap_or_default());
-        let (origin, from) = match (source, arg.and_then(Arg::get_env)) {
-            (ValueSource::EnvVariable, Some(variable)) => {
-                (Origin::Environment, variable.to_string_lossy().into_owned())
+        let text = value.to_string_lossy();
+        let flag = format!("--{}", arg.and_then(Arg::get_long).unwrap_or_default());
+        // Only `apply_variables` hides defaults.
+        let is_variable = arg.is_some_and(Arg::is_hide_default_value_set);
+        let (origin, from, text) = match (source, text.split_once('=')) {
+            (ValueSource::DefaultValue, Some((variable, text))) if is_variable => {
+                (Origin::Environment, variable, text)
             }
-            (ValueSource::DefaultValue, _) => (Origin::Default, flag()),
-            _ => (Origin::CommandLine, flag()),
+            (ValueSource::DefaultValue, _) => (Origin::Default, &*flag, &*text),
+            _ => (Origin::CommandLine, &*flag, &*text),
         };
         Ok(Value {
             origin,
-            from,
-            parsed: T::parse(&text),
-            text,
+            from: from.to_owned(),
+            parsed: T::parse(text),
+            text: text.to_owned(),
         })
     }
 

@@ -122,6 +122,8 @@ impl Daemon {
             left_behind: left_behind::devices(config.networks, former).await,
             former,
             refuse_insecure: self.settings.node.refuse_insecure,
+            key_file: self.settings.node.key_file.clone(),
+            preshared_file: self.settings.node.preshared_file.clone(),
             features: self.settings.features,
         }
     }

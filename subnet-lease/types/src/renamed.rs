@@ -1,38 +1,16 @@
-//! Former names of flanneld's flags. Former names work for one release and cause a warning.
+//! Former names of flanneld's flags and their variables, each with the current name. Former names work for one release and cause a warning.
 
-/// A flag that had another name in the previous release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RenamedFlag {
-    /// The former name, without dashes.
-    pub former: &'static str,
-    /// The current name, without dashes.
-    pub present: &'static str,
-    /// The environment variable of the former name.
-    pub former_variable: &'static str,
-    /// The environment variable of the current name.
-    pub present_variable: &'static str,
-}
+/// All renamed flags, without dashes.
+pub const FLAGS: &[(&str, &str)] = &[("page-ip", "status-ip"), ("page-port", "status-port")];
 
-/// All renamed flags.
-pub const FLAGS: &[RenamedFlag] = &[
-    RenamedFlag {
-        former: "page-ip",
-        present: "status-ip",
-        former_variable: "FLANNELD_PAGE_IP",
-        present_variable: "FLANNELD_STATUS_IP",
-    },
-    RenamedFlag {
-        former: "page-port",
-        present: "status-port",
-        former_variable: "FLANNELD_PAGE_PORT",
-        present_variable: "FLANNELD_STATUS_PORT",
-    },
+/// The environment variables of the renamed flags.
+pub const VARIABLES: &[(&str, &str)] = &[
+    ("FLANNELD_PAGE_IP", "FLANNELD_STATUS_IP"),
+    ("FLANNELD_PAGE_PORT", "FLANNELD_STATUS_PORT"),
 ];
 
 /// Returns the current name for a former name of a flag.
 pub fn present(former: &str) -> Option<&'static str> {
-    FLAGS
-        .iter()
-        .find(|flag| flag.former == former)
-        .map(|flag| flag.present)
+    let flag = FLAGS.iter().find(|(name, _)| *name == former);
+    flag.map(|(_, present)| *present)
 }

@@ -9,6 +9,11 @@ use std::sync::Arc;
 use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
+/// Environment variable that names the file of the private key, as in Go flannel.
+pub const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
+/// Environment variable that names the file of the preshared key.
+pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
+
 /// Length of a key in bytes.
 pub const KEY: usize = 32;
 

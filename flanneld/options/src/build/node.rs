@@ -1,5 +1,6 @@
 //! Reads the flags about this node: its identity, its files and its kernel settings.
 
+use crate::environment::Environment;
 use crate::flags::NodeFlags;
 use crate::mistake::{Fault, Warning};
 use crate::reader::{Reader, given};
@@ -7,10 +8,16 @@ use crate::settings::{CniConf, NodeSettings};
 use crate::value::Value;
 use std::path::PathBuf;
 use std::time::Duration;
+use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 
 impl NodeFlags {
     /// Reads the group. `backends` are the names of all backends.
-    pub(super) fn read(&self, backends: &[&str], reader: &mut Reader) -> NodeSettings {
+    pub(super) fn read(
+        &self,
+        environment: &Environment,
+        backends: &[&str],
+        reader: &mut Reader,
+    ) -> NodeSettings {
         let Self {
             subnet_file,
             install_cni_conf,
@@ -31,6 +38,8 @@ impl NodeFlags {
             set_sysctls: reader.on(set_sysctls),
             require_backend: known_backends(require_backend, backends, reader),
             refuse_insecure: reader.on(refuse_insecure),
+            key_file: environment(KEY_VARIABLE).map(PathBuf::from),
+            preshared_file: environment(PRESHARED_VARIABLE).map(PathBuf::from),
         }
     }
 }
