@@ -1,17 +1,17 @@
-//! Tests the client of the Kubernetes API (credentials, failover, connections, pauses) against a server that replies as each test specifies.
+//! Tests the client of the Kubernetes API (credentials, failover, connections, pauses) against a fake server that replies as each test specifies.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::indexing_slicing,
     missing_docs,
     reason = "tests say what is wrong by failing"
 )]
 
-#[path = "api/server.rs"]
-mod server;
-
-use server::{Asked, Reply, Server};
+use lab::{Answer, Call, FakeApi, NodeObject, Proxy, User};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,6 +23,39 @@ use types::Problem;
 
 /// Deadline: ten times the maximum time between two attempts of the client.
 const SOON: Duration = Duration::from_secs(100);
+
+/// Starts a server with the Node n1, which replies as `judge` specifies.
+fn server(judge: impl Fn(&Call) -> Answer + Send + Sync + 'static) -> Proxy {
+    let (_, server) = server_and_node();
+    server.on(judge);
+    server
+}
+
+/// Starts a server with the Node n1, and returns the Node.
+fn server_and_node() -> (Value, Proxy) {
+    let api = FakeApi::default();
+    let node = NodeObject::new("n1").pod_cidr("10.244.1.0/24");
+    let node = api.admin().create_node(&node.internal([192, 0, 2, 1]));
+    (node.unwrap(), api.on_loopback().unwrap())
+}
+
+/// The normal reply, whatever the client's token.
+fn pass(_: &Call) -> Answer {
+    Answer::As(User::Admin.token())
+}
+
+fn refuse(code: u16) -> Answer {
+    Answer::status(code, "test")
+}
+
+fn is_event(call: &Call) -> bool {
+    call.path.ends_with("/events")
+}
+
+/// Returns whether the request is for a streamed list.
+fn is_stream(call: &Call) -> bool {
+    call.path.contains("sendInitialEvents")
+}
 
 /// Options of a node, and the directory with the node's files.
 struct Bed {
@@ -53,7 +86,7 @@ impl Bed {
     }
 
     /// Creates a node with a kubeconfig whose user and cluster contain the given JSON fields.
-    fn with_user(server: &Server, user: &str, cluster: &str) -> Self {
+    fn with_user(server: &Proxy, user: &str, cluster: &str) -> Self {
         let mut bed = Self::new(&[]);
         let path = bed.path("kubeconfig");
         let text = format!(
@@ -154,12 +187,12 @@ impl std::io::Write for Log {
     }
 }
 
-fn bearer(token: &'static str) -> impl Fn(&Asked) -> Reply {
-    move |asked| {
-        if asked.authorization.as_deref() == Some(&format!("Bearer {token}")) {
-            Reply::Pass
+fn bearer(token: &'static str) -> impl Fn(&Call) -> Answer {
+    move |call| {
+        if call.authorization.as_deref() == Some(&format!("Bearer {token}")) {
+            pass(call)
         } else {
-            Reply::Status(401)
+            refuse(401)
         }
     }
 }
@@ -167,7 +200,7 @@ fn bearer(token: &'static str) -> impl Fn(&Asked) -> Reply {
 #[tokio::test]
 async fn token_file_with_white_space_around_the_token_is_accepted() {
     for text in ["s3cret\n", " s3cret\r\n\n", "s3cret"] {
-        let server = Server::start(bearer("s3cret")).await;
+        let server = server(bearer("s3cret"));
         let bed = Bed::with_user(&server, r#"{"tokenFile":"token"}"#, "");
         std::fs::write(bed.path("token"), text).unwrap();
         known(&bed.open().await.unwrap()).await;
@@ -176,14 +209,14 @@ async fn token_file_with_white_space_around_the_token_is_accepted() {
 
 #[tokio::test]
 async fn inline_token_with_white_space_around_it_is_accepted() {
-    let server = Server::start(bearer("s3cret")).await;
+    let server = server(bearer("s3cret"));
     let bed = Bed::with_user(&server, r#"{"token":"s3cret\n"}"#, "");
     known(&bed.open().await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn token_file_takes_precedence_over_an_inline_token_until_it_cannot_be_read() {
-    let server = Server::start(bearer("file")).await;
+    let server = server(bearer("file"));
     let bed = Bed::with_user(&server, r#"{"token":"inline","tokenFile":"token"}"#, "");
     std::fs::write(bed.path("token"), "file\n").unwrap();
     known(&bed.open().await.unwrap()).await;
@@ -202,7 +235,7 @@ async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text()
         (b"s3cret\x01", "control character"),
         ("s3crét".as_bytes(), "character outside ASCII"),
     ] {
-        let server = Server::start(|_| Reply::Pass).await;
+        let server = server(pass);
         let bed = Bed::with_user(&server, r#"{"tokenFile":"token"}"#, "");
         std::fs::write(bed.path("token"), text).unwrap();
         let manager = bed.open().await.unwrap();
@@ -226,7 +259,7 @@ async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text()
         .await;
     }
     // A token in the kubeconfig itself is read only once.
-    let server = Server::start(|_| Reply::Pass).await;
+    let server = server(pass);
     let bed = Bed::with_user(&server, r#"{"token":"s3cret\nmore"}"#, "");
     let text = bed
         .open()
@@ -244,18 +277,18 @@ async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text()
 
 #[tokio::test]
 async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gone() {
-    let server = Server::start(|_| Reply::Pass).await;
+    let server = server(pass);
     let bed = Bed::with_user(&server, r#"{"tokenFile":"token"}"#, "");
     std::fs::write(bed.path("token"), "first").unwrap();
     let manager = bed.open().await.unwrap();
     known(&manager).await;
     let last = || {
         server
-            .asked()
+            .calls()
             .iter()
             .rev()
-            .find(|asked| asked.is_event())
-            .and_then(|asked| asked.authorization.clone())
+            .find(|call| is_event(call))
+            .and_then(|call| call.authorization.clone())
             .unwrap_or_default()
     };
     let steps = [
@@ -273,12 +306,7 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
             .tell_operator(&Problem::in_words(format!("{want} {}", text.is_some())))
             .await;
         until("the Event is posted", || {
-            server
-                .asked()
-                .iter()
-                .filter(|asked| asked.is_event())
-                .count()
-                > known
+            server.calls().into_iter().filter(is_event).count() > known
         })
         .await;
         assert_eq!(last(), want);
@@ -288,7 +316,7 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
 #[tokio::test]
 async fn server_that_does_not_answer_is_left_for_another_one() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::start(|_| Reply::Pass).await;
+    let server = server(pass);
     let bed = Bed::new(&[
         format!("https://{}", dead.local_addr().unwrap()),
         server.url(),
@@ -299,27 +327,26 @@ async fn server_that_does_not_answer_is_left_for_another_one() {
 
 #[tokio::test]
 async fn busy_server_keeps_its_connection_when_there_is_no_other() {
-    let of_servers = |asked: &Asked| asked.path.contains("endpointslices");
+    let of_servers = |call: &Call| call.path.contains("endpointslices");
     for code in [429, 500, 503] {
-        let server = Server::start(move |asked| {
-            if of_servers(asked) {
-                Reply::Status(code)
+        let server = server(move |call| {
+            if of_servers(call) {
+                refuse(code)
             } else {
-                Reply::Pass
+                pass(call)
             }
-        })
-        .await;
+        });
         let bed = Bed::new(&[server.url()]);
         let manager = bed.open().await.unwrap();
         known(&manager).await;
         for _ in 0..4 {
             assert!(manager.servers().await.is_empty());
         }
-        let used: Vec<usize> = server
-            .asked()
+        let used: Vec<SocketAddr> = server
+            .calls()
             .iter()
-            .filter(|asked| of_servers(asked))
-            .map(|asked| asked.connection)
+            .filter(|call| of_servers(call))
+            .map(|call| call.from)
             .collect();
         assert_eq!(used.len(), 4, "{code}");
         assert!(
@@ -332,54 +359,69 @@ async fn busy_server_keeps_its_connection_when_there_is_no_other() {
 #[tokio::test]
 async fn busy_server_is_left_for_another_one() {
     for code in [429, 502, 503, 504] {
-        let busy = Server::start(move |_| Reply::Status(code)).await;
-        let free = Server::start(|_| Reply::Pass).await;
+        let busy = server(move |_| refuse(code));
+        let free = server(pass);
         let bed = Bed::new(&[busy.url(), free.url()]);
         known(&bed.open().await.unwrap()).await;
         assert!(
-            !busy.asked().is_empty() && !free.asked().is_empty(),
+            !busy.calls().is_empty() && !free.calls().is_empty(),
             "{code}"
         );
     }
 }
 
+/// Returns the lines of a streamed list that has one Node.
+fn streamed(node: &Value) -> String {
+    let end = json!({ "metadata": {
+        "resourceVersion": node["metadata"]["resourceVersion"], "annotations": { "k8s.io/initial-events-end": "true" } } });
+    let lines = [("ADDED", node), ("BOOKMARK", &end)];
+    lines
+        .map(|(kind, object)| format!("{}\n", json!({ "type": kind, "object": object })))
+        .concat()
+}
+
+/// A watch with these lines, followed by an error that ends the watch.
+fn then_expired(lines: &str) -> Answer {
+    let status = json!({ "kind": "Status", "code": 410, "message": "too old resource version" });
+    let error = json!({ "type": "ERROR", "object": status });
+    Answer::Reply(200, Vec::new(), format!("{lines}{error}\n"))
+}
+
 #[tokio::test]
 async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
     const LASTS: Duration = Duration::from_secs(10);
-    for fault in [
-        (|asked: &Asked| {
-            if asked.is_watch() {
-                Reply::ListThenExpired
-            } else {
-                Reply::Pass
-            }
-        }) as fn(&Asked) -> Reply,
-        |asked| {
-            if asked.is_watch() {
-                Reply::Status(410)
-            } else {
-                Reply::Pass
-            }
+    type Fault = fn(&Call, &str) -> Answer;
+    let faults: [Fault; 3] = [
+        |call, list| match call.is_watch() {
+            true if is_stream(call) => then_expired(list),
+            true => then_expired(""),
+            false => pass(call),
+        },
+        |call, _| match call.is_watch() {
+            true => refuse(410),
+            false => pass(call),
         },
         // A server without streamed lists: it serves pages, and a watch that expires at once.
-        |asked| match asked.is_watch() {
-            true if asked.path.contains("sendInitialEvents") => Reply::Status(422),
-            true => Reply::ListThenExpired,
-            false => Reply::Pass,
+        |call, _| match call.is_watch() {
+            true if is_stream(call) => refuse(422),
+            true => then_expired(""),
+            false => pass(call),
         },
-    ] {
+    ];
+    for fault in faults {
         let log = Log::default();
         let _guard = log.keep();
-        let server = Server::start(|_| Reply::Pass).await;
+        let (node, server) = server_and_node();
         let bed = Bed::new(&[server.url()]);
         let manager = bed.open().await.unwrap();
         known(&manager).await;
-        server.on(fault);
+        let list = streamed(&node);
+        server.on(move |call| fault(call, &list));
         server.forget();
         // Silent watches are opened again.
         later(Duration::from_secs(101)).await;
         tokio::time::sleep(LASTS).await;
-        let (asked, lines) = (server.asked().len(), log.lines());
+        let (asked, lines) = (server.calls().len(), log.lines());
         println!("{asked} requests, {} lines", lines.len());
         // Two followers wait for 0.1 s, then twice as long each time: 7 attempts, each with up to three requests.
         assert!(asked <= 60, "{asked} requests in {LASTS:?}");
@@ -390,7 +432,7 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
         );
 
         // After the recovery, one line reports it, and only once the watch has lasted for a while.
-        server.on(|_| Reply::Pass);
+        server.on(pass);
         until("it is well", || {
             log.lines()
                 .iter()
@@ -399,70 +441,60 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
         .await;
         server.forget();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(server.asked().len(), 0, "{:?}", server.asked());
+        assert_eq!(server.calls().len(), 0, "{:?}", server.calls());
     }
 }
 
 #[tokio::test]
 async fn first_expired_watch_after_a_good_one_is_listed_again_at_once() {
-    let server = Server::start(|_| Reply::Pass).await;
+    let server = server(pass);
     let bed = Bed::new(&[server.url()]);
     let manager = bed.open().await.unwrap();
     known(&manager).await;
     // The watch is silent for longer than the interval of bookmarks, so it is opened again, and its version has expired.
     let once = Arc::new(Mutex::new(true));
-    server.on(move |asked| {
+    let is_of_all = |call: &Call| call.is_of_nodes() && !call.path.contains("fieldSelector");
+    server.on(move |call| {
         let expires =
-            asked.is_of_all() && asked.is_watch() && std::mem::take(&mut *once.lock().unwrap());
-        if expires {
-            Reply::Status(410)
-        } else {
-            Reply::Pass
-        }
+            is_of_all(call) && call.is_watch() && std::mem::take(&mut *once.lock().unwrap());
+        if expires { refuse(410) } else { pass(call) }
     });
     server.forget();
     later(Duration::from_secs(101)).await;
     let lists = || {
         server
-            .asked()
+            .calls()
             .into_iter()
-            .filter(|asked| asked.is_of_all() && asked.path.contains("sendInitialEvents"))
+            .filter(|call| is_of_all(call) && is_stream(call))
             .collect::<Vec<_>>()
     };
     until("it lists again", || !lists().is_empty()).await;
     let (first, again) = (
-        server.asked().into_iter().find(Asked::is_of_all).unwrap(),
+        server.calls().into_iter().find(is_of_all).unwrap(),
         lists()[0].clone(),
     );
     assert!(
         again.at.duration_since(first.at) < Duration::from_secs(5),
         "{:?}",
-        server.asked()
+        server.calls()
     );
 }
 
 #[tokio::test]
 async fn right_to_post_events_that_is_granted_later_is_noticed() {
-    let server = Server::start(|asked| {
-        if asked.is_event() {
-            Reply::Status(403)
+    let server = server(|call| {
+        if is_event(call) {
+            refuse(403)
         } else {
-            Reply::Pass
+            pass(call)
         }
-    })
-    .await;
+    });
     let log = Log::default();
     let _guard = log.keep();
     let bed = Bed::new(&[server.url()]);
     let manager = bed.open().await.unwrap();
     known(&manager).await;
-    let events = || {
-        server
-            .asked()
-            .iter()
-            .filter(|asked| asked.is_event())
-            .count()
-    };
+    let events = || server.calls().into_iter().filter(is_event).count();
     let report = async |times: usize| {
         for _ in 0..times {
             manager
@@ -476,7 +508,7 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
     later(Duration::from_secs(301)).await;
     report(1).await;
     assert_eq!(events(), 2, "still refused");
-    server.on(|_| Reply::Pass);
+    server.on(pass);
     later(Duration::from_secs(301)).await;
     report(1).await;
     assert_eq!(events(), 3, "what could not be told is told");
@@ -493,31 +525,24 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
 
 #[tokio::test]
 async fn server_whose_streamed_list_stalled_is_asked_for_one_again_after_an_hour() {
-    let server = Server::start(|asked| {
-        if asked.path.contains("sendInitialEvents") {
-            Reply::Status(422)
+    let server = server(|call| {
+        if is_stream(call) {
+            refuse(422)
         } else {
-            Reply::Pass
+            pass(call)
         }
-    })
-    .await;
+    });
     let bed = Bed::new(&[server.url()]);
     let manager = bed.open().await.unwrap();
     known(&manager).await;
-    server.on(|_| Reply::Pass);
-    let streams = || {
-        server
-            .asked()
-            .iter()
-            .filter(|asked| asked.path.contains("sendInitialEvents"))
-            .count()
-    };
+    server.on(pass);
+    let streams = || server.calls().into_iter().filter(is_stream).count();
     server.forget();
     for _ in 0..3 {
         later(Duration::from_secs(101)).await;
-        let before = server.asked().len();
+        let before = server.calls().len();
         until("the watches are opened again", || {
-            server.asked().len() > before
+            server.calls().len() > before
         })
         .await;
     }
@@ -528,24 +553,21 @@ async fn server_whose_streamed_list_stalled_is_asked_for_one_again_after_an_hour
 
 #[tokio::test]
 async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
-    let map = |namespace: &str, network: &str| {
-        let text = format!(r#"{{\"Network\":\"{network}\"}}"#);
-        format!(
-            r#"{{"metadata":{{"namespace":"{namespace}","name":"kube-flannel-cfg"}},"data":{{"net-conf.json":"{text}"}}}}"#
-        )
-    };
-    let config = async |lists: Option<Vec<String>>, file: Option<&str>| {
-        let one = map("kube-flannel", "10.1.0.0/16");
-        let server = Server::start(move |asked| match &lists {
-            Some(items) if asked.path.starts_with("/api/v1/configmaps?") => {
-                Reply::Body(format!(r#"{{"items":[{}]}}"#, items.join(",")))
-            }
-            None if asked.path == "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg" => {
-                Reply::Body(one.clone())
-            }
-            _ => Reply::Status(403),
-        })
-        .await;
+    let config = async |maps: &[(&str, &str)], lists: bool, file: Option<&str>| {
+        let api = FakeApi::default();
+        for (namespace, network) in maps {
+            let data = json!({ "net-conf.json": json!({ "Network": network }).to_string() });
+            let map = json!({ "metadata": { "name": "kube-flannel-cfg" }, "data": data });
+            let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+            api.admin().create(&path, &map).unwrap();
+        }
+        let server = api.on_loopback().unwrap();
+        server.on(
+            move |call| match call.path.starts_with("/api/v1/configmaps?") {
+                true if !lists => refuse(403),
+                _ => pass(call),
+            },
+        );
         let bed = Bed::new(&[server.url()]);
         std::fs::remove_file(&bed.options.net_conf).unwrap();
         if let Some(text) = file {
@@ -556,54 +578,31 @@ async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
             .map(|config| config.networks.to_string())
             .map_err(|why| why.to_string())
     };
+    let (a, b) = (("a", "10.2.0.0/16"), ("b", "10.3.0.0/16"));
+    let other = r#"{"Network":"10.3.0.0/16"}"#;
+    assert_eq!(config(&[a], true, None).await.unwrap(), a.1);
+    assert_eq!(config(&[a, ("b", a.1)], true, None).await.unwrap(), a.1);
+    let own = ("kube-flannel", "10.1.0.0/16");
+    let found = config(&[a, own], false, None).await;
     assert_eq!(
-        config(Some(vec![map("net", "10.2.0.0/16")]), None)
-            .await
-            .as_deref(),
-        Ok("10.2.0.0/16")
-    );
-    assert_eq!(
-        config(
-            Some(vec![map("a", "10.2.0.0/16"), map("b", "10.2.0.0/16")]),
-            None
-        )
-        .await
-        .as_deref(),
-        Ok("10.2.0.0/16")
-    );
-    assert_eq!(
-        config(None, None).await.as_deref(),
-        Ok("10.1.0.0/16"),
+        found.unwrap(),
+        own.1,
         "without the right to look everywhere"
     );
-    assert_eq!(
-        config(Some(Vec::new()), Some(r#"{"Network":"10.3.0.0/16"}"#))
-            .await
-            .as_deref(),
-        Ok("10.3.0.0/16"),
-        "in a daemon's pod"
-    );
-    let several = config(
-        Some(vec![map("a", "10.2.0.0/16"), map("b", "10.3.0.0/16")]),
-        None,
-    )
-    .await
-    .unwrap_err();
+    let found = config(&[], true, Some(other)).await;
+    assert_eq!(found.unwrap(), b.1, "in a daemon's pod");
+    let several = config(&[a, b], true, None).await.unwrap_err();
     assert!(
         several.contains("a/kube-flannel-cfg") && several.contains("b/kube-flannel-cfg"),
         "{several}"
     );
-    assert!(
-        config(Some(Vec::new()), None)
-            .await
-            .unwrap_err()
-            .contains("--net-config-path")
-    );
+    let none = config(&[], true, None).await.unwrap_err();
+    assert!(none.contains("--net-config-path"), "{none}");
 }
 
 #[tokio::test]
 async fn proxy_of_the_kubeconfig_ends_the_start_with_the_remedy() {
-    let server = Server::start(|_| Reply::Pass).await;
+    let server = server(pass);
     let bed = Bed::with_user(
         &server,
         "{}",

@@ -1,5 +1,5 @@
-//! One test suite for all stores: the Nodes of Kubernetes, a directory, etcd 3.4 and etcd 3.6. Each case runs on
-//! every store with the properties that the case needs.
+//! One test suite for all stores: the Nodes of Kubernetes, those of the fake API server, a directory, etcd 3.4 and
+//! etcd 3.6. Each case runs on every store with the properties that the case needs.
 //!
 //! `cargo test -p subnet-lease --test contract etcd_3_6::` runs the cases of one store. To run one case, pass the name of the case as an argument.
 
@@ -14,6 +14,8 @@
 
 #[path = "contract/acquire.rs"]
 mod acquire;
+#[path = "contract/answers.rs"]
+mod answers;
 #[path = "contract/api_server.rs"]
 mod api_server;
 #[path = "contract/bed.rs"]
@@ -48,7 +50,7 @@ use libtest_mimic::{Arguments, Trial};
 const AT_ONCE: usize = 16;
 
 /// Test cases by topic, in order of the topics' durations, the longest duration first.
-const TOPICS: [&[Case]; 8] = [
+const TOPICS: [&[Case]; 9] = [
     etcd_access::CASES,
     etcd_cluster::CASES,
     kubernetes::CASES,
@@ -57,6 +59,7 @@ const TOPICS: [&[Case]; 8] = [
     hold::CASES,
     acquire::CASES,
     refuse::CASES,
+    answers::CASES,
 ];
 
 fn trials() -> Vec<Trial> {

@@ -8,16 +8,16 @@
     reason = "tests say what is wrong by failing"
 )]
 
-use std::fmt::Write as _;
+use lab::{Answer, Call, FakeApi, Proxy};
+use serde_json::json;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeManager, KubeOptions};
 use subnet_lease::manager::SubnetManager;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 
 /// Number of nodes in the cluster.
 const NODES: usize = 500;
@@ -29,220 +29,121 @@ const A_SECOND: usize = 60;
 enum Lists {
     /// As a stream.
     Streams,
-    /// Only lists in pages, as from API servers before Kubernetes 1.32.
+    /// Only lists in pages, as from API servers before Kubernetes 1.34.
     Pages,
     /// Only lists in pages, with at most the given number of new lists per
     /// second. The server refuses further lists for a second, as overload protection does.
     Limited(usize),
 }
 
-/// An API server with a constant set of Nodes, which records the requests for lists.
+/// A fake API server with a constant set of Nodes.
 struct Server {
-    mode: Lists,
-    lists: Mutex<Vec<Instant>>,
-    /// Times of the requests for the first page of all Nodes, including refused requests.
-    begun: Mutex<Vec<Instant>>,
-    /// Times of the requests for the first page of all Nodes, without refused requests.
-    served: Mutex<Vec<Instant>>,
-    watches: Mutex<usize>,
-    everybody: String,
-    /// Periods in which the kernel did not schedule this process, as on a busy machine. Requests that are due in a period without scheduling arrive
-    /// all at once.
-    stalls: Mutex<Vec<(Instant, Instant)>>,
-    /// Signals the server's tasks to drop every connection.
-    dropped: watch::Sender<u64>,
+    proxy: Proxy,
+    stalls: Stalls,
 }
 
-fn node(number: usize) -> String {
-    format!(
-        r#"{{"metadata":{{"name":"n{number}","uid":"u{number}","resourceVersion":"{}","creationTimestamp":"2026-01-01T00:00:00Z","annotations":{{
-        "flannel.alpha.coreos.com/kube-subnet-manager":"true","flannel.alpha.coreos.com/backend-type":"host-gw",
-        "flannel.alpha.coreos.com/public-ip":"10.1.{}.{}"}}}},"spec":{{"podCIDR":"10.{}.{}.0/24"}}}}"#,
-        number + 1,
-        number / 250,
-        number % 250,
-        64 + number / 250,
-        number % 250
-    )
-    .replace('\n', "")
-}
+/// Periods in which the kernel did not schedule this process, as on a busy machine. Requests that are due in a period without scheduling arrive
+/// all at once.
+type Stalls = Arc<Mutex<Vec<(Instant, Instant)>>>;
 
 impl Server {
-    fn new(mode: Lists) -> Self {
-        let mut everybody = String::new();
-        for number in 0..NODES {
-            // Every client parses all of them. Only their number matters.
-            let _ = writeln!(
-                everybody,
-                r#"{{"type":"ADDED","object":{{"metadata":{{"name":"n{number}","uid":"u{number}","resourceVersion":"{}"}}}}}}"#,
-                number + 1
+    fn start(mode: Lists, folder: &Path) -> Self {
+        let api = FakeApi::default();
+        if mode != Lists::Streams {
+            api.refuse_streams();
+        }
+        // The Nodes are older than a boot of the hosts. They are small, because every client parses all of them.
+        let node = |number: usize| {
+            let (name, cidr) = (
+                format!("n{number}"),
+                format!("10.{}.{}.0/24", 64 + number / 250, number % 250),
             );
-        }
-        Self {
-            mode,
-            lists: Mutex::default(),
-            begun: Mutex::default(),
-            served: Mutex::default(),
-            watches: Mutex::default(),
-            stalls: Mutex::default(),
-            everybody,
-            dropped: watch::Sender::new(0),
-        }
-    }
-
-    async fn serve(self: Arc<Self>, listener: TcpListener) {
-        while let Ok((stream, _)) = listener.accept().await {
-            let server = self.clone();
-            tokio::spawn(async move {
-                let mut dropped = server.dropped.subscribe();
-                tokio::select! {
-                    _ = server.clone().answer(stream) => {}
-                    _ = dropped.changed() => {}
-                }
+            let node = json!({
+                "metadata": { "name": name, "uid": name, "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z" },
+                "spec": { "podCIDR": cidr },
             });
-        }
-    }
-
-    async fn notice_stalls(self: Arc<Self>) {
-        const BEAT: Duration = Duration::from_millis(20);
-        loop {
-            let before = Instant::now();
-            tokio::time::sleep(BEAT).await;
-            if before.elapsed() > BEAT * 2 {
-                self.stalls.lock().unwrap().push((before, Instant::now()));
-            }
-        }
-    }
-
-    /// Replies to the requests of one connection.
-    async fn answer(self: Arc<Self>, stream: TcpStream) -> std::io::Result<()> {
-        let mut stream = BufReader::new(stream);
-        loop {
-            let mut request = String::new();
-            if stream.read_line(&mut request).await? == 0 {
-                return Ok(());
-            }
-            loop {
-                let mut line = String::new();
-                stream.read_line(&mut line).await?;
-                if line.trim().is_empty() {
-                    break;
-                }
-            }
-            let only = request
-                .split("metadata.name%3D")
-                .nth(1)
-                .and_then(|rest| rest.split([' ', '&']).next())
-                .map(str::to_owned);
-            let one = only
-                .as_deref()
-                .and_then(|name| name.strip_prefix('n')?.parse().ok())
-                .map(node);
-            if self.mode != Lists::Streams && request.contains("sendInitialEvents") {
-                refuse(&mut stream, "422 Unprocessable Entity", "").await?;
-                continue;
-            }
-            if request.contains("watch=1") {
-                *self.watches.lock().unwrap() += 1;
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await?;
-                if request.contains("sendInitialEvents") {
-                    let nodes = match &one {
-                        Some(node) => format!("{{\"type\":\"ADDED\",\"object\":{node}}}\n"),
-                        None => self.everybody.clone(),
-                    };
-                    let end = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"900","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
-                    let text = format!("{nodes}{end}\n");
-                    stream
-                        .write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes())
-                        .await?;
-                }
-                std::future::pending::<()>().await;
-            }
-            if only.is_none() {
-                if !self.page(&mut stream, &request).await? {
-                    refuse(&mut stream, "429 Too Many Requests", "retry-after: 1\r\n").await?;
-                }
-                continue;
-            }
-            self.lists.lock().unwrap().push(Instant::now());
-            let body = format!(
-                r#"{{"metadata":{{"resourceVersion":"900"}},"items":[{}]}}"#,
-                one.unwrap_or_default()
-            );
-            let head = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-                body.len()
-            );
-            stream.write_all(format!("{head}{body}").as_bytes()).await?;
-        }
-    }
-}
-
-/// Serves the pages of all Nodes. The function `page` returns false if the caller must refuse the request.
-impl Server {
-    async fn page(
-        &self,
-        stream: &mut BufReader<TcpStream>,
-        request: &str,
-    ) -> std::io::Result<bool> {
-        const PAGE: usize = 100;
-        let from: usize = request
-            .split("continue=")
-            .nth(1)
-            .and_then(|rest| rest.split([' ', '&']).next()?.parse().ok())
-            .unwrap_or(0);
-        if from == 0 {
-            let now = Instant::now();
-            self.begun.lock().unwrap().push(now);
-            let mut served = self.served.lock().unwrap();
-            let lately = served
-                .iter()
-                .filter(|at| now.duration_since(**at) < Duration::from_secs(1))
-                .count();
-            if matches!(self.mode, Lists::Limited(most) if lately >= most) {
-                return Ok(false);
-            }
-            served.push(now);
-        }
-        let items = (from..NODES.min(from + PAGE)).map(|number| {
-            format!(
-                r#"{{"metadata":{{"name":"n{number}","uid":"u{number}","resourceVersion":"{}"}}}}"#,
-                number + 1
-            )
-        });
-        let rest = if from + PAGE < NODES {
-            format!(r#","continue":"{}""#, from + PAGE)
-        } else {
-            String::new()
+            (("nodes", "", name), node)
         };
-        let body = format!(
-            r#"{{"metadata":{{"resourceVersion":"900"{rest}}},"items":[{}]}}"#,
-            items.collect::<Vec<_>>().join(",")
-        );
-        let head = format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        stream.write_all(format!("{head}{body}").as_bytes()).await?;
-        Ok(true)
+        let nodes: Vec<_> = (0..NODES).map(node).collect();
+        let snapshot = folder.join("nodes");
+        std::fs::write(&snapshot, json!([NODES, nodes]).to_string()).unwrap();
+        api.restore(&snapshot).unwrap();
+        let proxy = api.on_loopback().unwrap();
+        if let Lists::Limited(most) = mode {
+            proxy.on(limited(most));
+        }
+        let stalls = Stalls::default();
+        tokio::spawn(notice_stalls(stalls.clone()));
+        Self { proxy, stalls }
+    }
+
+    async fn wait(&self, what: &str, is_so: impl Fn(&[Call]) -> bool) {
+        let begun = Instant::now();
+        while !is_so(&self.proxy.calls()) {
+            assert!(
+                begun.elapsed() < Duration::from_secs(400),
+                "not yet: {what}"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn times(&self, counts: impl Fn(&Call) -> bool) -> Vec<Instant> {
+        let calls = self.proxy.calls().into_iter();
+        calls.filter(counts).map(|call| call.at).collect()
     }
 }
 
-async fn refuse(
-    stream: &mut BufReader<TcpStream>,
-    status: &str,
-    headers: &str,
-) -> std::io::Result<()> {
-    let body = r#"{"kind":"Status","message":"not now, or not so"}"#;
-    let head = format!(
-        "HTTP/1.1 {status}\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(format!("{head}{body}").as_bytes()).await
+fn is_of_one(call: &Call) -> bool {
+    call.path.contains("fieldSelector")
+}
+
+/// Returns whether the request opens a watch that the server serves.
+fn is_served_watch(call: &Call) -> bool {
+    call.is_watch() && call.status == 200
+}
+
+/// Returns whether the request lists a single Node.
+fn is_look(call: &Call) -> bool {
+    !call.is_watch() && is_of_one(call)
+}
+
+/// Returns whether the request is for the first page of all Nodes.
+fn is_first_page(call: &Call) -> bool {
+    call.is_of_nodes() && !call.is_watch() && !is_of_one(call) && !call.path.contains("continue=")
+}
+
+/// Returns a handler that serves at most the given number of new lists per second.
+fn limited(most: usize) -> impl Fn(&Call) -> Answer {
+    let served = Mutex::new(Vec::<Instant>::new());
+    move |call| {
+        let mut served = served.lock().unwrap();
+        let lately = |at: &&Instant| call.at.duration_since(**at) < Duration::from_secs(1);
+        if !is_first_page(call) {
+            return Answer::Pass;
+        }
+        if served.iter().filter(lately).count() >= most {
+            let wait = vec![("Retry-After".to_owned(), "1".to_owned())];
+            return Answer::Reply(429, wait, r#"{"kind":"Status"}"#.to_owned());
+        }
+        served.push(call.at);
+        Answer::Pass
+    }
+}
+
+async fn notice_stalls(stalls: Stalls) {
+    const BEAT: Duration = Duration::from_millis(20);
+    loop {
+        let before = Instant::now();
+        tokio::time::sleep(BEAT).await;
+        if before.elapsed() > BEAT * 2 {
+            stalls.lock().unwrap().push((before, Instant::now()));
+        }
+    }
 }
 
 /// Writes a kubeconfig. The kubeconfig names a test CA, so that the clients do not load all CAs of this machine.
-fn kubeconfig(server: SocketAddr, sibling: &std::path::Path) -> std::path::PathBuf {
+fn kubeconfig(server: SocketAddr, sibling: &Path) -> std::path::PathBuf {
     let (path, authority) = (
         sibling.with_file_name("kubeconfig"),
         sibling.with_file_name("ca.pem"),
@@ -263,7 +164,7 @@ fn kubeconfig(server: SocketAddr, sibling: &std::path::Path) -> std::path::PathB
     path
 }
 
-fn options(server: SocketAddr, number: usize, net_conf: &std::path::Path) -> KubeOptions {
+fn options(server: SocketAddr, number: usize, net_conf: &Path) -> KubeOptions {
     KubeOptions {
         urls: Vec::new(),
         kubeconfig: Some(kubeconfig(server, net_conf)),
@@ -271,7 +172,7 @@ fn options(server: SocketAddr, number: usize, net_conf: &std::path::Path) -> Kub
         net_conf: net_conf.to_owned(),
         clear_condition: true,
         identity: Identity::Node(format!("n{number}")),
-        user_agent: "test/1".to_owned(),
+        user_agent: format!("n{number}/1"),
         up: Duration::from_secs(86_400),
     }
 }
@@ -280,8 +181,8 @@ fn options(server: SocketAddr, number: usize, net_conf: &std::path::Path) -> Kub
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Starts many clients at the same time, on hosts with the given uptime. All clients know all Nodes when the function returns.
-async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
-    // Each client has two connections, and both ends are in this process. The usual limit is 1024 files.
+async fn stagger(mode: Lists, up: Duration) -> (Server, Vec<KubeManager>, tempfile::TempDir) {
+    // Each client has three connections, and both ends are in this process. The usual limit is 1024 files.
     let _ = std::process::Command::new("prlimit")
         .args(["--pid", &std::process::id().to_string(), "--nofile=8192:"])
         .status();
@@ -292,11 +193,8 @@ async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, t
         r#"{"Network":"10.64.0.0/10","Backend":{"Type":"host-gw"}}"#,
     )
     .unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let server = Arc::new(Server::new(mode));
-    tokio::spawn(server.clone().serve(listener));
-    tokio::spawn(server.clone().notice_stalls());
+    let server = Server::start(mode, folder.path());
+    let address = server.proxy.address();
     let start = |number: usize| {
         let options = KubeOptions {
             up,
@@ -305,11 +203,8 @@ async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, t
         tokio::spawn(async move {
             let manager = KubeManager::open(options).await.unwrap();
             let config = manager.network_config().await.unwrap();
-            let begun = Instant::now();
-            while let Err(why) = manager.node_info(&config).await {
-                assert!(begun.elapsed() < Duration::from_secs(400), "{why}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            // Begins to follow all Nodes. The reply does not matter.
+            let _ = manager.node_info(&config).await;
             manager
         })
     };
@@ -318,6 +213,17 @@ async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, t
     for manager in starting {
         managers.push(manager.await.unwrap());
     }
+    let follows = |call: &&Call| is_served_watch(call) && !is_of_one(call);
+    server
+        .wait("all clients watch all Nodes", |calls| {
+            let clients: BTreeSet<&str> = calls
+                .iter()
+                .filter(follows)
+                .map(|call| &*call.agent)
+                .collect();
+            clients.len() == NODES
+        })
+        .await;
     (server, managers, folder)
 }
 
@@ -326,7 +232,7 @@ async fn hosts_that_are_switched_on_together_list_one_after_the_other() {
     let _turn = TURN.lock().await;
     let begun = Instant::now();
     let (server, _managers, _folder) = stagger(Lists::Pages, Duration::from_secs(30)).await;
-    let lists = server.begun.lock().unwrap().clone();
+    let lists = server.times(is_first_page);
     println!(
         "{} first pages within a second at most, {NODES} within {:?}",
         peak(&server, &lists),
@@ -348,7 +254,7 @@ async fn requests_are_spread_after_a_server_asks_to_wait() {
     let begun = Instant::now();
     let (server, _managers, _folder) =
         stagger(Lists::Limited(MOST), Duration::from_secs(86_400)).await;
-    let lists = server.begun.lock().unwrap().clone();
+    let lists = server.times(is_first_page);
     let first = *lists.iter().min().unwrap();
     let again: Vec<Instant> = lists
         .iter()
@@ -362,7 +268,8 @@ async fn requests_are_spread_after_a_server_asks_to_wait() {
         lists.len(),
         begun.elapsed()
     );
-    assert_eq!(server.served.lock().unwrap().len(), NODES);
+    let served = server.times(|call| is_first_page(call) && call.status == 200);
+    assert_eq!(served.len(), NODES);
     // Without Retry-After, all remaining nodes would ask again each second.
     assert!(
         peak(&server, &again) <= A_SECOND,
@@ -406,28 +313,26 @@ async fn nodes_of_a_large_cluster_reconnect_one_after_the_other() {
     let (server, _managers, _folder) = stagger(Lists::Streams, Duration::from_secs(86_400)).await;
     // One request for the own Node and one for all Nodes, without a list in pages. On a busy machine, a few clients time out.
     const FEW: usize = CLIENTS / 5;
-    let watches = *server.watches.lock().unwrap();
+    let watches = server.times(is_served_watch).len();
     assert!(
         (2 * CLIENTS..=2 * CLIENTS + FEW).contains(&watches),
         "{watches} watches"
     );
-    let early = std::mem::take(&mut *server.lists.lock().unwrap()).len();
+    let early = server.times(is_look).len();
     assert!(early <= FEW, "{early} lists");
 
     // The server restarts: all connections break at once.
-    server.dropped.send_modify(|times| *times += 1);
+    server.proxy.forget();
+    server.proxy.disconnect();
     let begun = Instant::now();
-    while *server.watches.lock().unwrap() < watches + 2 * CLIENTS
-        || server.lists.lock().unwrap().len() < CLIENTS
-    {
-        assert!(
-            begun.elapsed() < Duration::from_secs(400),
-            "{} watches",
-            server.watches.lock().unwrap()
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    let lists = server.lists.lock().unwrap().clone();
+    server
+        .wait("all clients watch again", |calls| {
+            let count =
+                |counts: fn(&Call) -> bool| calls.iter().filter(|call| counts(call)).count();
+            count(is_served_watch) >= 2 * CLIENTS && count(is_look) >= CLIENTS
+        })
+        .await;
+    let lists = server.times(is_look);
     assert!(
         lists.len() <= CLIENTS + FEW,
         "{} lists: each looks once whether the server continues where it stopped",

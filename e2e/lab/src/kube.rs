@@ -9,6 +9,7 @@ pub(crate) mod api_server;
 pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod door;
+pub(crate) mod fake;
 pub(crate) mod http;
 pub(crate) mod node;
 pub(crate) mod proxy;

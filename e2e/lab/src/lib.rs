@@ -66,6 +66,7 @@ pub use kube::client::ApiClient;
 pub use kube::cluster::member::Member;
 pub use kube::cluster::{Cluster, ClusterOptions, ProxyMode};
 pub use kube::door::Door;
+pub use kube::fake::FakeApi;
 pub use kube::node::{ANNOTATIONS, NodeObject};
 pub use kube::proxy::{Answer, Call, Proxy};
 pub use kube::users::User;

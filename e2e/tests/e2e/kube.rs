@@ -14,13 +14,15 @@ mod hostile;
 mod installed;
 mod kinds;
 mod life;
-mod nodes;
-mod outages;
+pub(crate) mod nodes;
+pub(crate) mod outages;
 mod rights;
-mod start;
+pub(crate) mod start;
 mod streams;
 mod udp;
 mod upstream;
 mod vagrant;
 mod vm;
 mod whose;
+
+pub(crate) use bed::Server;

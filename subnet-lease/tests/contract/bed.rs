@@ -1,6 +1,6 @@
 //! The environment of a case: managers on a store, and direct access to the store for reading and writing.
 
-use crate::api_server::ApiServer;
+use crate::api_server::{Api, Server};
 use crate::cluster::Cluster;
 use crate::etcd_server::{EtcdServer, Version};
 use std::path::Path;
@@ -38,7 +38,7 @@ pub(crate) struct Kind {
 enum Choice {
     Dir,
     Etcd(Version),
-    Kube,
+    Kube(Server),
 }
 
 const ETCD: &[Need] = &[
@@ -49,11 +49,16 @@ const ETCD: &[Need] = &[
     Need::OwnEtcd,
 ];
 
-pub(crate) const KINDS: [Kind; 4] = [
+pub(crate) const KINDS: [Kind; 5] = [
     Kind {
         name: "kubernetes",
         has: &[Need::Nodes],
-        store: Choice::Kube,
+        store: Choice::Kube(Server::Real),
+    },
+    Kind {
+        name: "kubernetes_fake",
+        has: &[Need::Nodes],
+        store: Choice::Kube(Server::Fake),
     },
     Kind {
         name: "directory",
@@ -91,20 +96,22 @@ enum Store {
 /// The etcd servers that cases share, one per version; the first case that needs a server starts the server.
 static SHARED: Mutex<Vec<Arc<EtcdServer>>> = Mutex::new(Vec::new());
 
-/// The API server that cases share; the first case that needs the server starts the server.
-static KUBE: Mutex<Option<Arc<ApiServer>>> = Mutex::new(None);
+/// The API servers that cases share, one per kind; the first case that needs a server starts the server.
+static KUBE: Mutex<Vec<(Server, Arc<Api>)>> = Mutex::new(Vec::new());
 
 /// Stops the shared servers.
 pub(crate) fn stop() {
     SHARED.lock().unwrap().clear();
-    KUBE.lock().unwrap().take();
+    KUBE.lock().unwrap().clear();
 }
 
-fn kube() -> Arc<ApiServer> {
-    KUBE.lock()
-        .unwrap()
-        .get_or_insert_with(|| Arc::new(ApiServer::start()))
-        .clone()
+fn kube(kind: Server) -> Arc<Api> {
+    let mut servers = KUBE.lock().unwrap();
+    if let Some((_, server)) = servers.iter().find(|(known, _)| *known == kind) {
+        return server.clone();
+    }
+    servers.push((kind, Arc::new(Api::start(kind))));
+    servers.last().unwrap().1.clone()
 }
 
 fn shared(version: Version) -> Arc<EtcdServer> {
@@ -127,7 +134,9 @@ impl Kind {
         };
         let version = match self.store {
             Choice::Dir => return of(Store::Dir(tempfile::tempdir().unwrap())),
-            Choice::Kube => return of(Store::Kube(Box::new(Cluster::new(kube(), case)))),
+            Choice::Kube(server) => {
+                return of(Store::Kube(Box::new(Cluster::new(kube(server), case))));
+            }
             Choice::Etcd(version) => version,
         };
         if needs.contains(&Need::OwnEtcd) {

@@ -1,60 +1,41 @@
 //! The Nodes of one case, in an API server that other cases share. The case has its own names and its own network.
 
-use crate::api_server::{ApiServer, Gate, Hand};
-use http::Method;
+use crate::api_server::Api;
+use lab::Proxy;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use subnet_lease::kube::annotations::Prefix;
-use subnet_lease::kube::{Identity, KubeManager, KubeOptions};
+use subnet_lease::kube::{Identity, KubeManager, KubeOptions, server_url};
 use subnet_lease::wire;
-use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
 use types::Dual;
 
 pub(crate) const PREFIX: &str = "flannel.alpha.coreos.com";
 
 pub(crate) struct Cluster {
-    server: Arc<ApiServer>,
+    api: Arc<Api>,
+    /// The way of the case's managers to the server.
+    proxy: Proxy,
     case: String,
     /// Second octet of the case's network: 10.number.0.0/16 instead of 10.5.0.0/16.
     number: u8,
     folder: tempfile::TempDir,
     names: Mutex<Vec<String>>,
-    access: OnceCell<(Hand, Gate)>,
-}
-
-/// Blocks the thread of a case until a future completes.
-fn wait<T>(what: impl Future<Output = T>) -> T {
-    tokio::task::block_in_place(|| Handle::current().block_on(what))
 }
 
 impl Cluster {
-    pub(crate) fn new(server: Arc<ApiServer>, case: &str) -> Self {
+    pub(crate) fn new(api: Arc<Api>, case: &str) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(100);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let case = case.replace('_', "-");
         Self {
-            server,
+            proxy: api.proxy(),
+            api,
             case,
             number,
             folder: tempfile::tempdir().unwrap(),
             names: Mutex::default(),
-            access: OnceCell::new(),
         }
-    }
-
-    async fn access(&self) -> &(Hand, Gate) {
-        let open = async || {
-            let hand = Hand::new(
-                &self
-                    .server
-                    .kubeconfig(&format!("{}-hand", self.case), self.server.port()),
-            )
-            .await;
-            (hand, Gate::before(self.server.port()).await)
-        };
-        self.access.get_or_init(open).await
     }
 
     /// Returns a text with the network of this case instead of 10.5.0.0/16.
@@ -62,8 +43,12 @@ impl Cluster {
         text.replace("10.5.", &format!("10.{}.", self.number))
     }
 
-    fn full(&self, name: &str) -> String {
+    pub(crate) fn full(&self, name: &str) -> String {
         format!("{name}.{}", self.case)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        format!("/api/v1/nodes/{}", self.full(name))
     }
 
     pub(crate) fn configure(&self, text: &str) {
@@ -72,18 +57,18 @@ impl Cluster {
 
     /// Opens or closes the connection between the managers and the API server.
     pub(crate) fn reachable(&self, open: bool) {
-        wait(async { self.access().await.1.set(open) });
+        if open {
+            self.proxy.pass();
+        } else {
+            self.proxy.cut();
+        }
     }
 
     /// Creates the manager of a Node that may not exist.
     pub(crate) async fn manager(&self, name: &str) -> KubeManager {
-        let port = self.access().await.1.port;
         let options = KubeOptions {
-            urls: Vec::new(),
-            kubeconfig: Some(
-                self.server
-                    .kubeconfig(&format!("{}-{name}", self.case), port),
-            ),
+            urls: vec![server_url(&self.proxy.url()).unwrap()],
+            kubeconfig: None,
             prefix: Prefix::parse(PREFIX).unwrap(),
             net_conf: self.folder.path().join("net-conf.json"),
             clear_condition: true,
@@ -120,31 +105,17 @@ impl Cluster {
             spec = json!({});
         }
         let node = json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": self.full(name), "annotations": annotations }, "spec": spec });
-        self.ask(
-            &Method::POST,
-            "/api/v1/nodes",
-            "application/json",
-            Some(&node),
-        );
+        self.ask("POST", "/api/v1/nodes", Some(("application/json", &node)));
     }
 
     pub(crate) fn delete_node(&self, name: &str) {
-        self.ask(
-            &Method::DELETE,
-            &format!("/api/v1/nodes/{}", self.full(name)),
-            "application/json",
-            None,
-        );
+        self.ask("DELETE", &self.path(name), None);
     }
 
     /// Patches a Node as a client other than the manager.
     pub(crate) fn patch(&self, name: &str, patch: &Value) -> Value {
-        self.ask(
-            &Method::PATCH,
-            &format!("/api/v1/nodes/{}", self.full(name)),
-            "application/merge-patch+json",
-            Some(patch),
-        )
+        let body = ("application/merge-patch+json", patch);
+        self.ask("PATCH", &self.path(name), Some(body))
     }
 
     pub(crate) fn annotate(&self, name: &str, annotation: &str, value: Option<&str>) {
@@ -155,28 +126,28 @@ impl Cluster {
     }
 
     pub(crate) fn node(&self, name: &str) -> Value {
-        self.ask(
-            &Method::GET,
-            &format!("/api/v1/nodes/{}", self.full(name)),
-            "application/json",
-            None,
-        )
+        self.ask("GET", &self.path(name), None)
     }
 
-    fn ask(&self, method: &Method, path: &str, content: &str, body: Option<&Value>) -> Value {
-        wait(async {
-            self.access()
-                .await
-                .0
-                .ask(method.clone(), path, content, body)
-                .await
-        })
-        .unwrap_or_else(|why| panic!("{method} {path}: {why}"))
+    fn ask(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Value {
+        let (status, answer) = self.answer(method, path, body);
+        assert!(status < 300, "{method} {path}: {status} {answer}");
+        answer
+    }
+
+    /// Sends a request past the manager. Returns the status code and the body of the response.
+    pub(crate) fn answer(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> (u16, Value) {
+        tokio::task::block_in_place(|| self.api.admin().request(method, path, body)).unwrap()
     }
 
     /// Returns the Nodes of this case on which flannel runs: the keys of the Nodes' podCIDRs, and the Nodes' annotations.
     fn served(&self) -> Vec<(String, Value)> {
-        let list = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None);
+        let list = self.ask("GET", "/api/v1/nodes", None);
         let of_case = |node: &&Value| {
             node["metadata"]["name"]
                 .as_str()
@@ -214,7 +185,7 @@ impl Cluster {
 
     /// Deletes the Node with the given podCIDR.
     pub(crate) fn delete(&self, key: &str) {
-        let name = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None)["items"]
+        let name = self.ask("GET", "/api/v1/nodes", None)["items"]
             .as_array()
             .unwrap()
             .iter()
@@ -225,11 +196,6 @@ impl Cluster {
             })
             .and_then(|node| node["metadata"]["name"].as_str().map(str::to_owned))
             .expect("a Node with that podCIDR");
-        self.ask(
-            &Method::DELETE,
-            &format!("/api/v1/nodes/{name}"),
-            "application/json",
-            None,
-        );
+        self.ask("DELETE", &format!("/api/v1/nodes/{name}"), None);
     }
 }

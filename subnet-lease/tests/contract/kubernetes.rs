@@ -83,7 +83,8 @@ async fn an_outage_of_the_api_is_survived(bed: Bed) {
 
 async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
     bed.configure(CONFIG);
-    let (manager, one) = (bed.cluster().manager("one").await, claim("one", 101));
+    // No Node of another case may have a similar name: the message would name it.
+    let (manager, one) = (bed.cluster().manager("alone").await, claim("alone", 101));
     let manager: Arc<dyn SubnetManager> = Arc::new(manager);
     let (state, held) = watch::channel(Held::default());
     let config = config(&manager).await;
@@ -103,14 +104,14 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
         has_trouble("does not exist: waiting for its kubelet"),
     )
     .await;
-    bed.cluster().create("one", &json!([]), &[]);
+    bed.cluster().create("alone", &json!([]), &[]);
     eventually("there is no podCIDR", has_trouble("pod cidr not assigned")).await;
     assert_eq!(
-        public_ip(&bed.cluster().node("one")),
+        public_ip(&bed.cluster().node("alone")),
         None,
         "nothing is published before"
     );
-    bed.cluster().patch("one", &json!({ "spec": { "podCIDR": bed.here("10.5.9.0/24"), "podCIDRs": [bed.here("10.5.9.0/24")] } }));
+    bed.cluster().patch("alone", &json!({ "spec": { "podCIDR": bed.here("10.5.9.0/24"), "podCIDRs": [bed.here("10.5.9.0/24")] } }));
     let lease = tokio::time::timeout(DEADLINE, waiting)
         .await
         .unwrap()

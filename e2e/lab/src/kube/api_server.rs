@@ -1,6 +1,6 @@
-//! A real kube-apiserver with its own etcd, on a host of the lab.
+//! An API server on a host of the lab: a real kube-apiserver with its own etcd, or the fake.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use crate::binaries;
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
-use crate::kube::client::{ApiClient, trusting};
+use crate::kube::client::{ApiClient, Endpoint, trusting};
 use crate::kube::door::Door;
+use crate::kube::fake::FakeApi;
 use crate::kube::proxy::Proxy;
 use crate::kube::users::{self, User};
 use crate::store::ca::Certificates;
@@ -45,11 +46,10 @@ impl Families {
     }
 }
 
-/// A kube-apiserver with its etcd. A drop kills both.
+/// An API server. A drop ends it.
 #[derive(Debug)]
 pub struct ApiServer {
-    process: Option<Process>,
-    etcd: Etcd,
+    server: Server,
     host: Host,
     families: Families,
     advertised: IpAddr,
@@ -57,6 +57,20 @@ pub struct ApiServer {
     names: Vec<IpAddr>,
     folder: PathBuf,
     tls: Arc<ClientConfig>,
+}
+
+#[derive(Debug)]
+enum Server {
+    Real(Box<Programs>),
+    /// The fake, and what serves its port.
+    Fake(FakeApi, Proxy),
+}
+
+/// The programs of a real server.
+#[derive(Debug)]
+struct Programs {
+    process: Option<Process>,
+    etcd: Etcd,
     /// The earlier Kubernetes version that the server emulates, if any.
     emulated: Option<&'static str>,
 }
@@ -67,7 +81,7 @@ impl ApiServer {
     /// # Errors
     /// Returns an error if Kubernetes or etcd is not installed, or if the API server does not respond in time.
     pub fn start(host: &Host, families: Families) -> Result<ApiServer> {
-        ApiServer::build(host, families, None)
+        ApiServer::start_real(host, families, None)
     }
 
     /// Starts an API server with the APIs and features of an earlier version, such as `1.33`.
@@ -75,10 +89,44 @@ impl ApiServer {
     /// # Errors
     /// Returns the errors of [`ApiServer::start`].
     pub fn emulate(host: &Host, families: Families, version: &'static str) -> Result<ApiServer> {
-        ApiServer::build(host, families, Some(version))
+        ApiServer::start_real(host, families, Some(version))
     }
 
-    fn build(host: &Host, families: Families, emulated: Option<&'static str>) -> Result<ApiServer> {
+    /// Starts the fake, which needs no programs and speaks HTTP without TLS. [`ApiServer::kubectl`], [`ApiServer::process`] and
+    /// tokens of service accounts need a real server.
+    ///
+    /// # Errors
+    /// Returns an error if the host has no address of the first family.
+    pub fn fake(host: &Host, families: Families) -> Result<ApiServer> {
+        ApiServer::build(host, families, |advertised| {
+            let api = FakeApi::at(advertised);
+            let door = api.serve(listener(host, SocketAddr::new(advertised, PORT))?)?;
+            Ok(Server::Fake(api, door))
+        })
+    }
+
+    fn start_real(
+        host: &Host,
+        families: Families,
+        emulated: Option<&'static str>,
+    ) -> Result<ApiServer> {
+        let mut server = ApiServer::build(host, families, |_| {
+            Ok(Server::Real(Box::new(Programs {
+                process: None,
+                etcd: Etcd::start(&[host], &EtcdOptions::default())?,
+                emulated,
+            })))
+        })?;
+        server.launch()?;
+        until_ok("roles can be bound", || users::grant(&server.admin()))?;
+        Ok(server)
+    }
+
+    fn build(
+        host: &Host,
+        families: Families,
+        server: impl FnOnce(IpAddr) -> Result<Server>,
+    ) -> Result<ApiServer> {
         let folder = host.folder()?.join("kubernetes");
         std::fs::create_dir_all(&folder)?;
         let advertised = match families {
@@ -99,10 +147,8 @@ impl ApiServer {
         let certificates = Certificates::create(&folder, &names)?;
         users::write_tokens(&folder.join("tokens.csv"))?;
         let tls = trusting(&certificates.ca())?;
-        let etcd = Etcd::start(&[host], &EtcdOptions::default())?;
-        let mut server = ApiServer {
-            process: None,
-            etcd,
+        Ok(ApiServer {
+            server: server(advertised)?,
             host: host.clone(),
             families,
             advertised,
@@ -110,16 +156,30 @@ impl ApiServer {
             names,
             folder,
             tls,
-            emulated,
-        };
-        server.launch()?;
-        until_ok("roles can be bound", || users::grant(&server.admin()))?;
-        Ok(server)
+        })
     }
 
     /// Returns the URL of the server: `https://<address>:6443`.
     pub fn url(&self) -> String {
-        format!("https://{}", SocketAddr::new(self.advertised, PORT))
+        match &self.server {
+            Server::Real(_) => format!("https://{}", self.address(PORT)),
+            Server::Fake(_, door) => door.url(),
+        }
+    }
+
+    fn address(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.advertised, port)
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        match &self.server {
+            Server::Real(_) => Endpoint::Server {
+                netns: self.host.netns().clone(),
+                address: self.address(PORT),
+                tls: Arc::clone(&self.tls),
+            },
+            Server::Fake(api, _) => Endpoint::Fake(Arc::new(api.clone())),
+        }
     }
 
     /// Returns the host of the server.
@@ -139,11 +199,8 @@ impl ApiServer {
 
     /// Returns a client on the API server's host with the rights of a user.
     pub fn client(&self, user: User) -> ApiClient {
-        let address = SocketAddr::new(self.advertised, PORT);
         ApiClient {
-            netns: self.host.netns().clone(),
-            address,
-            tls: Arc::clone(&self.tls),
+            endpoint: self.endpoint(),
             token: user.token(),
         }
     }
@@ -253,11 +310,17 @@ impl ApiServer {
     /// # Errors
     /// Returns an error if the port is in use.
     pub fn proxy(&self, port: u16) -> Result<Proxy> {
+        Proxy::start(listener(&self.host, self.address(port))?, self.endpoint())
+    }
+
+    /// Starts a proxy in front of the server, on a free port of the loopback address in the namespace of this process.
+    ///
+    /// # Errors
+    /// Returns an error if no port is free.
+    pub fn on_loopback(&self) -> Result<Proxy> {
         Proxy::start(
-            self.host.netns(),
-            SocketAddr::new(self.advertised, port),
-            SocketAddr::new(self.advertised, PORT),
-            &self.tls,
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+            self.endpoint(),
         )
     }
 
@@ -298,7 +361,14 @@ impl ApiServer {
     /// # Errors
     /// Returns an error if the server does not run.
     pub fn stop(&mut self) -> Result<()> {
-        let mut process = self.process.take().context("the API server does not run")?;
+        let process = match &mut self.server {
+            Server::Real(programs) => programs.process.take(),
+            Server::Fake(api, _) => {
+                api.stop();
+                return Ok(());
+            }
+        };
+        let mut process = process.context("the API server does not run")?;
         if process.terminate().is_err() {
             process.kill()?;
         }
@@ -310,7 +380,11 @@ impl ApiServer {
     /// # Errors
     /// Returns an error if the server does not run.
     pub fn process(&mut self) -> Result<&mut Process> {
-        self.process.as_mut().context("the API server does not run")
+        match &mut self.server {
+            Server::Real(programs) => programs.process.as_mut(),
+            Server::Fake(..) => None,
+        }
+        .context("the API server has no process")
     }
 
     /// Starts the server after [`ApiServer::stop`] and waits until it responds.
@@ -318,7 +392,7 @@ impl ApiServer {
     /// # Errors
     /// Returns an error if the server still runs or does not respond in time.
     pub fn restart(&mut self) -> Result<()> {
-        ensure!(self.process.is_none(), "the API server runs already");
+        ensure!(self.process().is_err(), "the API server runs already");
         self.launch()
     }
 
@@ -327,7 +401,10 @@ impl ApiServer {
     /// # Errors
     /// Returns an error if etcd refuses the snapshot.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
-        self.etcd.client()?.snapshot(file)
+        match &self.server {
+            Server::Real(programs) => programs.etcd.client()?.snapshot(file),
+            Server::Fake(api, _) => api.snapshot(file),
+        }
     }
 
     /// Stops the server, restores all objects from a snapshot, and starts the server again, as operators do after a disaster.
@@ -335,14 +412,24 @@ impl ApiServer {
     /// # Errors
     /// Returns an error if the restore fails, or if the server does not respond in time.
     pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
-        if self.process.is_some() {
+        if self.process().is_ok() {
             self.stop()?;
         }
-        self.etcd.restore(snapshot)?;
+        match &mut self.server {
+            Server::Real(programs) => programs.etcd.restore(snapshot)?,
+            Server::Fake(api, _) => api.restore(snapshot)?,
+        }
         self.launch()
     }
 
     fn launch(&mut self) -> Result<()> {
+        let emulated = match &self.server {
+            Server::Real(programs) => programs.emulated,
+            Server::Fake(api, _) => {
+                api.start();
+                return Ok(());
+            }
+        };
         let (folder, files) = (&self.folder, &self.certificates);
         let launch = Launch::new(binaries::kubernetes("kube-apiserver")?)
             .args([
@@ -379,10 +466,7 @@ impl ApiServer {
             ))
             .arg(format!("--advertise-address={}", self.advertised))
             .arg(format!("--secure-port={PORT}"))
-            .args(
-                self.emulated
-                    .map(|version| format!("--emulated-version={version}")),
-            )
+            .args(emulated.map(|version| format!("--emulated-version={version}")))
             // On shutdown, open watches end within seconds instead of a minute.
             .arg("--shutdown-watch-termination-grace-period=0s");
         let mut process = self.host.spawn("kube-apiserver", &launch)?;
@@ -396,7 +480,16 @@ impl ApiServer {
             Ok(Ok(()))
         })?
         .map_or_else(|log| bail!("the API server ended:\n{log}"), Ok)?;
-        self.process = Some(process);
+        if let Server::Real(programs) = &mut self.server {
+            programs.process = Some(process);
+        }
         Ok(())
     }
+}
+
+/// Listens on a host's address.
+fn listener(host: &Host, address: SocketAddr) -> Result<TcpListener> {
+    host.netns()
+        .run(|| TcpListener::bind(address))?
+        .with_context(|| format!("listening on {address}"))
 }

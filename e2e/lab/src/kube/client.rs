@@ -1,6 +1,7 @@
 //! A client of the API server for tests, with the rights of one user.
 
-use std::io::{ErrorKind, Read, Write};
+use std::fmt::Debug;
+use std::io::{BufReader, Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,17 +13,54 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
+use crate::kube::http::Head;
 use crate::net::netns::Netns;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client of the API server in a network namespace. A clone acts as the same user as its original.
+/// A client of the API server. A clone acts as the same user as its original.
 #[derive(Debug, Clone)]
 pub struct ApiClient {
-    pub(crate) netns: Netns,
-    pub(crate) address: SocketAddr,
-    pub(crate) tls: Arc<ClientConfig>,
+    pub(crate) endpoint: Endpoint,
     pub(crate) token: String,
+}
+
+/// The API server of a client or a proxy.
+#[derive(Debug, Clone)]
+pub(crate) enum Endpoint {
+    /// A server at an address that is reached from a namespace.
+    Server {
+        netns: Netns,
+        address: SocketAddr,
+        tls: Arc<ClientConfig>,
+    },
+    /// A server in this process.
+    Fake(Arc<dyn Answers>),
+}
+
+/// A server in this process.
+pub(crate) trait Answers: Debug + Send + Sync {
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// Returns an error while the server is stopped.
+    fn answer(&self, request: &Request<'_>) -> std::io::Result<Response>;
+}
+
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'a str,
+    /// The path with its query.
+    pub(crate) target: &'a str,
+    pub(crate) token: &'a str,
+    pub(crate) agent: &'a str,
+    pub(crate) content_type: &'a str,
+    pub(crate) body: &'a [u8],
+}
+
+/// A response. Its body ends with the end of the stream.
+pub(crate) struct Response {
+    pub(crate) head: Head,
+    pub(crate) body: Box<dyn Read>,
 }
 
 /// Creates a TLS configuration that trusts only one certificate authority.
@@ -39,20 +77,50 @@ pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
     ))
 }
 
-/// Connects to the API server from a namespace. Returns the TLS stream and the socket below it.
-pub(crate) fn connect(
-    netns: &Netns,
-    address: SocketAddr,
-    tls: &Arc<ClientConfig>,
-) -> Result<(StreamOwned<ClientConnection, TcpStream>, TcpStream)> {
-    let socket = netns.run(|| TcpStream::connect_timeout(&address, TIMEOUT))??;
-    socket.set_nodelay(true)?;
-    let connection = ClientConnection::new(Arc::clone(tls), ServerName::from(address.ip()))?;
-    Ok((StreamOwned::new(connection, socket.try_clone()?), socket))
+impl Endpoint {
+    /// Sends a request, and returns as soon as the response begins. `timeout` is the maximum time between two parts of the response.
+    pub(crate) fn send(
+        &self,
+        request: &Request<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Response> {
+        let (netns, address, tls) = match self {
+            Endpoint::Server {
+                netns,
+                address,
+                tls,
+            } => (netns, address, tls),
+            Endpoint::Fake(fake) => return Ok(fake.answer(request)?),
+        };
+        let socket = netns.run(|| TcpStream::connect_timeout(address, TIMEOUT))??;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(timeout)?;
+        let connection = ClientConnection::new(Arc::clone(tls), ServerName::from(address.ip()))?;
+        let mut stream = BufReader::new(StreamOwned::new(connection, socket));
+        // With HTTP/1.0, the response is not chunked and ends with the connection.
+        let mut head = format!(
+            "{} {} HTTP/1.0\r\nHost: {address}\r\nAuthorization: Bearer {}\r\nUser-Agent: {}\r\n",
+            request.method, request.target, request.token, request.agent
+        );
+        head.push_str("Accept: application/json\r\n");
+        if !request.content_type.is_empty() {
+            head.push_str(&format!(
+                "Content-Type: {}\r\nContent-Length: {}\r\n",
+                request.content_type,
+                request.body.len()
+            ));
+        }
+        let message = [head.as_bytes(), b"\r\n", request.body].concat();
+        stream.get_mut().write_all(&message)?;
+        let head = Head::read(&mut stream)?.ok_or(Error::from(ErrorKind::UnexpectedEof))?;
+        let body = Box::new(stream);
+        Ok(Response { head, body })
+    }
 }
 
 impl ApiClient {
-    /// Sends a request. Returns the status code and the JSON of the response, or a string if the response is not JSON.
+    /// Sends a request. Returns the status code and the JSON of the response, or a string if the response is not JSON. The response to a watch
+    /// ends with the watch's time limit.
     ///
     /// # Errors
     /// Returns an error if the server does not respond.
@@ -62,52 +130,30 @@ impl ApiClient {
         path: &str,
         body: Option<(&str, &Value)>,
     ) -> Result<(u16, Value)> {
-        let what = || format!("{method} https://{}{path}", self.address);
-        let (code, text) = self.exchange(method, path, body).with_context(what)?;
+        let text = body.map(|(_, body)| body.to_string()).unwrap_or_default();
+        let request = Request {
+            method,
+            target: path,
+            token: &self.token,
+            agent: "lab",
+            content_type: body.map(|(kind, _)| kind).unwrap_or_default(),
+            body: text.as_bytes(),
+        };
+        let mut answer = Vec::new();
+        let sent = self.endpoint.send(&request, Some(TIMEOUT));
+        let head = sent.and_then(|mut response| {
+            match response.body.read_to_end(&mut answer) {
+                // The server may close the connection without a TLS close_notify.
+                Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(error.into()),
+                _ => Ok(response.head),
+            }
+        });
+        let head = head.with_context(|| format!("{method} {path}"))?;
+        let text = String::from_utf8_lossy(&answer).into_owned();
         Ok((
-            code,
+            head.status(),
             serde_json::from_str(&text).unwrap_or(Value::String(text)),
         ))
-    }
-
-    fn exchange(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<(&str, &Value)>,
-    ) -> Result<(u16, String)> {
-        let (mut stream, socket) = connect(&self.netns, self.address, &self.tls)?;
-        socket.set_read_timeout(Some(TIMEOUT))?;
-        // With HTTP/1.0, the response is not chunked and ends with the connection.
-        let mut head = format!(
-            "{method} {path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer {}\r\n",
-            self.address, self.token
-        );
-        head.push_str("Accept: application/json\r\nUser-Agent: lab\r\n");
-        let text = body.map(|(_, body)| body.to_string()).unwrap_or_default();
-        if let Some((kind, _)) = body {
-            head.push_str(&format!(
-                "Content-Type: {kind}\r\nContent-Length: {}\r\n",
-                text.len()
-            ));
-        }
-        stream.write_all(format!("{head}\r\n{text}").as_bytes())?;
-        let mut answer = Vec::new();
-        match stream.read_to_end(&mut answer) {
-            // The server may close the connection without a TLS close_notify.
-            Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(error.into()),
-            _ => {}
-        }
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        let (head, body) = answer
-            .split_once("\r\n\r\n")
-            .context("an answer without a body")?;
-        let code = head
-            .split_whitespace()
-            .nth(1)
-            .and_then(|code| code.parse().ok())
-            .with_context(|| format!("no status in {head:?}"))?;
-        Ok((code, body.to_owned()))
     }
 
     fn done(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<Value> {

@@ -1,17 +1,16 @@
 //! A proxy in front of the API server. The proxy records requests, and a test decides which requests fail and how.
 //!
-//! Clients use plain HTTP, but the proxy uses TLS to the server. If a request has no token, the proxy adds a token with the rights of flannel-rs' manifest.
+//! Clients use plain HTTP, but the proxy uses TLS to a real server. If a request has no token, the proxy adds a token with the rights of flannel-rs' manifest.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
-use anyhow::{Context, Result};
-use rustls::ClientConfig;
+use anyhow::Result;
 
+use crate::kube::client::Endpoint;
 use crate::kube::proxy::exchange::serve;
 use crate::kube::proxy::shared::{Shared, State};
-use crate::net::netns::Netns;
 
 mod call;
 mod exchange;
@@ -33,28 +32,17 @@ impl std::fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    pub(crate) fn start(
-        netns: &Netns,
-        address: SocketAddr,
-        upstream: SocketAddr,
-        tls: &Arc<ClientConfig>,
-    ) -> Result<Proxy> {
-        let listener = netns
-            .run(|| TcpListener::bind(address))?
-            .with_context(|| format!("listening on {address}"))?;
+    pub(crate) fn start(listener: TcpListener, upstream: Endpoint) -> Result<Proxy> {
+        let address = listener.local_addr()?;
         let listener = Arc::new(listener);
         let state = State {
             judge: Arc::new(|_| Answer::Pass),
             calls: Vec::new(),
-            stalled: false,
             sockets: Vec::new(),
         };
         let shared = Shared {
-            netns: netns.clone(),
             upstream,
-            tls: Arc::clone(tls),
             state: Mutex::new(state),
-            changed: Condvar::new(),
             over: AtomicBool::new(false),
         };
         let shared = Arc::new(shared);
@@ -65,7 +53,7 @@ impl Proxy {
                     return;
                 }
                 let shared = Arc::clone(&accepted);
-                std::thread::spawn(move || drop(serve(&shared, &socket, from.ip().to_canonical())));
+                std::thread::spawn(move || drop(serve(&shared, &Arc::new(socket), from)));
             }
         });
         Ok(Proxy {
@@ -73,6 +61,11 @@ impl Proxy {
             address,
             listener,
         })
+    }
+
+    /// Returns the address on which the proxy listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Returns the URL for the daemons' `--kube-api-url`.
@@ -85,16 +78,9 @@ impl Proxy {
         self.shared.lock().judge = Arc::new(judge);
     }
 
-    /// Forwards all requests again, and ends a stall of the proxy.
+    /// Forwards all requests again.
     pub fn pass(&self) {
         self.on(|_| Answer::Pass);
-        self.stall(false);
-    }
-
-    /// Holds back all responses and new requests while connections stay open. If `stalled` is false, ends the stall.
-    pub fn stall(&self, stalled: bool) {
-        self.shared.lock().stalled = stalled;
-        self.shared.changed.notify_all();
     }
 
     /// Closes all connections. Clients may connect again.
@@ -120,7 +106,7 @@ impl Proxy {
         let host = host.into();
         self.calls()
             .into_iter()
-            .filter(|call| call.from == host)
+            .filter(|call| call.from.ip().to_canonical() == host)
             .collect()
     }
 
@@ -133,7 +119,6 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
-        self.stall(false);
         self.disconnect();
         // Wake the thread that accepts connections.
         let _ = nix::sys::socket::shutdown(

@@ -47,7 +47,13 @@ impl User {
         format!("token-of-{}", self.name())
     }
 
-    fn rules(self) -> Option<Value> {
+    /// Returns the user whom a bearer token identifies.
+    pub(crate) fn of_token(token: &str) -> Option<User> {
+        ALL.into_iter().find(|user| user.token() == token)
+    }
+
+    /// Returns the rules of the user's role, if the user has one.
+    pub(crate) fn rules(self) -> Option<Value> {
         let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": verbs });
         let pods = rule(&[""], &["pods"], &["get"]);
         let status = rule(&[""], &["nodes/status"], &["patch"]);

@@ -18,6 +18,34 @@ pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"
 pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
+/// The API server of a test that runs on both. The contract of `subnet-lease` shows that the fake answers as the real one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    Real,
+    Fake,
+}
+
+impl Server {
+    fn start(self, host: &Host) -> Result<ApiServer> {
+        match self {
+            Server::Real => ApiServer::start(host, Families::Dual),
+            Server::Fake => ApiServer::fake(host, Families::Dual),
+        }
+    }
+
+    /// Starts hosts that have neither Nodes nor daemons.
+    pub(super) fn empty(self, lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
+        Bed::with(lab, hosts, net_conf, |host| self.start(host))
+    }
+
+    /// Starts hosts with a Node, a ready daemon and a pod each, and waits until all pods reach each other.
+    pub(super) fn populated(self, lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
+        let mut bed = self.empty(lab, hosts, net_conf)?;
+        bed.populate()?;
+        Ok(bed)
+    }
+}
+
 /// Hosts `h1`, `h2`, … on one switch, and two proxies through which the hosts reach an API server. Rust drops the fields in the order of their declaration.
 pub(super) struct Bed {
     pub(super) daemons: Vec<Flanneld>,
@@ -33,9 +61,7 @@ pub(super) struct Bed {
 impl Bed {
     /// Starts hosts that have neither Nodes nor daemons.
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
-        Bed::with(lab, hosts, net_conf, |host| {
-            ApiServer::start(host, Families::Dual)
-        })
+        Server::Real.empty(lab, hosts, net_conf)
     }
 
     /// Starts hosts that have neither Nodes nor daemons, with an API server that `start` starts.
@@ -96,9 +122,7 @@ impl Bed {
 
     /// Starts hosts with a Node, a ready daemon and a pod each, and waits until all pods reach each other.
     pub(super) fn start(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
-        let mut bed = Bed::empty(lab, hosts, net_conf)?;
-        bed.populate()?;
-        Ok(bed)
+        Server::Real.populated(lab, hosts, net_conf)
     }
 
     /// Creates a Node, a ready daemon and a pod for each host, and waits until all pods reach each other.

@@ -9,7 +9,7 @@ use lab::{
 };
 use serde_json::json;
 
-use crate::kube::bed::{Bed, DUAL, Scenario, VXLAN};
+use crate::kube::bed::{Bed, DUAL, Scenario, Server, VXLAN};
 
 const NODES: &[(&str, Scenario)] = &[
     ("annotations changed by others come back", tampered),
@@ -39,17 +39,25 @@ const MASSES: &[(&str, Scenario)] = &[
 
 #[test]
 fn hostile_nodes_and_a_restored_store_remove_no_peer() -> Result<()> {
-    nodes("masses", MASSES)
+    masses(Server::Real)
+}
+
+pub(crate) fn masses(server: Server) -> Result<()> {
+    nodes(server, "masses", MASSES)
 }
 
 #[test]
 fn node_changes_apply_soon_and_touch_no_other_peer() -> Result<()> {
-    nodes("one by one", NODES)
+    one_by_one(Server::Real)
 }
 
-fn nodes(title: &str, scenarios: &[(&str, Scenario)]) -> Result<()> {
+pub(crate) fn one_by_one(server: Server) -> Result<()> {
+    nodes(server, "one by one", NODES)
+}
+
+fn nodes(server: Server, title: &str, scenarios: &[(&str, Scenario)]) -> Result<()> {
     Lab::run(&format!("Node API: nodes, {title}"), |lab| {
-        let mut bed = Bed::start(lab, 2, VXLAN)?;
+        let mut bed = server.populated(lab, 2, VXLAN)?;
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
         bed.each(scenarios)?;
         probe.finish()?.require_clean()
@@ -97,8 +105,12 @@ fn daemon_returns_unchanged_after_kill_or_stop() -> Result<()> {
 
 #[test]
 fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
+    changed_own_pod_cidr(Server::Real)
+}
+
+pub(crate) fn changed_own_pod_cidr(server: Server) -> Result<()> {
     Lab::run("Node API: another podCIDR", |lab| {
-        let mut bed = Bed::start(lab, 3, DUAL)?;
+        let mut bed = server.populated(lab, 3, DUAL)?;
         let pid = bed.daemons[2].pid();
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
         // A foreign address on the bridge of the pods.

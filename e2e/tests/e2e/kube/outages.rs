@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lab::{Answer, ApiServer, Call, Families, Lab, NodeObject, throughout, until_ok};
 
-use crate::kube::bed::{Bed, Scenario, VXLAN};
+use crate::kube::bed::{Bed, Scenario, Server, VXLAN};
 
 /// Event that ends the stream of an expired watch.
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
@@ -32,8 +32,12 @@ const OUTAGES: &[(&str, Scenario)] = &[
 
 #[test]
 fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
+    outages(Server::Real)
+}
+
+pub(crate) fn outages(server: Server) -> Result<()> {
     Lab::run("Node API: outages", |lab| {
-        let mut bed = Bed::start(lab, 2, VXLAN)?;
+        let mut bed = server.populated(lab, 2, VXLAN)?;
         let probes = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
         bed.each(OUTAGES)?;
         probes.finish()?.require_clean()

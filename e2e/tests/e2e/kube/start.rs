@@ -6,12 +6,16 @@ use anyhow::{Context, Result, ensure};
 use lab::{Call, FlanneldOptions, Lab, NodeObject, User, throughout, until};
 use serde_json::json;
 
-use crate::kube::bed::{Bed, VXLAN};
+use crate::kube::bed::{Server, VXLAN};
 
 #[test]
 fn start_waits_and_reports_what_is_missing() -> Result<()> {
+    waits(Server::Real)
+}
+
+pub(crate) fn waits(server: Server) -> Result<()> {
     Lab::run("Node API: waits", |lab| {
-        let bed = Bed::empty(lab, 1, VXLAN)?;
+        let bed = server.empty(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
         let waits = |daemon: &mut lab::Flanneld, words: &[&str]| -> Result<()> {
             let logged = || words.iter().all(|word| daemon.log().contains(word));
@@ -171,8 +175,12 @@ fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
 
 #[test]
 fn start_needs_eight_api_calls_and_the_rights_of_each_manifest() -> Result<()> {
+    calls_and_rights(Server::Real)
+}
+
+pub(crate) fn calls_and_rights(server: Server) -> Result<()> {
     Lab::run("Node API: calls and rights", |lab| {
-        let bed = Bed::empty(lab, 1, VXLAN)?;
+        let bed = server.empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         for number in 10..40u8 {
             let peer = NodeObject::new(&format!("peer-{number}"))

@@ -1,13 +1,13 @@
 //! A request to the proxy, and the decision about the request.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// A request to the proxy, and the status code of its response.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Address of the client's host.
-    pub from: IpAddr,
+    /// Address and port of the client's connection.
+    pub from: SocketAddr,
     /// HTTP method: `GET`, `PATCH`, …
     pub method: String,
     /// The path with its query.

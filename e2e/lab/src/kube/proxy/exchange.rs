@@ -1,117 +1,89 @@
 //! Serves a client's connection: forwards or answers its requests, one after the other.
 
-use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
-use std::net::{IpAddr, TcpStream};
+use std::io::{BufReader, Error, Read, Result, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::kube::client::connect;
-use crate::kube::http::{Body, Head, relay};
+use crate::kube::client::Request;
+use crate::kube::http::Head;
 use crate::kube::proxy::call::{Answer, Call};
 use crate::kube::proxy::shared::{Judge, Shared};
 use crate::kube::users::User;
 
 /// Serves a client until the client, the server or the proxy closes the connection.
-pub(super) fn serve(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
+pub(super) fn serve(shared: &Shared, client: &Arc<TcpStream>, from: SocketAddr) -> Result<()> {
     client.set_nodelay(true)?;
-    shared.lock().sockets.push(client.try_clone()?);
+    shared.lock().sockets.push(Arc::clone(client));
     let outcome = exchanges(shared, client, from);
-    // The list has a copy of the socket, so dropping this one would not close the connection.
+    // The list has this socket too, so dropping it here would not close the connection.
     let _ = client.shutdown(std::net::Shutdown::Both);
-    let address = client.peer_addr().ok();
-    shared.lock().sockets.retain(|socket| {
-        socket
-            .peer_addr()
-            .ok()
-            .is_some_and(|known| Some(known) != address)
-    });
+    let is_other = |socket: &Arc<TcpStream>| !Arc::ptr_eq(socket, client);
+    shared.lock().sockets.retain(is_other);
     outcome
 }
 
-fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
-    let mut requests = BufReader::new(client.try_clone()?);
-    let mut answers = client.try_clone()?;
-    // The connection to the server. The first request that is forwarded opens it.
-    let mut upstream = None;
-    while let Some(mut head) = Head::read(&mut requests)? {
-        shared.gate()?;
+fn exchanges(shared: &Shared, mut client: &TcpStream, from: SocketAddr) -> Result<()> {
+    let mut requests = BufReader::new(client);
+    while let Some(head) = Head::read(&mut requests)? {
+        let mut body = vec![0; head.length()];
+        requests.read_exact(&mut body)?;
         let call = Call::of(&head, from);
         let (judge, number) = shared.record(&call);
-        let note = |status: u16| shared.note_status(number, &call, status);
         let token = match judge(&call) {
-            Answer::Pass => call
-                .authorization
-                .clone()
-                .unwrap_or_else(|| format!("Bearer {}", User::FlannelWithEvents.token())),
-            Answer::As(token) => format!("Bearer {token}"),
+            Answer::Pass => call.authorization.as_deref().map_or_else(
+                || User::FlannelWithEvents.token(),
+                |value| value.trim_start_matches("Bearer ").to_owned(),
+            ),
+            Answer::As(token) => token,
             Answer::Reply(status, fields, body) => {
-                relay(
-                    head.body(None),
-                    &mut requests,
-                    &mut std::io::sink(),
-                    &|| Ok(()),
-                )?;
-                reply(&mut answers, status, fields, &body)?;
-                note(status);
+                let mut head = Head::of_json(status);
+                head.fields.extend(fields);
+                let length = ("Content-Length".to_owned(), body.len().to_string());
+                head.fields.push(length);
+                head.write(&mut client)?;
+                client.write_all(body.as_bytes())?;
+                shared.note_status(number, &call, status);
                 continue;
             }
             Answer::Silence => {
                 let mut rest = [0];
                 // Wait until the client closes the connection.
-                while std::io::Read::read(&mut requests, &mut rest)? > 0 {}
+                while requests.read(&mut rest)? > 0 {}
                 return Ok(());
             }
             Answer::Cut => return Ok(()),
         };
-        head.set("Authorization", &token);
-        head.set("Host", &shared.upstream.to_string());
-        if upstream.is_none() {
-            let (stream, socket) = connect(&shared.netns, shared.upstream, &shared.tls)
-                .map_err(|_| ErrorKind::ConnectionRefused)?;
-            shared.lock().sockets.push(socket);
-            upstream = Some(BufReader::new(stream));
-        }
-        let Some(server) = upstream.as_mut() else {
-            return Ok(());
+        let request = Request {
+            method: &call.method,
+            target: &call.path,
+            token: &token,
+            agent: &call.agent,
+            content_type: head.field("content-type").unwrap_or_default(),
+            body: &body,
         };
-        head.write(server.get_mut())?;
-        relay(head.body(None), &mut requests, server.get_mut(), &|| Ok(()))?;
-        server.get_mut().flush()?;
-        let answer = Head::read(server)?.ok_or(ErrorKind::UnexpectedEof)?;
-        shared.gate()?;
-        note(answer.status());
-        answer.write(&mut answers)?;
-        let body = answer.body(Some(&call.method));
-        relay(body, server as &mut dyn BufRead, &mut answers, &|| {
-            shared.gate()
-        })?;
-        if body == Body::UntilClose {
-            return Ok(());
+        let answer = shared.upstream.send(&request, None);
+        let mut answer = answer.map_err(Error::other)?;
+        shared.note_status(number, &call, answer.head.status());
+        answer.head.set_chunked();
+        answer.head.write(&mut client)?;
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            let length = answer.body.read(&mut piece)?;
+            let mut chunk = format!("{length:x}\r\n").into_bytes();
+            chunk.extend(piece.iter().take(length).chain(b"\r\n"));
+            client.write_all(&chunk)?;
+            if length == 0 {
+                break;
+            }
         }
     }
     Ok(())
 }
 
-/// Sends the proxy's own response to the client, instead of the server's response.
-fn reply(
-    answers: &mut TcpStream,
-    status: u16,
-    fields: Vec<(String, String)>,
-    body: &str,
-) -> Result<()> {
-    let mut answer = Head {
-        first: format!("HTTP/1.1 {status} Lab"),
-        fields,
-    };
-    answer.set("Content-Type", "application/json");
-    answer.set("Content-Length", &body.len().to_string());
-    answer.write(answers)?;
-    answers.write_all(body.as_bytes())
-}
-
 impl Call {
     /// Creates the record of a request that arrives now.
-    fn of(head: &Head, from: IpAddr) -> Call {
+    fn of(head: &Head, from: SocketAddr) -> Call {
         let mut words = head.first.split(' ').map(str::to_owned);
         let text = |name| head.field(name).map(str::to_owned);
         Call {
