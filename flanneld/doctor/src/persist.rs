@@ -82,16 +82,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sysctl_is_set_now_and_at_each_start() {
-        let [now, later] = sysctl("net/ipv4/conf/flannel.1/rp_filter", 2);
-        assert_eq!(now, "sysctl -w net/ipv4/conf/flannel.1/rp_filter=2");
-        assert_eq!(
-            later,
-            "echo 'net/ipv4/conf/flannel.1/rp_filter = 2' >> /etc/sysctl.d/99-zz-flannel.conf"
-        );
-    }
-
-    #[test]
     fn iptables_rules_return_by_a_unit_that_systemd_reads() {
         let rule = (
             "iptables".to_owned(),

@@ -1,9 +1,9 @@
 //! Faults for the tests: changes to a healthy node's facts, each with the check that finds the fault.
 
-use super::healthy::{address, interface, peer};
+use super::healthy::{address, healthy, interface, peer};
 use crate::fact::Fact;
 use crate::facts::Facts;
-use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport};
+use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport, Launch};
 use crate::facts::host::{
     Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbour, Neighbours, NoRoute,
     Port, Route, RouteAnswer, RouteLookup, Sysctls,
@@ -24,12 +24,65 @@ use traffic_rules::programs::Variant;
 use traffic_rules::reader::model::Program;
 use traffic_rules::reader::{Hook, Stop};
 use types::problem::{ConfigPlace, PortPurpose, StoreCause};
-use types::{Detail, Dual, Encapsulation, Problem};
+use types::{Access, Detail, Dual, Encapsulation, Problem};
+
+/// Returns the facts of a node with the faults of `check` in [`CASES`].
+pub(super) fn spoiled(check: &str) -> Facts {
+    let mut facts = healthy();
+    for (_, spoil) in CASES.iter().filter(|(id, _)| *id == check) {
+        spoil(&mut facts);
+    }
+    facts
+}
+
+/// Returns the facts of a node with each prepared fault, and the check that finds the fault.
+pub(super) fn faults() -> impl Iterator<Item = (&'static str, Facts)> {
+    CASES.iter().map(|(check, spoil)| {
+        let mut facts = healthy();
+        spoil(&mut facts);
+        (*check, facts)
+    })
+}
+
+/// Returns the launch of a daemon in a pod of `namespace`.
+pub(super) fn in_cluster(namespace: &str) -> Launch {
+    Launch::Kubernetes {
+        namespace: namespace.to_owned(),
+        assumed: false,
+    }
+}
+
+/// Returns each prepared fault under systemd and in a cluster.
+pub(super) fn everywhere() -> impl Iterator<Item = (&'static str, Facts)> {
+    [Launch::Systemd, in_cluster("kube-flannel")]
+        .into_iter()
+        .flat_map(|launch| {
+            CASES.iter().map(move |(check, spoil)| {
+                let mut facts = healthy();
+                if launch != Launch::Systemd {
+                    facts.store.access = Access::Kubernetes;
+                }
+                facts.daemon.launch = launch.clone();
+                spoil(&mut facts);
+                (*check, facts)
+            })
+        })
+}
+
+/// Returns a port that another program uses.
+pub(super) fn port(number: u16, udp: bool, purpose: PortPurpose) -> Port {
+    Port {
+        number,
+        udp,
+        purpose,
+        owner: None,
+    }
+}
 
 /// Function that adds a fault to the facts of a healthy node.
 pub(super) type Spoil = fn(&mut Facts);
 
-fn inside<T>(fact: &mut Fact<T>) -> &mut T {
+pub(super) fn inside<T>(fact: &mut Fact<T>) -> &mut T {
     match fact {
         Fact::Known(value) => value,
         _ => panic!("a healthy node's fact is known"),
@@ -48,14 +101,14 @@ fn interfaces(facts: &mut Facts) -> &mut Vec<Interface> {
     inside(&mut facts.host.interfaces)
 }
 
-fn named<'a>(facts: &'a mut Facts, name: &str) -> &'a mut Interface {
+pub(super) fn named<'a>(facts: &'a mut Facts, name: &str) -> &'a mut Interface {
     interfaces(facts)
         .iter_mut()
         .find(|interface| interface.name == name)
         .unwrap()
 }
 
-fn paths(facts: &mut Facts) -> &mut Vec<Path> {
+pub(super) fn paths(facts: &mut Facts) -> &mut Vec<Path> {
     &mut inside(&mut facts.mesh).paths
 }
 
@@ -106,7 +159,7 @@ pub(super) fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
     })
 }
 
-fn reason(facts: &mut Facts, condition: &str, detail: Detail, text: &str) {
+pub(super) fn reason(facts: &mut Facts, condition: &str, detail: Detail, text: &str) {
     inside(&mut facts.daemon.reasons).insert(condition.to_owned(), problem(detail, text));
 }
 
@@ -127,13 +180,13 @@ pub(super) fn behind_nat(facts: &mut Facts) {
     });
 }
 
-fn all(facts: &mut Facts, state: &State, underlay: bool) {
+pub(super) fn all(facts: &mut Facts, state: &State, underlay: bool) {
     for path in paths(facts) {
         (path.verdict.state, path.underlay) = (*state, underlay);
     }
 }
 
-fn one(facts: &mut Facts, state: State, underlay: bool) {
+pub(super) fn one(facts: &mut Facts, state: State, underlay: bool) {
     let path = &mut paths(facts)[0];
     (path.verdict.state, path.underlay) = (state, underlay);
 }
@@ -363,12 +416,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.daemon.silent).push("no heartbeat from kernel for 80 s".to_owned());
     }),
     ("port-taken", |facts| {
-        inside(&mut facts.host.ports).push(Port {
-            number: 8472,
-            udp: true,
-            purpose: PortPurpose::Tunnel,
-            owner: None,
-        });
+        inside(&mut facts.host.ports).push(port(8472, true, PortPurpose::Tunnel));
         all(facts, &State::OverlayCut, true);
     }),
     ("port-taken", |facts| {
@@ -786,10 +834,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
 
 /// Returns the results of the pod probes in the facts of a node.
 fn pod_path(facts: &mut Facts) -> &mut PodPath {
-    match &mut facts.pods.paths {
-        Fact::Known(paths) => &mut paths[0],
-        other => panic!("{other:?}"),
-    }
+    &mut inside(&mut facts.pods.paths)[0]
 }
 
 /// Gives the name `name` to every object whose name comes from an untrusted source.

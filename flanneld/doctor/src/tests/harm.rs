@@ -1,40 +1,26 @@
 //! Tests that the doctor's commands do no harm, and that notes name the changes that a reboot undoes.
 
-use super::cases::{CASES, behind_nat, exit_report, named_by, of_store, problem};
-use super::healthy::{address, healthy, interface, path};
+use super::cases::{
+    all, behind_nat, everywhere, in_cluster, inside, named, named_by, of_store, paths, problem,
+    reason, spoiled,
+};
+use super::healthy::{address, healthy, interface, path, peer};
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{Choice, Launch};
-use crate::facts::host::{Foreign, ForeignObject, Module, Route, RouteAnswer, joins_hosts};
-use crate::facts::leases::{Peer, Refused};
+use crate::facts::host::{Foreign, ForeignObject, Route, RouteAnswer, joins_hosts};
+use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
-use crate::finding::{Finding, HERE, ON_THE_NODE, Severity, code_or_text};
-use ipnet::IpNet;
+use crate::finding::{Finding, HERE, ON_THE_NODE, Severity};
 use types::access::Etcd;
 use types::problem::{ConfigPlace, StoreCause};
-use types::{Access, Detail, Subnets};
+use types::{Access, Detail};
 
 /// Returns the findings about all prepared faults, for a daemon under systemd and for a daemon in a pod.
-fn everything() -> Vec<Finding> {
-    let cluster = Launch::Kubernetes {
-        namespace: "kube-flannel".to_owned(),
-        assumed: false,
-    };
-    let mut found = Vec::new();
-    for launch in [Launch::Systemd, cluster] {
-        for (_, spoil) in CASES {
-            let mut facts = healthy();
-            if launch != Launch::Systemd {
-                facts.store.access = Access::Kubernetes;
-            }
-            facts.daemon.launch = launch.clone();
-            spoil(&mut facts);
-            found.extend(report(&facts).findings);
-        }
-    }
-    found
+fn everything() -> impl Iterator<Item = Finding> {
+    everywhere().flat_map(|(_, facts)| report(&facts).findings)
 }
 
 /// Runs a script. Panics if the script names a program that would change this machine, because a test may run an unexpected command.
@@ -118,7 +104,14 @@ fn no_command_is_known_to_harm() {
                 || has("release --yes")
                 || has(" -F ")
                 || has("flush");
-            let opens = has("-j ACCEPT") && has("--dport") && !has(" -s ");
+            let accepts = has("-j ACCEPT") || has(" accept") || has("ufw allow");
+            let narrowed = has("from ")
+                || has("-s ")
+                || has("-d 10.244.0.0/16")
+                || has("addr ")
+                || has("source address=")
+                || has("--add-source=");
+            let opens = accepts && !narrowed && !has("tcpdump ") || has("--add-port");
             let frees = has(" rm ") && finding.check != "ipam-full";
             let shrinks = has("ip link set eth0 mtu");
             assert!(
@@ -145,26 +138,13 @@ fn no_command_is_known_to_harm() {
 fn note_is_a_comment_after_its_commands() {
     let mut notes = 0;
     for finding in everything() {
-        let first = finding
-            .remedy
-            .commands
-            .iter()
-            .position(|line| line.starts_with('#'));
-        let Some(first) = first else { continue };
-        notes += 1;
-        assert!(
-            first > 0
-                && finding.remedy.commands[first..]
-                    .iter()
-                    .all(|line| line.starts_with("# ")),
-            "{finding:?}"
-        );
-        assert!(
-            !finding.remedy.commands[first..]
-                .iter()
-                .any(|line| line.contains('\n')),
-            "{finding:?}"
-        );
+        let mut lines = finding.remedy.commands.iter();
+        if let Some(first) = lines.position(|line| line.starts_with('#')) {
+            notes += 1;
+            let is_note = |line: &String| line.starts_with("# ") && !line.contains('\n');
+            let all = &finding.remedy.commands[first..];
+            assert!(first > 0 && all.iter().all(is_note), "{finding:?}");
+        }
     }
     assert!(notes > 4, "{notes}");
 }
@@ -173,19 +153,11 @@ fn note_is_a_comment_after_its_commands() {
 fn silent_with_store_elsewhere() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
-    let Fact::Known(lookups) = &mut facts.host.lookups else {
-        panic!("lookups")
-    };
-    lookups[0].by = Ok(RouteAnswer {
+    inside(&mut facts.host.lookups)[0].by = Ok(RouteAnswer {
         index: 5,
         source: Some("198.51.100.1".parse().unwrap()),
     });
-    let Fact::Known(mesh) = &mut facts.mesh else {
-        panic!("mesh")
-    };
-    mesh.paths
-        .iter_mut()
-        .for_each(|path| (path.verdict.state, path.underlay) = (State::CutOff, false));
+    all(&mut facts, &State::CutOff, false);
     facts
 }
 
@@ -194,24 +166,15 @@ fn silence_without_other_signs_does_not_change_the_interface() {
     let mut facts = silent_with_store_elsewhere();
     for named in [false, true] {
         facts.daemon.choice = Fact::Known(Choice {
-            interface: "eth0".to_owned(),
-            addresses: Vec::new(),
-            why: "named by --iface=eth0".to_owned(),
             flag: None,
             named,
+            ..named_by("--iface=eth0")
         });
         let finding = only(&facts, "wrong-interface");
         assert_eq!(
             (finding.severity, finding.remedy.commands.as_slice()),
             (Severity::Risk, &[][..]),
             "{finding:?}"
-        );
-        let text = format!("{} {:?}", finding.what, finding.evidence);
-        assert!(
-            ["eth0", "eth1"]
-                .iter()
-                .all(|name| text.contains(&code_or_text("wrong-interface", *name))),
-            "both interfaces are named: {text}"
         );
         // A risk explains no other finding, because the peers may be off.
         assert_eq!(causes(&facts), ["isolated", "wrong-interface"]);
@@ -261,10 +224,7 @@ fn with_mtu(carries: &[Option<u32>]) -> Facts {
         }
         path
     });
-    let Fact::Known(mesh) = &mut facts.mesh else {
-        panic!("mesh")
-    };
-    mesh.paths = paths.collect();
+    inside(&mut facts.mesh).paths = paths.collect();
     facts
 }
 
@@ -277,13 +237,6 @@ fn small_mtu_of_one_peer_is_fixed_there() {
             finding.remedy.on.as_str()
         ),
         (&["flannelctl doctor".to_owned()][..], "node-2")
-    );
-    assert!(
-        finding
-            .evidence
-            .iter()
-            .any(|seen| seen.text.starts_with(&code_or_text("mtu", "3 other peers"))),
-        "{finding:?}"
     );
 }
 
@@ -298,18 +251,8 @@ fn small_mtu_of_all_peers_is_configured() {
         "{text}"
     );
     assert!(!text.contains("ip link"), "{text}");
-    assert!(
-        finding.evidence.iter().any(|seen| seen
-            .text
-            .contains(&code_or_text("mtu", "ip link set eth0 mtu 1400"))
-            && seen.text.contains(&code_or_text("mtu", "reboot"))),
-        "{finding:?}"
-    );
     // A peer that does not respond proves nothing about MTUs.
-    let Fact::Known(mesh) = &mut facts.mesh else {
-        panic!("mesh")
-    };
-    mesh.paths[1].verdict.state = State::CutOff;
+    paths(&mut facts)[1].verdict.state = State::CutOff;
     assert!(
         only(&facts, "mtu")
             .remedy
@@ -318,10 +261,7 @@ fn small_mtu_of_all_peers_is_configured() {
             .contains(".Backend.MTU = 1400")
     );
     facts.store.access = Access::Directory("/srv/leases".into());
-    let Fact::Known(network) = &mut facts.network else {
-        panic!("network")
-    };
-    network.backend = backends::profile("host-gw");
+    inside(&mut facts.network).backend = backends::profile("host-gw");
     assert_eq!(
         only(&facts, "mtu").remedy.commands,
         [""; 0],
@@ -367,63 +307,15 @@ fn mtu_command_changes_only_the_mtu() {
 }
 
 #[test]
-fn clone_keeps_its_machine_id_with_a_note() {
-    let mut facts = healthy();
-    facts.daemon.running = Fact::Known(false);
-    facts.daemon.exit_report = exit_report(
-        Detail::IdentityInUse {
-            holder: "n2".to_owned(),
-        },
-        "another machine is this one",
-    );
-    let finding = only(&facts, "clone");
-    assert!(
-        finding
-            .why
-            .contains(&code_or_text("clone", "/etc/machine-id")),
-        "{finding:?}"
-    );
-    assert!(
-        finding.remedy.commands[0].contains("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)"),
-        "{finding:?}"
-    );
-    assert_eq!(finding.remedy.commands[1..], ["systemctl restart flanneld"]);
-}
-
-#[test]
 fn addresses_stay_while_bridge_pods_may_use_them() {
-    let mut facts = healthy();
-    CASES
-        .iter()
-        .filter(|(id, _)| *id == "ipam-full")
-        .for_each(|(_, spoil)| spoil(&mut facts));
+    let mut facts = spoiled("ipam-full");
     // 253 addresses are kept, all of them "gone". The three pods on the bridge must have three of them, which is a contradiction.
-    let ipam = |facts: &mut Facts| match &mut facts.pods.ipam {
-        Fact::Known(ipam) => ipam[0].clone(),
-        _ => panic!("ipam"),
-    };
-    let mut known = ipam(&mut facts);
-    known
-        .kept
-        .iter_mut()
-        .for_each(|kept| kept.gone = Some(true));
-    facts.pods.ipam = Fact::Known(vec![known.clone()]);
-    let finding = only(&facts, "ipam-full");
-    assert!(
-        finding.remedy.commands.is_empty()
-            && finding.evidence.iter().any(|seen| seen
-                .text
-                .contains(&code_or_text("ipam-full", "another runtime"))),
-        "{finding:?}"
-    );
-    // The containers of three addresses are known to run.
-    known
-        .kept
-        .iter_mut()
-        .take(3)
-        .for_each(|kept| kept.gone = Some(false));
-    facts.pods.ipam = Fact::Known(vec![known]);
-    assert_eq!(only(&facts, "ipam-full").remedy.commands.len(), 1);
+    for (running, commands) in [(0, 0), (3, 1)] {
+        for (number, kept) in inside(&mut facts.pods.ipam)[0].kept.iter_mut().enumerate() {
+            kept.gone = Some(number >= running);
+        }
+        assert_eq!(only(&facts, "ipam-full").remedy.commands.len(), commands);
+    }
 }
 
 /// The command searches the folders of all container runtimes for the container. The command frees no address if one of the folders is missing.
@@ -453,15 +345,9 @@ fn address_is_freed_if_no_runtime_has_its_container() {
                 .success()
         );
     };
-    let mut facts = healthy();
-    CASES
-        .iter()
-        .filter(|(id, _)| *id == "ipam-full")
-        .for_each(|(_, spoil)| spoil(&mut facts));
-    let Fact::Known(ipam) = &mut facts.pods.ipam else {
-        panic!("ipam")
-    };
-    (ipam[0].folder, ipam[0].running) = (kept.clone(), vec![first.clone(), second.clone()]);
+    let mut facts = spoiled("ipam-full");
+    let ipam = &mut inside(&mut facts.pods.ipam)[0];
+    (ipam.folder, ipam.running) = (kept.clone(), vec![first.clone(), second.clone()]);
     let command = only(&facts, "ipam-full").remedy.commands[0].clone();
     let run = || {
         run_in_shell(&command);
@@ -482,13 +368,7 @@ fn address_is_freed_if_no_runtime_has_its_container() {
 #[test]
 fn docker_is_restarted_only_for_an_address_of_flannel() {
     let mut facts = healthy();
-    let Fact::Known(interfaces) = &mut facts.host.interfaces else {
-        panic!("interfaces")
-    };
-    interfaces
-        .iter_mut()
-        .filter(|interface| interface.name == "docker0")
-        .for_each(|bridge| bridge.addresses = vec![address("10.244.9.1/24")]);
+    named(&mut facts, "docker0").addresses = vec![address("10.244.9.1/24")];
     // An operator chose this address.
     assert_eq!(causes(&facts), ["network-overlap"]);
     assert!(only(&facts, "network-overlap").remedy.commands.is_empty());
@@ -503,10 +383,7 @@ fn docker_is_restarted_only_for_an_address_of_flannel() {
 #[test]
 fn multipath_route_is_shown_and_not_rewritten() {
     let mut facts = healthy();
-    let Fact::Known(routes) = &mut facts.host.routes else {
-        panic!("routes")
-    };
-    routes[1] = Route {
+    inside(&mut facts.host.routes)[1] = Route {
         protocol: 186,
         metric: 20,
         ..Route::new("10.244.2.0/24".parse().unwrap())
@@ -515,10 +392,7 @@ fn multipath_route_is_shown_and_not_rewritten() {
         only(&facts, "foreign-route").remedy.commands,
         ["ip route show 10.244.2.0/24"]
     );
-    let Fact::Known(routes) = &mut facts.host.routes else {
-        panic!("routes")
-    };
-    routes[1] = Route {
+    inside(&mut facts.host.routes)[1] = Route {
         via: Some("fe80::1".parse().unwrap()),
         index: Some(2),
         protocol: 186,
@@ -556,20 +430,11 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
             .filter(|line| line.contains("etcdctl "))
             .collect();
         assert!(
-            !asking.is_empty() && asking.iter().all(|line| line.starts_with(prefix)),
+            !asking.is_empty()
+                && asking
+                    .iter()
+                    .all(|line| line.matches("etcdctl ").count() == line.matches(prefix).count()),
             "{asking:?}"
-        );
-        assert_eq!(
-            asking
-                .iter()
-                .filter(|line| line.contains("etcdctl compact") || line.contains("$(etcdctl get"))
-                .count(),
-            0,
-            "{asking:?}"
-        );
-        assert_eq!(
-            finding.remedy.on,
-            "a machine with etcdctl and the files that the commands name, such as this node"
         );
         // In a pipeline the operator would not see etcdctl's own prompt for the password.
         let is_asked =
@@ -609,12 +474,7 @@ fn argument_of_the_unit_is_replaced_in_a_drop_in() {
     .unwrap();
     let mut facts = healthy();
     behind_nat(&mut facts);
-    let Fact::Known(mesh) = &mut facts.mesh else {
-        panic!("mesh")
-    };
-    mesh.paths
-        .iter_mut()
-        .for_each(|path| (path.verdict.state, path.underlay) = (State::CutOff, false));
+    all(&mut facts, &State::CutOff, false);
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     facts.daemon.arguments = Argument::find(["--iface=eth0".to_owned()], is_edited);
     let commands = only(&facts, "wrong-interface").remedy.commands;
@@ -659,74 +519,36 @@ fn argument_of_the_unit_is_replaced_in_a_drop_in() {
 #[test]
 fn set_sysctls_is_not_advised_when_the_daemon_runs_in_a_pod() {
     for id in ["ip-forward", "bridge-nf-call"] {
-        let why = |launch: Launch| {
-            let mut facts = healthy();
+        let mut facts = spoiled(id);
+        for (launch, advised) in [(Launch::Systemd, true), (in_cluster("kube-flannel"), false)] {
             facts.daemon.launch = launch;
-            CASES
-                .iter()
-                .filter(|(check, _)| *check == id)
-                .for_each(|(_, spoil)| spoil(&mut facts));
-            report(&facts).findings[0].why.clone()
-        };
-        assert!(why(Launch::Systemd).contains("--set-sysctls"));
-        let pod = why(Launch::Kubernetes {
-            namespace: "kube-flannel".to_owned(),
-            assumed: false,
-        });
-        assert!(
-            !pod.contains("--set-sysctls") && pod.contains("on the node itself"),
-            "{pod}"
-        );
+            let why = &report(&facts).findings[0].why;
+            assert_eq!(why.contains("--set-sysctls"), advised, "{why}");
+        }
     }
 }
 
 #[test]
 fn commands_of_the_host_are_not_for_flannels_pod() {
-    let mut facts = healthy();
-    CASES
-        .iter()
-        .filter(|(check, _)| *check == "ip-forward")
-        .for_each(|(_, spoil)| spoil(&mut facts));
+    let mut facts = spoiled("ip-forward");
     assert_eq!(only(&facts, "ip-forward").remedy.on, HERE);
-    facts.daemon.launch = Launch::Kubernetes {
-        namespace: "kube-flannel".to_owned(),
-        assumed: false,
-    };
+    facts.daemon.launch = in_cluster("kube-flannel");
     assert_eq!(report(&facts).findings[0].remedy.on, ON_THE_NODE);
 }
 
 #[test]
 fn many_foreign_routes_are_one_finding() {
     let mut facts = healthy();
-    let net = |number: u8| -> IpNet { format!("10.244.{number}.0/24").parse().unwrap() };
-    let numbers = 100..110;
-    let peers = numbers.clone().map(|number| Peer {
-        name: format!("node-{number}").into(),
-        subnets: Subnets::from_options(
-            Some(format!("10.244.{number}.0/24").parse().unwrap()),
-            None,
-        )
-        .unwrap(),
-        ..facts.leases.peers.known().unwrap()[0].clone()
-    });
-    let peers: Vec<Peer> = peers.collect();
-    facts.leases.peers = Fact::Known(peers);
+    facts.leases.peers = Fact::Known((100..110).map(|number| peer("node", number)).collect());
     let route = |number| Route {
         via: Some("192.0.2.77".parse().unwrap()),
         index: Some(2),
         protocol: 186,
         metric: 20,
-        ..Route::new(net(number))
+        ..Route::new(format!("10.244.{number}.0/24").parse().unwrap())
     };
-    facts.host.routes = Fact::Known(numbers.map(route).collect());
-    let report = report(&facts);
-    let found: Vec<&Finding> = report
-        .findings
-        .iter()
-        .filter(|finding| finding.check == "foreign-route")
-        .collect();
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].evidence.len(), 3);
+    facts.host.routes = Fact::Known((100..110).map(route).collect());
+    assert_eq!(only(&facts, "foreign-route").evidence.len(), 3);
 }
 
 #[test]
@@ -745,14 +567,13 @@ fn bridge_of_an_operator_is_a_candidate_and_dockers_is_not() {
 #[test]
 fn configuration_that_cannot_be_written_is_told_before_there_is_one() {
     let mut facts = healthy();
-    CASES
-        .iter()
-        .rfind(|(check, _)| *check == "cni-config")
-        .map(|(_, spoil)| spoil(&mut facts))
-        .unwrap();
-    let Fact::Known(cni) = &mut facts.pods.cni else {
-        panic!("a folder")
-    };
+    reason(
+        &mut facts,
+        "cni-conf",
+        Detail::None,
+        "read-only file system",
+    );
+    let cni = inside(&mut facts.pods.cni);
     cni.files.clear();
     cni.expected = false;
     assert_eq!(causes(&facts), ["cni-config"]);
@@ -760,86 +581,28 @@ fn configuration_that_cannot_be_written_is_told_before_there_is_one() {
 
 #[test]
 fn kubelet_gets_one_address() {
-    let mut facts = healthy();
-    CASES
-        .iter()
-        .filter(|(id, _)| *id == "node-internal-ip")
-        .for_each(|(_, spoil)| spoil(&mut facts));
-    let command = only(&facts, "node-internal-ip").remedy.commands[0].clone();
+    let command = only(&spoiled("node-internal-ip"), "node-internal-ip")
+        .remedy
+        .commands[0]
+        .clone();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("flags.env");
-    for (before, after) in [
-        (
-            r#"KUBELET_KUBEADM_ARGS="--a=b""#,
-            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#,
-        ),
-        (
-            r#"KUBELET_KUBEADM_ARGS="--node-ip=10.0.2.15 --a=b""#,
-            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#,
-        ),
-        (
-            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=10.0.2.15""#,
-            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#,
-        ),
+    let script = command.replace(
+        "/var/lib/kubelet/kubeadm-flags.env",
+        &file.display().to_string(),
+    );
+    for before in [
+        "--a=b",
+        "--node-ip=10.0.2.15 --a=b",
+        "--a=b --node-ip=10.0.2.15",
     ] {
-        std::fs::write(&file, format!("{before}\n")).unwrap();
-        let script = command.replace(
-            "/var/lib/kubelet/kubeadm-flags.env",
-            &file.display().to_string(),
-        );
+        std::fs::write(&file, format!("KUBELET_KUBEADM_ARGS=\"{before}\"\n")).unwrap();
         assert!(run_in_shell(&script).status.success());
-        assert_eq!(std::fs::read_to_string(&file).unwrap().trim_end(), after);
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap().trim_end(),
+            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#
+        );
     }
-}
-
-#[test]
-fn a_silent_peer_is_not_declared_off_and_nothing_of_it_is_deleted_unasked() {
-    let find = |id: &str, launch: Launch| {
-        let mut facts = healthy();
-        facts.daemon.launch = launch;
-        CASES
-            .iter()
-            .filter(|(check, _)| *check == id)
-            .for_each(|(_, spoil)| spoil(&mut facts));
-        only(&facts, id)
-    };
-    let cut = find("peer-cut", Launch::Systemd);
-    assert!(
-        cut.why.contains("may ")
-            && cut.why.contains("firewall")
-            && !cut.why.contains("machine is off"),
-        "{}",
-        cut.why
-    );
-    let asked = find("silent-node", Launch::Systemd);
-    assert!(
-        asked.remedy.commands[0].ends_with("flannelctl release 10.244.2.0/24"),
-        "it asks: {asked:?}"
-    );
-    let cluster = find(
-        "silent-node",
-        Launch::Kubernetes {
-            namespace: "kube-flannel".to_owned(),
-            assumed: false,
-        },
-    );
-    assert_eq!(cluster.remedy.commands, ["kubectl get node node-2 -o wide"]);
-}
-
-#[test]
-fn module_is_also_loaded_at_the_next_boot() {
-    let mut facts = healthy();
-    facts.host.modules = Fact::Known(vec![Module {
-        name: "vxlan".to_owned(),
-        why: "not found".to_owned(),
-    }]);
-    assert_eq!(
-        only(&facts, "module").remedy.commands,
-        [
-            "modprobe vxlan",
-            "echo vxlan > /etc/modules-load.d/flannel-vxlan.conf"
-        ]
-    );
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Tests of the findings about firewall rules and sysctls, and of the sysctls that flanneld corrects.
 
+use super::cases::{inside, paths};
 use super::healthy::healthy;
 use super::{causes, only, report};
 use crate::correct::corrections;
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Route, Sysctls};
 use crate::facts::{Facts, Network};
-use crate::finding::{Severity, code_or_text};
+use crate::finding::Severity;
 use crate::firewalls::{Barrier, Firewalls, Table};
 use crate::passage;
 use crate::surroundings::Surroundings;
@@ -88,12 +89,13 @@ fn with(network: &Network, sysctls: &Sysctls, firewalls: Firewalls) -> Facts {
     facts
 }
 
+fn found(facts: &Facts) -> Vec<String> {
+    let findings = report(facts).findings.into_iter();
+    findings.map(|finding| finding.check).collect()
+}
+
 fn checks(network: &Network, sysctls: &Sysctls) -> Vec<String> {
-    report(&with(network, sysctls, Firewalls::default()))
-        .findings
-        .into_iter()
-        .map(|finding| finding.check)
-        .collect()
+    found(&with(network, sysctls, Firewalls::default()))
 }
 
 fn by_tables(network: &Network, tables: &[Table]) -> Facts {
@@ -107,39 +109,31 @@ fn by_tables(network: &Network, tables: &[Table]) -> Facts {
     )
 }
 
+/// Returns the view of the IPv4 rules that `iptables-save` prints.
+fn v4(network: &Network, saved: &str, command: &str) -> Table {
+    table(
+        saved,
+        &NET.parse().unwrap(),
+        network.tunnel(),
+        &around(),
+        command,
+    )
+}
+
 /// Returns the findings about the output of `iptables-save` for one family.
 fn seen(network: &Network, saved: &str) -> Vec<String> {
-    let of = |text: &str| {
-        let facts = by_tables(
-            network,
-            &[table(
-                text,
-                &NET.parse().unwrap(),
-                network.tunnel(),
-                &around(),
-                "iptables",
-            )],
-        );
-        report(&facts)
-            .findings
-            .into_iter()
-            .map(|finding| finding.check)
-            .collect::<Vec<_>>()
-    };
+    let of = |text: &str| found(&by_tables(network, &[v4(network, text, "iptables")]));
     let plain = of(saved);
     // The format of `iptables-save -c`.
-    let counted: Vec<String> = saved
-        .lines()
-        .map(|line| {
-            if line.starts_with("-A") {
-                format!("[12:3456] {line}")
-            } else {
-                line.to_owned()
-            }
-        })
-        .collect();
-    assert_eq!(of(&counted.join("\n")), plain);
+    assert_eq!(of(&saved.replace("\n-A", "\n[12:3456] -A")), plain);
     plain
+}
+
+fn nftables() -> Network {
+    Network {
+        nftables: true,
+        ..network()
+    }
 }
 
 /// Returns the sysctls that the pod network needs, all of them off.
@@ -165,69 +159,34 @@ fn sysctls_are_named_for_the_families_in_use() {
             "bridge-nf-call"
         ]
     );
-    let own = types::Subnets::V6("fd10:244:0:1::/64".parse().unwrap());
     let v6 = Network {
         networks: types::Subnets::V6("fd10:244::/48".parse().unwrap()),
-        own,
+        own: types::Subnets::V6("fd10:244:0:1::/64".parse().unwrap()),
         ..network()
     };
-    assert_eq!(
-        checks(&v6, &bad)
-            .iter()
-            .filter(|check| *check != "stale-bridge")
-            .collect::<Vec<_>>(),
-        ["ipv6-forwarding", "bridge-nf-call"]
-    );
-    assert_eq!(
-        checks(
-            &Network {
-                nftables: true,
-                ..network()
-            },
-            &bad
-        ),
-        ["ip-forward", "ipv6-forwarding"]
-    );
-    let facts = with(&network(), &bad, Firewalls::default());
-    assert_eq!(
-        only(&facts, "ip-forward").to_string(),
-        "ip-forward: net.ipv4.ip_forward is 0: this node forwards no IPv4 packets between pods and other nodes; flanneld sets this sysctl if you start flanneld with \
-         --set-sysctls; remedy: sysctl -w net.ipv4.ip_forward=1; echo 'net.ipv4.ip_forward = 1' >> /etc/sysctl.d/99-zz-flannel.conf"
-    );
+    let mut found = checks(&v6, &bad);
+    found.retain(|check| check != "stale-bridge");
+    assert_eq!(found, ["ipv6-forwarding", "bridge-nf-call"]);
+    assert_eq!(checks(&nftables(), &bad), ["ip-forward", "ipv6-forwarding"]);
 }
 
+/// Otherwise the kernel removes the default routes that routers announced on the underlay and on other interfaces.
 #[test]
 fn forwarding_is_turned_on_after_router_advertisements_are_kept() {
-    let bad = all_off();
-    let facts = with(&network(), &bad, Firewalls::default());
-    // accept_ra comes first. Otherwise the kernel removes the default route that a router announced.
-    assert_eq!(
-        only(&facts, "ipv6-forwarding").remedy.commands,
-        [
-            "sysctl -w net/ipv6/conf/eth0/accept_ra=2",
-            "echo 'net/ipv6/conf/eth0/accept_ra = 2' >> /etc/sysctl.d/99-zz-flannel.conf",
-            "sysctl -w net.ipv6.conf.all.forwarding=1",
-            "echo 'net.ipv6.conf.all.forwarding = 1' >> /etc/sysctl.d/99-zz-flannel.conf"
-        ]
-    );
-    // The same applies to interfaces other than the underlay's.
     let nat = Sysctls {
         announced: vec!["enp0s3".to_owned(), "eth0".to_owned()],
-        ..bad
+        ..all_off()
     };
+    let facts = with(&network(), &nat, Firewalls::default());
+    let commands = only(&facts, "ipv6-forwarding").remedy.commands;
+    let of = |at: usize| commands[at].as_str();
     assert_eq!(
-        only(
-            &with(&network(), &nat, Firewalls::default()),
-            "ipv6-forwarding"
-        )
-        .remedy
-        .commands,
-        ["enp0s3", "eth0", "all"]
-            .map(|name| match name {
-                "all" => crate::persist::sysctl("net.ipv6.conf.all.forwarding", 1),
-                device => crate::persist::sysctl(&format!("net/ipv6/conf/{device}/accept_ra"), 2),
-            })
-            .concat()
+        [of(0), of(2), of(4)],
+        [
+            "sysctl -w net/ipv6/conf/enp0s3/accept_ra=2",
+            "sysctl -w net/ipv6/conf/eth0/accept_ra=2",
+            "sysctl -w net.ipv6.conf.all.forwarding=1"
+        ]
     );
 }
 
@@ -241,190 +200,109 @@ fn missing_sysctls_are_no_finding() {
         (checks(&network(), &none), corrections(&network(), &none)),
         (vec![], vec![])
     );
-    assert_eq!(
-        checks(
-            &Network {
-                nftables: true,
-                ..network()
-            },
-            &Sysctls {
-                br_netfilter: false,
-                ..sysctls()
-            }
-        ),
-        [""; 0]
-    );
+    let without_module = Sysctls {
+        br_netfilter: false,
+        ..sysctls()
+    };
+    assert_eq!(checks(&nftables(), &without_module), [""; 0]);
 }
 
 #[test]
 fn corrections_keep_router_advertisements() {
-    let bad = all_off();
-    let list = |sysctls: &Sysctls| -> Vec<String> {
-        corrections(&network(), sysctls)
+    let list = |announced: &[&str]| -> Vec<String> {
+        let sysctls = Sysctls {
+            announced: announced.iter().map(|name| (*name).to_owned()).collect(),
+            ..all_off()
+        };
+        corrections(&network(), &sysctls)
             .iter()
             .map(|c| format!("{} {} -> {}", c.path.display(), c.old, c.new))
             .collect()
     };
     assert_eq!(
-        list(&bad),
+        list(&["eth0.7"]),
         [
             "/proc/sys/net/ipv4/ip_forward 0 -> 1",
-            "/proc/sys/net/ipv6/conf/eth0/accept_ra 1 -> 2",
+            "/proc/sys/net/ipv6/conf/eth0.7/accept_ra 1 -> 2",
             "/proc/sys/net/ipv6/conf/all/forwarding 0 -> 1",
             "/proc/sys/net/bridge/bridge-nf-call-iptables 0 -> 1",
             "/proc/sys/net/bridge/bridge-nf-call-ip6tables 0 -> 1",
         ]
     );
-    assert!(
-        !list(&Sysctls {
-            announced: Vec::new(),
-            ..bad.clone()
-        })
-        .iter()
-        .any(|line| line.contains("accept_ra"))
-    );
-    let vlan = Sysctls {
-        announced: vec!["eth0.7".to_owned()],
-        ..bad
-    };
-    assert!(
-        list(&vlan)[1].starts_with("/proc/sys/net/ipv6/conf/eth0.7/accept_ra"),
-        "{:?}",
-        list(&vlan)
-    );
+    assert_eq!(list(&[]).len(), 4);
 }
 
 #[test]
 fn docker_policy_matters_only_without_our_rules() {
     let docker = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:DOCKER - [0:0]\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN\n";
-    let (nft, off) = (
-        Network {
-            nftables: true,
-            ..network()
-        },
-        Network {
-            forward: false,
-            ..network()
-        },
-    );
+    let off = Network {
+        forward: false,
+        ..network()
+    };
     let plain = format!("{docker}COMMIT\n");
     assert_eq!(seen(&network(), &plain), [""; 0], "our jump will be added");
+    assert_eq!(seen(&off, &plain), ["forward-policy"]);
+    assert_eq!(seen(&nftables(), &plain), ["forward-policy"]);
+    let by = |network: &Network, tables: &[Table]| {
+        only(&by_tables(network, tables), "forward-policy")
+            .remedy
+            .commands
+    };
     assert_eq!(
-        (seen(&nft, &plain), seen(&off, &plain)),
-        (
-            vec!["forward-policy".to_owned()],
-            vec!["forward-policy".to_owned()]
-        )
-    );
-    let found = only(
-        &by_tables(
-            &nft,
-            &[table(
-                &plain,
-                &NET.parse().unwrap(),
-                None,
-                &around(),
-                "iptables",
-            )],
-        ),
-        "forward-policy",
-    );
-    assert_eq!(
-        found.remedy.commands[..2],
+        by(&nftables(), &[v4(&nftables(), &plain, "iptables")])[..2],
         [
             "iptables -A FORWARD -s 10.244.0.0/16 -j ACCEPT",
             "iptables -A FORWARD -d 10.244.0.0/16 -j ACCEPT"
         ]
     );
-    assert!(
-        found
-            .what
-            .contains(&code_or_text("forward-policy", "Docker"))
-    );
-    let fixed = format!(
-        "{}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n",
-        docker.replace("-A DOCKER-USER -j RETURN\n", "")
-    );
-    assert_eq!(seen(&nft, &fixed), [""; 0]);
+    let fixed = plain.replace("-j RETURN", "-s 10.244.0.0/16 -j ACCEPT");
+    assert_eq!(seen(&nftables(), &fixed), [""; 0]);
     // flannel's jump in one variant does not override the policy of the other.
     let ours = "*filter\n:FORWARD ACCEPT [0:0]\n:FLANNEL-FWD - [0:0]\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\nCOMMIT\n";
-    let both = [
-        table(ours, &NET.parse().unwrap(), None, &around(), "iptables-nft"),
-        table(
-            &plain,
-            &NET.parse().unwrap(),
-            None,
-            &around(),
-            "iptables-legacy",
-        ),
-    ];
-    let found = only(&by_tables(&network(), &both), "forward-policy");
+    let both = [(ours, "iptables-nft"), (&plain, "iptables-legacy")]
+        .map(|(text, command)| v4(&network(), text, command));
+    let commands = by(&network(), &both);
     assert!(
-        found.remedy.commands[0].starts_with("iptables-legacy -A FORWARD"),
-        "{found:?}"
+        commands[0].starts_with("iptables-legacy -A FORWARD"),
+        "{commands:?}"
     );
 }
 
 #[test]
 fn reject_rule_is_reported_if_it_comes_first() {
-    let listing = |rules: &[&str]| {
-        format!(
-            "*filter\n:FORWARD ACCEPT [0:0]\n:FLANNEL-FWD - [0:0]\n-A FLANNEL-FWD -s {NET} -j ACCEPT\n{}\nCOMMIT\n*nat\n-A FORWARD -j REJECT\nCOMMIT\n",
-            rules.join("\n")
-        )
-    };
     const JUMP: &str = "-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD";
     const REJECT: &str = "-A FORWARD -j REJECT --reject-with icmp-host-prohibited";
     const NAMED: &str = "-A FORWARD -m comment --comment \"the rest -j ACCEPT\" -j DROP";
-    let nft = Network {
-        nftables: true,
-        ..network()
-    };
-    assert_eq!(
-        seen(&network(), &listing(&[REJECT, JUMP])),
-        ["forward-reject"]
-    );
-    assert_eq!(
-        seen(&network(), &listing(&[NAMED, JUMP])),
-        ["forward-reject"]
-    );
-    assert_eq!(seen(&network(), &listing(&[JUMP, REJECT])), [""; 0]);
-    assert_eq!(seen(&nft, &listing(&[REJECT])), ["forward-reject"]);
-    assert_eq!(
-        seen(
-            &nft,
-            &listing(&["-A FORWARD -s 10.0.0.0/8 -j ACCEPT", REJECT])
+    let others = "-A FORWARD -i eth9 -j REJECT\n-A FORWARD -m conntrack --ctstate INVALID -j DROP";
+    for (network, first, then, is) in [
+        (network(), REJECT, JUMP, true),
+        (network(), NAMED, JUMP, true),
+        (network(), JUMP, REJECT, false),
+        (network(), others, JUMP, false),
+        (nftables(), "", REJECT, true),
+        (
+            nftables(),
+            "-A FORWARD -s 10.0.0.0/8 -j ACCEPT",
+            REJECT,
+            false,
         ),
-        [""; 0]
-    );
-    for (rule, is) in [
-        ("-i cni0", true),
-        ("-o flannel+", true),
-        ("! -i eth0", true),
-        ("-i eth0", false),
-        ("! -i cni0", false),
+        (nftables(), "-A FORWARD -i cni0 -j ACCEPT", REJECT, false),
+        (
+            nftables(),
+            "-A FORWARD -o flannel+ -j ACCEPT",
+            REJECT,
+            false,
+        ),
+        (nftables(), "-A FORWARD ! -i eth0 -j ACCEPT", REJECT, false),
+        (nftables(), "-A FORWARD -i eth0 -j ACCEPT", REJECT, true),
+        (nftables(), "-A FORWARD ! -i cni0 -j ACCEPT", REJECT, true),
     ] {
-        let wanted: &[&str] = if is { &[] } else { &["forward-reject"] };
-        assert_eq!(
-            seen(
-                &nft,
-                &listing(&[&format!("-A FORWARD {rule} -j ACCEPT"), REJECT])
-            ),
-            wanted,
-            "{rule}"
+        let text = format!(
+            "*filter\n:FORWARD ACCEPT [0:0]\n:FLANNEL-FWD - [0:0]\n-A FLANNEL-FWD -s {NET} -j ACCEPT\n{first}\n{then}\nCOMMIT\n*nat\n-A FORWARD -j REJECT\nCOMMIT\n"
         );
+        let wanted: &[&str] = if is { &["forward-reject"] } else { &[] };
+        assert_eq!(seen(&network, &text), wanted, "{first}\n{then}");
     }
-    assert_eq!(
-        seen(
-            &network(),
-            &listing(&[
-                "-A FORWARD -i eth9 -j REJECT",
-                "-A FORWARD -m conntrack --ctstate INVALID -j DROP",
-                JUMP
-            ])
-        ),
-        [""; 0]
-    );
 }
 
 /// Returns ufw's rules as `iptables-save` prints them, with the given policy of INPUT and additional rules.
@@ -434,215 +312,116 @@ fn ufw(policy: &str, more: &str) -> String {
     )
 }
 
-fn ipip() -> Network {
-    Network {
-        encapsulation: Some(Encapsulation::Ipip),
-        ..network()
-    }
-}
-
 #[test]
 fn ufw_is_reported_where_it_refuses_by_default() {
-    assert_eq!(seen(&network(), &ufw("DROP", "")), ["ufw"]);
-    assert_eq!(
-        seen(
-            &network(),
-            &ufw(
-                "ACCEPT",
-                "-A ufw-reject-input -j REJECT\n-A INPUT -j ufw-reject-input"
-            )
-        ),
-        ["ufw"]
-    );
-    assert_eq!(seen(&network(), &ufw("ACCEPT", "")), [""; 0]);
-    assert_eq!(
-        seen(
-            &network(),
-            &ufw(
-                "DROP",
-                "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP"
-            )
-        ),
-        ["ufw"]
-    );
-    assert_eq!(
-        seen(
-            &Network {
-                encapsulation: None,
-                ..network()
-            },
-            &ufw("DROP", "")
-        ),
-        [""; 0],
-        "no port is needed"
-    );
-    // ufw may leave its chains without jumps when it is disabled.
-    assert_eq!(
-        seen(
-            &network(),
-            "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"
-        ),
-        [""; 0]
-    );
-}
-
-#[test]
-fn ufw_is_no_finding_once_a_rule_accepts_the_tunnel() {
-    let ranges = [
-        "-p udp -m udp --dport 8000:9000",
-        "-p udp -m multiport --dports 53,8400:8500",
-        "-i eth0",
-    ];
-    for open in [
-        "-p udp -m udp --dport 8472",
-        "-p udp -m multiport --dports 53,8472",
-        "-s 192.0.2.0/24",
-    ]
-    .into_iter()
-    .chain(ranges)
-    {
-        assert_eq!(
-            seen(
-                &network(),
-                &ufw("DROP", &format!("-A ufw-user-input {open} -j ACCEPT"))
-            ),
-            [""; 0],
-            "{open}"
-        );
-    }
-    // The rule that the remedy of `encap-blocked` inserts.
-    assert_eq!(
-        seen(
-            &network(),
-            &ufw("DROP", "-A INPUT -p udp -m udp --dport 8472 -j ACCEPT")
-        ),
-        [""; 0]
-    );
-}
-
-#[test]
-fn ufw_is_reported_where_rules_accept_other_packets() {
-    for shut in [
-        "-p udp -m udp --dport 8473:9000",
-        "-p udp -m multiport --dports 53,8000:8471",
-        "-i lo",
-        "-m conntrack --ctstate ESTABLISHED",
-    ]
-    .into_iter()
-    // Rules for other senders and other protocols.
-    .chain([
-        "-s 203.0.113.5/32",
-        "-p tcp -m tcp --dport 8472",
-        "-i docker0",
-        "-s 203.0.113.5/32 -p udp -m udp --dport 8472",
-    ]) {
-        assert_eq!(
-            seen(
-                &network(),
-                &ufw("DROP", &format!("-A ufw-user-input {shut} -j ACCEPT"))
-            ),
-            ["ufw"],
-            "{shut}"
-        );
-    }
-}
-
-#[test]
-fn ufw_matters_only_in_the_outer_family_of_the_tunnel() {
-    // The tunnel carries both families over one family of the underlay, so the firewall of the other family does not have to accept it.
-    let of = |family| {
-        let outer = Encapsulation::Udp {
-            ports: Dual::Both(8472, 8472),
-            outer: Some(family),
-        };
-        seen(
-            &Network {
-                encapsulation: Some(outer),
-                ..network()
-            },
-            &ufw("DROP", ""),
-        )
-    };
-    assert_eq!(
-        (of(Family::V4), of(Family::V6)),
-        (vec!["ufw".to_owned()], Vec::new())
-    );
-    let ipip = ipip();
-    let v6 = table(
-        &ufw("DROP", ""),
-        &"fd10:244::/48".parse().unwrap(),
-        ipip.tunnel(),
-        &around(),
-        "ip6tables",
-    );
-    assert!(
-        report(&by_tables(&ipip, &[v6])).findings.is_empty(),
-        "it travels over IPv4"
-    );
-}
-
-#[test]
-fn ufw_has_to_accept_the_protocol_of_ipip() {
-    let ipip = ipip();
-    for (rule, is) in [
-        ("-p 4", true),
-        ("-p ipencap", true),
-        ("-s 192.0.2.0/24", true),
-        ("-p udp -m udp --dport 8472", false),
-        ("-p udp", false),
-    ] {
-        let wanted: &[&str] = if is { &[] } else { &["ufw"] };
-        assert_eq!(
-            seen(
-                &ipip,
-                &ufw("DROP", &format!("-A ufw-before-input {rule} -j ACCEPT"))
-            ),
-            wanted,
-            "{rule}"
-        );
-    }
-    let facts = by_tables(
-        &ipip,
-        &[table(
-            &ufw("DROP", ""),
-            &NET.parse().unwrap(),
-            ipip.tunnel(),
-            &around(),
-            "iptables",
-        )],
-    );
-    let found = only(&facts, "ufw");
-    assert!(
-        found.what.contains(&code_or_text("ufw", "protocol 4"))
-            && found
-                .remedy
-                .commands
-                .last()
-                .is_some_and(|last| last == "ufw reload"),
-        "{found:?}"
-    );
-}
-
-#[test]
-fn ufw_has_to_accept_both_ports_of_two_tunnels() {
-    let two = Network {
-        encapsulation: Some(Encapsulation::Udp {
-            ports: Dual::Both(51820, 51821),
-            outer: None,
-        }),
+    let without_tunnel = Network {
+        encapsulation: None,
         ..network()
     };
-    let one_open = "-A ufw-user-input -p udp -m udp --dport 51820 -j ACCEPT";
-    assert_eq!(seen(&two, &ufw("DROP", one_open)), ["ufw"], "half of it");
-    assert_eq!(
-        seen(
-            &two,
-            &ufw(
-                "DROP",
-                &format!("{one_open}\n{}", one_open.replace("51820", "51821"))
-            )
+    // ufw may leave its chains without jumps when it is disabled.
+    let disabled = "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n";
+    for (network, text, is) in [
+        (network(), ufw("DROP", ""), true),
+        (
+            network(),
+            ufw(
+                "ACCEPT",
+                "-A ufw-reject-input -j REJECT\n-A INPUT -j ufw-reject-input",
+            ),
+            true,
         ),
-        [""; 0]
+        (
+            network(),
+            ufw(
+                "DROP",
+                "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP",
+            ),
+            true,
+        ),
+        (network(), ufw("ACCEPT", ""), false),
+        (without_tunnel, ufw("DROP", ""), false),
+        (network(), disabled.to_owned(), false),
+    ] {
+        let wanted: &[&str] = if is { &["ufw"] } else { &[] };
+        assert_eq!(seen(&network, &text), wanted, "{text}");
+    }
+}
+
+/// Rules that accept packets, each with whether flannel's packets are among them over UDP port 8472, over the ports 51820 and 51821, and over IPIP.
+#[test]
+fn ufw_is_no_finding_once_rules_accept_the_tunnel() {
+    let of = |encapsulation| Network {
+        encapsulation: Some(encapsulation),
+        ..network()
+    };
+    let two = Encapsulation::Udp {
+        ports: Dual::Both(51820, 51821),
+        outer: None,
+    };
+    let tunnels = [network(), of(two), of(Encapsulation::Ipip)];
+    for (accepted, wanted) in [
+        ("-p udp -m udp --dport 8472", [true, false, false]),
+        ("-p udp -m multiport --dports 53,8472", [true, false, false]),
+        ("-p udp -m udp --dport 8000:9000", [true, false, false]),
+        (
+            "-p udp -m multiport --dports 53,8400:8500",
+            [true, false, false],
+        ),
+        ("-s 192.0.2.0/24", [true; 3]),
+        ("-i eth0", [true; 3]),
+        ("-p 4", [false, false, true]),
+        ("-p ipencap", [false, false, true]),
+        ("-p udp", [true, true, false]),
+        ("-p udp -m udp --dport 51820", [false; 3]),
+        ("-p udp -m udp --dport 51820:51821", [false, true, false]),
+        ("-p udp -m udp --dport 8473:9000", [false; 3]),
+        ("-p udp -m multiport --dports 53,8000:8471", [false; 3]),
+        ("-i lo", [false; 3]),
+        ("-m conntrack --ctstate ESTABLISHED", [false; 3]),
+        ("-s 203.0.113.5/32", [false; 3]),
+        ("-p tcp -m tcp --dport 8472", [false; 3]),
+        ("-i docker0", [false; 3]),
+        ("-s 203.0.113.5/32 -p udp -m udp --dport 8472", [false; 3]),
+    ] {
+        // The remedy of `encap-blocked` inserts a rule into INPUT.
+        for chain in ["ufw-user-input", "INPUT"] {
+            let text = ufw("DROP", &format!("-A {chain} {accepted} -j ACCEPT"));
+            let accepts = tunnels
+                .each_ref()
+                .map(|network| seen(network, &text).is_empty());
+            assert_eq!(accepts, wanted, "{text}");
+        }
+    }
+}
+
+/// The tunnel carries both families over one family of the underlay, so the firewall of the other family does not have to accept it.
+#[test]
+fn ufw_matters_only_in_the_outer_family_of_the_tunnel() {
+    let of = |encapsulation, net: &str| {
+        let network = Network {
+            encapsulation: Some(encapsulation),
+            ..network()
+        };
+        let net = net.parse().unwrap();
+        let refused = table(
+            &ufw("DROP", ""),
+            &net,
+            network.tunnel(),
+            &around(),
+            "iptables",
+        );
+        found(&by_tables(&network, &[refused]))
+    };
+    let outer = |family| Encapsulation::Udp {
+        ports: Dual::Both(8472, 8472),
+        outer: Some(family),
+    };
+    assert_eq!(of(outer(Family::V4), NET), ["ufw"]);
+    assert_eq!(of(outer(Family::V6), NET), [""; 0]);
+    assert_eq!(
+        of(Encapsulation::Ipip, "fd10:244::/48"),
+        [""; 0],
+        "it travels over IPv4"
     );
 }
 
@@ -772,27 +551,20 @@ fn nftables_chain_that_drops_is_no_finding_once_it_accepts_pods() {
 
 #[test]
 fn nftables_rule_without_conditions_acts_like_a_policy() {
-    let rejects = |more: &str| {
-        barred(&wall("inet", "accept", more))
+    for (more, rejects) in [
+        ("reject", 2),
+        ("drop; ip saddr 10.244.0.0/16 accept", 2),
+        ("ip saddr 10.244.0.0/16 accept; counter drop", 1),
+        ("tcp dport 22 drop", 0),
+        ("ct state invalid drop", 0),
+    ] {
+        let found = barred(&wall("inet", "accept", more));
+        let count = found
             .iter()
             .filter(|(check, _)| check == "forward-reject")
-            .count()
-    };
-    assert_eq!(
-        (
-            rejects("reject"),
-            rejects("drop; ip saddr 10.244.0.0/16 accept"),
-            rejects("ip saddr 10.244.0.0/16 accept; counter drop")
-        ),
-        (2, 2, 1)
-    );
-    assert_eq!(
-        (
-            rejects("tcp dport 22 drop"),
-            rejects("ct state invalid drop")
-        ),
-        (0, 0)
-    );
+            .count();
+        assert_eq!(count, rejects, "{more}");
+    }
 }
 
 #[test]
@@ -826,10 +598,8 @@ fn wrong_checksums_from_elsewhere_are_no_finding() {
     let of = |udp, tcp, refuses| {
         let mut facts = healthy();
         facts.host.checksums = Fact::Known(Checksums { udp, tcp });
-        let Fact::Known(mesh) = &mut facts.mesh else {
-            panic!("no mesh")
-        };
-        (mesh.paths[0].verdict.ping_only, mesh.paths[0].refuses) = (true, refuses);
+        let path = &mut paths(&mut facts)[0];
+        (path.verdict.ping_only, path.refuses) = (true, refuses);
         causes(&facts)
     };
     assert_eq!(of(3, 0, false), ["checksum"]);
@@ -845,72 +615,73 @@ fn wrong_checksums_from_elsewhere_are_no_finding() {
 
 #[test]
 fn routes_inside_the_network_matter_where_they_win() {
-    let of = |to: &str, protocol, index| {
+    for (to, protocol, index, severity, why) in [
+        (
+            "10.244.2.0/25",
+            4,
+            2,
+            Some(Severity::Broken),
+            "a part of a peer's subnet",
+        ),
+        (
+            "10.244.2.0/23",
+            4,
+            2,
+            Some(Severity::Risk),
+            "flannel's own route is longer",
+        ),
+        (
+            "10.244.128.0/17",
+            4,
+            5,
+            Some(Severity::Risk),
+            "nobody has it yet",
+        ),
+        ("10.244.128.7/32", 4, 2, None, "a node inside the network"),
+        (
+            "10.0.0.0/8",
+            4,
+            5,
+            None,
+            "flannel's are longer, whoever has a subnet",
+        ),
+        (
+            "10.244.128.0/17",
+            2,
+            5,
+            None,
+            "an address is told by itself",
+        ),
+        ("10.244.1.7/32", 3, 5, None, "a pod of this node"),
+        ("172.31.0.0/16", 4, 5, None, "another network"),
+    ] {
         let mut facts = healthy();
-        let Fact::Known(routes) = &mut facts.host.routes else {
-            panic!("no routes")
-        };
-        routes.push(Route {
+        inside(&mut facts.host.routes).push(Route {
             index: Some(index),
             protocol,
             ..Route::new(to.parse().unwrap())
         });
-        report(&facts)
-            .findings
-            .iter()
-            .map(|finding| (finding.check.clone(), finding.severity))
-            .collect::<Vec<_>>()
-    };
-    let found = |severity| vec![("network-overlap".to_owned(), severity)];
-    assert_eq!(
-        of("10.244.2.0/25", 4, 2),
-        found(Severity::Broken),
-        "a part of a peer's subnet"
-    );
-    assert_eq!(
-        of("10.244.2.0/23", 4, 2),
-        found(Severity::Risk),
-        "flannel's own route is longer"
-    );
-    assert_eq!(
-        of("10.244.128.0/17", 4, 5),
-        found(Severity::Risk),
-        "nobody has it yet"
-    );
-    assert_eq!(of("10.244.128.7/32", 4, 2), [], "a node inside the network");
-    assert_eq!(
-        of("10.0.0.0/8", 4, 5),
-        [],
-        "flannel's are longer, whoever has a subnet"
-    );
-    assert_eq!(
-        of("10.244.128.0/17", 2, 5),
-        [],
-        "an address is told by itself"
-    );
-    assert_eq!(of("10.244.1.7/32", 3, 5), [], "a pod of this node");
-    assert_eq!(of("172.31.0.0/16", 4, 5), []);
+        let found = report(&facts).findings;
+        let severities: Vec<_> = found.iter().map(|finding| finding.severity).collect();
+        assert_eq!(severities, Vec::from_iter(severity), "{why}");
+        assert!(
+            found
+                .iter()
+                .all(|finding| finding.check == "network-overlap"),
+            "{why}"
+        );
+    }
 }
 
 #[test]
 fn docker_network_is_an_overlap_and_no_stale_bridge() {
     let mut facts = healthy();
-    let own = types::Subnets::V4("172.20.1.0/24".parse().unwrap());
     facts.network = Fact::Known(Network {
         networks: types::Subnets::V4("172.16.0.0/12".parse().unwrap()),
-        own,
+        own: types::Subnets::V4("172.20.1.0/24".parse().unwrap()),
         ..network()
     });
-    let found = report(&facts).findings;
-    assert!(
-        found.iter().all(|finding| finding.check != "stale-bridge"),
-        "{found:#?}"
-    );
-    assert!(
-        found
-            .iter()
-            .any(|finding| finding.check == "network-overlap"
-                && finding.about == "docker0 172.17.0.0/16"),
-        "{found:#?}"
-    );
+    let found = found(&facts);
+    assert!(!found.contains(&"stale-bridge".to_owned()), "{found:?}");
+    assert!(found.contains(&"network-overlap".to_owned()), "{found:?}");
 }

@@ -1,14 +1,11 @@
 //! Tests that `docs/doctor-commands.md` contains every command for the prepared faults. The test rewrites `docs/doctor-commands.md` if
 //! `FLANNEL_WRITE_DOCS=1` is set.
 
-use super::cases::CASES;
-use super::healthy::healthy;
+use super::cases::everywhere;
 use super::report;
-use crate::facts::daemon::Launch;
 use crate::table::checks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use types::Access;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor-commands.md");
 /// Last line of the manually written part of `docs/doctor-commands.md`.
@@ -16,35 +13,20 @@ const MARK: &str = "## The commands\n";
 
 /// Returns the commands of each check, each with the machine on which to run the commands.
 fn commands() -> BTreeMap<String, BTreeSet<(String, Vec<String>)>> {
-    let cluster = Launch::Kubernetes {
-        namespace: "kube-flannel".to_owned(),
-        assumed: false,
-    };
     let mut all: BTreeMap<String, BTreeSet<(String, Vec<String>)>> = BTreeMap::new();
-    for launch in [Launch::Systemd, cluster] {
-        for (check, spoil) in CASES {
-            let mut facts = healthy();
-            if launch != Launch::Systemd {
-                facts.store.access = Access::Kubernetes;
-            }
-            facts.daemon.launch = launch.clone();
-            spoil(&mut facts);
-            let found = report(&facts)
-                .findings
-                .into_iter()
-                .filter(|finding| finding.check == *check);
-            for finding in found {
-                // In flannel's pod, which has neither the programs nor the permissions, the same commands run on the node.
-                let on = finding.remedy.on.replace(", not flannel's pod", "");
-                let on = if on == "the node itself" {
-                    "this node".to_owned()
-                } else {
-                    on
-                };
-                all.entry((*check).to_owned())
-                    .or_default()
-                    .insert((on, finding.remedy.commands));
-            }
+    for (check, facts) in everywhere() {
+        let found = report(&facts).findings.into_iter();
+        for finding in found.filter(|finding| finding.check == check) {
+            // In flannel's pod, which has neither the programs nor the permissions, the same commands run on the node.
+            let on = finding.remedy.on.replace(", not flannel's pod", "");
+            let on = if on == "the node itself" {
+                "this node".to_owned()
+            } else {
+                on
+            };
+            all.entry(check.to_owned())
+                .or_default()
+                .insert((on, finding.remedy.commands));
         }
     }
     all

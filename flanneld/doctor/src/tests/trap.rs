@@ -1,16 +1,17 @@
 //! Tests of nodes behind NAT: each machine has its own NAT, and flannel has chosen the NAT interface.
 
-use super::cases::{behind_nat, exit_report, named_by, problem};
-use super::healthy::healthy;
+use super::cases::{
+    all, behind_nat, exit_report, in_cluster, inside, named_by, paths, port, problem,
+};
+use super::healthy::{healthy, interface};
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{ExitReport, Launch};
-use crate::facts::host::Port;
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
-use crate::finding::{Severity, code_or_text};
+use crate::finding::Severity;
 use types::Detail;
 use types::problem::{PortPurpose, StoreCause};
 
@@ -31,12 +32,19 @@ fn trap(state: &State, underlay: bool) -> Facts {
     let mut facts = healthy();
     behind_nat(&mut facts);
     facts.kubernetes = Fact::Absent;
-    if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths
-            .iter_mut()
-            .for_each(|path| (path.verdict.state, path.underlay) = (*state, underlay));
-    }
+    all(&mut facts, state, underlay);
     facts
+}
+
+fn arguments(words: &[&str]) -> Vec<Argument> {
+    Argument::find(words.iter().map(|word| (*word).to_owned()), is_edited)
+}
+
+fn finds(facts: &Facts, check: &str) -> bool {
+    report(facts)
+        .findings
+        .iter()
+        .any(|finding| finding.check == check)
 }
 
 #[test]
@@ -52,20 +60,7 @@ fn nat_trap_is_reported_with_its_remedy() {
         ]
     );
     assert_eq!(finding.remedy.on, "every node");
-    let seen: Vec<&str> = finding
-        .evidence
-        .iter()
-        .map(|seen| seen.text.as_str())
-        .collect();
-    assert_eq!(
-        seen,
-        [
-            "10.0.2.15/24 with the gateway 10.0.2.2: VirtualBox's, QEMU's or lima's own NAT",
-            "node-2 at 192.0.2.2 and node-3 at 192.0.2.3 do not respond, not even to ping",
-            "the route to the store at 192.0.2.250 uses eth1 (198.51.100.1)",
-        ]
-        .map(|text| code_or_text("wrong-interface", text))
-    );
+    assert_eq!(finding.evidence.len(), 3);
     assert!(
         report(&facts)
             .findings
@@ -83,19 +78,14 @@ fn nat_marks_suffice_without_a_remote_store() {
     assert_eq!(causes(&facts), ["wrong-interface"]);
     assert_eq!(only(&facts, "wrong-interface").remedy.commands.len(), 2);
     // With two candidates the doctor cannot decide.
-    if let Fact::Known(interfaces) = &mut facts.host.interfaces {
-        interfaces.push(super::healthy::interface(9, "eth2", &["203.0.113.1/24"]));
-    }
+    inside(&mut facts.host.interfaces).push(interface(9, "eth2", &["203.0.113.1/24"]));
     let finding = only(&facts, "wrong-interface");
+    assert_eq!(finding.remedy.commands, [""; 0]);
     assert!(
-        finding.remedy.commands.is_empty()
-            && finding
-                .evidence
-                .iter()
-                .any(|seen| seen.text.starts_with(&code_or_text(
-                    "wrong-interface",
-                    "the interface eth2 has the address 203.0.113.1"
-                ))),
+        finding
+            .evidence
+            .iter()
+            .any(|seen| seen.text.contains("eth2")),
         "{finding:?}"
     );
 }
@@ -122,45 +112,20 @@ fn nat_interface_is_no_trap_once_a_peer_answers() {
 #[test]
 fn nat_trap_is_reported_although_a_peer_moved() {
     let mut facts = trap(&State::CutOff, false);
-    let first = |facts: &mut Facts, state: State| {
-        if let Fact::Known(mesh) = &mut facts.mesh {
-            mesh.paths[0].verdict.state = state;
-        }
-    };
-    first(&mut facts, State::Unknown);
+    paths(&mut facts)[0].verdict.state = State::Unknown;
     assert_eq!(causes(&facts), ["wrong-interface"]);
-    assert!(
-        only(&facts, "wrong-interface")
-            .evidence
-            .iter()
-            .any(|seen| seen.text
-                == code_or_text(
-                    "wrong-interface",
-                    "node-3 at 192.0.2.3 does not respond, not even to ping"
-                ))
-    );
     // Right after the start the other peers have not been probed yet.
     facts.daemon.young = true;
-    assert!(
-        !causes(&facts).contains(&"wrong-interface".to_owned()),
-        "{:?}",
-        causes(&facts)
-    );
+    assert!(!finds(&facts, "wrong-interface"));
     facts.daemon.young = false;
-    first(&mut facts, State::OneWay);
-    assert!(
-        !causes(&facts).contains(&"wrong-interface".to_owned()),
-        "{:?}",
-        causes(&facts)
-    );
+    paths(&mut facts)[0].verdict.state = State::OneWay;
+    assert!(!finds(&facts, "wrong-interface"));
 }
 
 #[test]
 fn nat_network_with_another_gateway_is_no_trap() {
     let mut facts = trap(&State::Unknown, false);
-    if let Fact::Known(routes) = &mut facts.host.routes {
-        routes[0].via = Some("10.0.2.1".parse().unwrap());
-    }
+    inside(&mut facts.host.routes)[0].via = Some("10.0.2.1".parse().unwrap());
     assert_eq!(causes(&facts), [""; 0]);
 }
 
@@ -176,17 +141,6 @@ fn nat_trap_is_reported_without_a_running_daemon() {
     facts.daemon.running = Fact::Known(false);
     facts.daemon.exit_report = refused();
     assert_eq!(causes(&facts), ["wrong-interface"]);
-    let finding = only(&facts, "wrong-interface");
-    assert!(
-        finding
-            .evidence
-            .iter()
-            .any(|seen| seen.text.starts_with(&code_or_text(
-                "wrong-interface",
-                "the public address 10.0.2.15"
-            )) && !seen.text.contains("cannot distinguish")),
-        "{finding:?}"
-    );
     assert_eq!(
         only(&facts, "not-running").explained_by.as_deref(),
         Some("wrong-interface")
@@ -200,10 +154,8 @@ fn nat_trap_is_reported_without_a_running_daemon() {
 #[test]
 fn nat_interface_is_a_risk_before_the_first_peer() {
     let mut facts = trap(&State::CutOff, false);
-    if let (Fact::Known(mesh), Fact::Known(peers)) = (&mut facts.mesh, &mut facts.leases.peers) {
-        mesh.paths.clear();
-        peers.clear();
-    }
+    paths(&mut facts).clear();
+    inside(&mut facts.leases.peers).clear();
     assert_eq!(causes(&facts), ["nat-interface"]);
     assert_eq!(
         (
@@ -235,29 +187,15 @@ fn interface_of_the_store_is_suggested_where_all_are_silent() {
 #[test]
 fn interface_that_received_from_a_peer_stays() {
     let mut facts = trap(&State::CutOff, false);
-    assert!(
-        causes(&facts)
-            .iter()
-            .any(|check| check == "wrong-interface")
-    );
-    if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths[0].ever = true;
-    }
-    assert!(
-        report(&facts)
-            .findings
-            .iter()
-            .all(|finding| finding.check != "wrong-interface")
-    );
+    assert!(finds(&facts, "wrong-interface"));
+    paths(&mut facts)[0].ever = true;
+    assert!(!finds(&facts, "wrong-interface"));
 }
 
 #[test]
 fn nat_trap_in_a_cluster_changes_the_daemon_set() {
     let mut facts = trap(&State::CutOff, false);
-    facts.daemon.launch = Launch::Kubernetes {
-        namespace: "flannel-system".to_owned(),
-        assumed: false,
-    };
+    facts.daemon.launch = in_cluster("flannel-system");
     let finding = only(&facts, "wrong-interface");
     let set = "kubectl -n flannel-system set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_IFACE=eth1";
     assert_eq!(
@@ -267,23 +205,12 @@ fn nat_trap_in_a_cluster_changes_the_daemon_set() {
         ),
         ([set.to_owned()].as_slice(), "a node with kubectl")
     );
-    assert!(
-        finding
-            .evidence
-            .iter()
-            .all(|seen| !seen.text.contains("namespace")),
-        "{finding:?}"
-    );
+    let notes = finding.evidence.len();
     // A variable that names the interface gets another value.
     let chosen = |flag: &str| Fact::Known(named_by(flag));
     facts.daemon.choice = chosen("--iface=eth0");
     assert_eq!(only(&facts, "wrong-interface").remedy.commands, [set]);
     // The argument that names the NAT interface has to change, because it takes precedence over the variable.
-    let arguments = |words: &[&str]| {
-        Argument::find(words.iter().map(|word| (*word).to_owned()), |flag| {
-            flag.starts_with("iface")
-        })
-    };
     for (why, words, script) in [
         (
             "--iface=eth0",
@@ -312,13 +239,7 @@ fn nat_trap_in_a_cluster_changes_the_daemon_set() {
         namespace: "kube-flannel".to_owned(),
         assumed: true,
     };
-    let finding = only(&facts, "wrong-interface");
-    assert!(
-        finding.evidence.iter().any(|seen| seen
-            .text
-            .starts_with("flannel's namespace is unknown on this node")),
-        "{finding:?}"
-    );
+    assert_eq!(only(&facts, "wrong-interface").evidence.len(), notes + 1);
 }
 
 #[test]
@@ -346,23 +267,14 @@ fn argument_of_the_unit_takes_precedence_over_the_options_file() {
             r"s|--iface=\(eth.ens\)\.\*|--iface=eth1|",
         ),
     ] {
-        facts.daemon.arguments =
-            Argument::find(words.iter().map(|word| (*word).to_owned()), is_edited);
+        facts.daemon.arguments = arguments(words);
         is_edit(&only(&facts, "wrong-interface").remedy.commands, script);
     }
     // The same applies to a port and to an identity.
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
-    facts.daemon.arguments = Argument::find(
-        ["--status-port=8474", "--node-id", "image"].map(str::to_owned),
-        is_edited,
-    );
-    facts.host.ports = Fact::Known(vec![Port {
-        number: 8474,
-        udp: false,
-        purpose: PortPurpose::Api,
-        owner: None,
-    }]);
+    facts.daemon.arguments = arguments(&["--status-port=8474", "--node-id", "image"]);
+    facts.host.ports = Fact::Known(vec![port(8474, false, PortPurpose::Api)]);
     is_edit(
         &only(&facts, "port-taken").remedy.commands,
         "s|--status-port=8474|--status-port=8574|",
@@ -393,19 +305,10 @@ fn argument_of_the_unit_takes_precedence_over_the_options_file() {
 #[test]
 fn health_port_of_the_daemon_set_moves_with_its_probes() {
     let mut facts = healthy();
-    facts.daemon.launch = Launch::Kubernetes {
-        namespace: "kube-flannel".to_owned(),
-        assumed: false,
-    };
-    let port = |number, purpose| Port {
-        number,
-        udp: false,
-        purpose,
-        owner: None,
-    };
+    facts.daemon.launch = in_cluster("kube-flannel");
     facts.host.ports = Fact::Known(vec![
-        port(8081, PortPurpose::Health),
-        port(8474, PortPurpose::Api),
+        port(8081, false, PortPurpose::Health),
+        port(8474, false, PortPurpose::Api),
     ]);
     let report = report(&facts);
     let commands: Vec<&str> = report
@@ -434,14 +337,8 @@ fn health_port_of_the_daemon_set_moves_with_its_probes() {
 fn refused_right_is_granted_or_named() {
     let mut facts = healthy();
     let refused = |facts: &mut Facts, detail| {
-        if let Fact::Known(kubernetes) = &mut facts.kubernetes {
-            kubernetes.refusal = Some(problem(
-                detail,
-                "the Kubernetes API refused a request to list Nodes",
-            ));
-        }
-        let finding = only(facts, "rbac");
-        (finding.what, finding.remedy.commands)
+        inside(&mut facts.kubernetes).refusal = Some(problem(detail, "refused"));
+        only(facts, "rbac").remedy.commands
     };
     let watch = |user: &str| Detail::Forbidden {
         user: user.to_owned(),
@@ -453,38 +350,24 @@ fn refused_right_is_granted_or_named() {
         status: Some(status),
         server: None,
     };
-    let (what, commands) = refused(&mut facts, watch("system:serviceaccount:net:flannel"));
-    assert_eq!(
-        what,
-        code_or_text(
-            "rbac",
-            "flanneld is not allowed to watch nodes: flanneld's account lacks the permission"
-        )
-    );
+    let commands = refused(&mut facts, watch("system:serviceaccount:net:flannel"));
     assert!(
         commands[0].ends_with("| kubectl auth reconcile -f -")
             && commands[0].contains(r#""namespace":"net""#),
         "{commands:?}"
     );
-    facts.daemon.launch = Launch::Kubernetes {
-        namespace: "net".to_owned(),
-        assumed: false,
-    };
-    let (_, commands) = refused(&mut facts, status(StoreCause::User, 401));
+    facts.daemon.launch = in_cluster("net");
+    let commands = refused(&mut facts, status(StoreCause::User, 401));
     assert_eq!(
         commands,
         ["kubectl -n net delete pod -l app=flannel --field-selector spec.nodeName=node-1"]
     );
     // The command must not grant permissions to everybody.
-    let (what, commands) = refused(&mut facts, watch("system:anonymous"));
-    assert!(
-        what.contains(&code_or_text("rbac", "does not know the credentials"))
-            && commands[0].contains(" delete pod "),
-        "{commands:?}"
-    );
-    let (_, commands) = refused(&mut facts, watch("system:serviceaccount:net:default"));
+    let commands = refused(&mut facts, watch("system:anonymous"));
+    assert!(commands[0].contains(" delete pod "), "{commands:?}");
+    let commands = refused(&mut facts, watch("system:serviceaccount:net:default"));
     assert_eq!(commands, ["kubectl describe clusterrole flannel"]);
-    let (_, commands) = refused(&mut facts, status(StoreCause::Role, 403));
+    let commands = refused(&mut facts, status(StoreCause::Role, 403));
     assert!(
         commands[0].contains(r#""name":"flannel","namespace":"net""#),
         "{commands:?}"
