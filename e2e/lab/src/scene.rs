@@ -296,6 +296,23 @@ impl Scene<'_> {
         Probe::start(pod(from)?, pod(to)?, &ProbeOptions::default())
     }
 
+    /// Starts probes between the first pods of all nodes, in each direction and in each address family that they share.
+    ///
+    /// # Errors
+    /// Returns an error if a probe does not start.
+    pub fn meshes(&self) -> Result<Vec<Mesh>> {
+        let (pods, options) = (self.firsts()?, ProbeOptions::default());
+        let has = |v6| {
+            let mut addresses = pods.iter().map(Pod::addresses);
+            addresses.all(|list| list.iter().any(|address| address.is_ipv6() == v6))
+        };
+        let families = [(false, options.clone()), (true, options.v6())];
+        let families = families.iter().filter(|(v6, _)| has(*v6));
+        families
+            .map(|(_, options)| Mesh::start(&pods, options))
+            .collect()
+    }
+
     /// Checks that no daemon has logged an error or a panic.
     ///
     /// # Errors

@@ -10,7 +10,6 @@
 
 mod admission;
 mod bad_peers;
-mod bench;
 mod canary;
 mod checks;
 mod cleanup;
@@ -42,8 +41,8 @@ mod left_behind;
 mod listeners;
 mod mesh;
 mod mesh_hostile;
+mod mesh_hundred;
 mod mesh_mixed;
-mod mesh_twenty;
 mod monitoring;
 mod operator;
 mod packet_path;

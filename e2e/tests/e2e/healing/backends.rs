@@ -68,16 +68,6 @@ impl Damage {
     }
 }
 
-pub(crate) static VXLAN: Backend = Backend {
-    name: "vxlan",
-    conf: r#"{"Type":"vxlan"}"#,
-    dual_stack: false,
-    devices: &["flannel.1"],
-    has_macs: true,
-    overhead: 50,
-    damages: &OF_VXLAN,
-};
-
 pub(crate) static VXLAN_DUAL: Backend = Backend {
     name: "dual",
     conf: r#"{"Type":"vxlan"}"#,
@@ -139,32 +129,20 @@ const ADDRESS_REMOVED: Damage = damage(
     Stays,
 );
 
-static OF_VXLAN: [Damage; 9] = [
+/// `backends/tests/kernel/repair.rs` has all damages.
+static OF_VXLAN: [Damage; 4] = [
     DELETED,
-    DOWN,
     DOWN_AND_UP,
-    damage(
-        "the FDB is emptied",
-        "for mac in $(bridge fdb show dev DEV | cut -d' ' -f1); do bridge fdb del $mac dev DEV; done",
-        Stays,
-    ),
     damage(
         "the neighbours are deleted",
         "for ip in $(ip neigh show dev DEV nud permanent | grep -v 10.98 | cut -d' ' -f1); do ip neigh del $ip dev DEV; done",
         Stays,
     ),
-    ADDRESS_REMOVED,
     // With a new MAC, the kernel drops all neighbours of the device, including foreign ones.
     damage(
         "the MAC changes",
         "ip link set DEV address 02:00:00:00:00:99",
         GoesWithDevice,
-    ),
-    MTU,
-    damage(
-        "learning is switched on",
-        "ip link set DEV type vxlan learning",
-        Stays,
     ),
 ];
 
