@@ -186,14 +186,10 @@ impl<'a> SceneOptions<'a> {
             lan,
             lab,
         };
-        if self.running {
-            scene.start()?;
-        }
-        if self.running && self.pods {
-            for node in &mut scene.nodes {
-                node.pod("p1")?;
-            }
-            scene.reach()?;
+        match (self.running, self.pods) {
+            (true, true) => scene.populate()?,
+            (true, false) => scene.start()?,
+            (false, _) => {}
         }
         Ok(scene)
     }
@@ -325,7 +321,23 @@ impl Scene<'_> {
         })
     }
 
-    fn firsts(&self) -> Result<Vec<Pod>> {
+    /// Starts the daemons that do not run, builds a pod on each node without one, and waits until the pods reach each other.
+    ///
+    /// # Errors
+    /// Returns an error if a daemon does not become ready, or with a matrix of all pods.
+    pub fn populate(&mut self) -> Result<()> {
+        self.start()?;
+        for node in self.nodes.iter_mut().filter(|node| node.pods.is_empty()) {
+            node.pod("p1")?;
+        }
+        self.reach()
+    }
+
+    /// Returns the first pods of all nodes.
+    ///
+    /// # Errors
+    /// Returns an error if a node has no pod.
+    pub fn firsts(&self) -> Result<Vec<Pod>> {
         let first = |node: &Node| node.pods.first().cloned();
         let pods = self.nodes.iter().map(first).collect::<Option<Vec<_>>>();
         pods.context("a node has no pod")
@@ -520,6 +532,21 @@ impl Node {
         let names = self.host.netns().links()?;
         let names = names.into_iter().map(|link| link.ifname);
         Ok(names.filter(|name| name.starts_with("flannel")).collect())
+    }
+
+    /// Stops the daemon with SIGTERM, starts it with the node's options, and waits until it is ready.
+    ///
+    /// # Errors
+    /// Returns an error if the daemon does not exit with 0 or does not become ready.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop()?;
+        self.start()
+    }
+
+    /// Returns the value of a counter, given by its exact name and labels. A counter that is zero has no line.
+    pub fn count(&self, name: &str) -> f64 {
+        let value = self.daemon().and_then(|daemon| daemon.metric(name));
+        value.unwrap_or(0.0)
     }
 }
 

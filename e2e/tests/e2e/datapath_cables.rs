@@ -1,234 +1,177 @@
 //! Tests that kernel vxlan and userspace vxlan exchange TCP and UDP packets over each virtual cable, even if no network card completes checksums.
 //! A virtual cable delivers single packets and GSO packets as the sender's kernel passes them to a network card.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Cable, Lab, Pod, Transfer, TransferOptions};
+use lab::{Cable, Capture, FlanneldOptions, Pod, Scene, Transfer, TransferOptions, until};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use serde_json::json;
 
+use crate::datapath::engines::VXLAN;
+use crate::datapath::kinds;
 use crate::healing::scenarios;
 
-const SOON: Duration = Duration::from_secs(15);
 const BULK: u64 = 2_000_000;
 /// Packet mode of each host: the first two hosts run kernel vxlan, and the other hosts run userspace vxlan.
 const MODES: [&str; 5] = ["", "", "offload", "mmsg", "plain"];
 const KERNELS: usize = 2;
-/// Payload of one datagram of a GSO packet, in bytes. `SEGMENTS` is the number of datagrams in the GSO packet.
+const KERNEL: &str = r#"{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
+/// Payload of one datagram of a GSO packet, in bytes. The last datagram is shorter.
 const SEGMENT: u16 = 1000;
-const SEGMENTS: usize = 20;
+const MARK: &[u8] = b"a flow of its own";
 
 scenarios! { tunnels_carry_packets_over;
     kernel_and_userspace_vxlan_interoperate_over_an_untouched_veth => Cable::Veth,
     kernel_and_userspace_vxlan_interoperate_over_a_wire => Cable::Wire,
 }
 
-fn conf(mode: &str) -> String {
-    json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": { "Type": "vxlan", "Mode": mode } }).to_string()
-}
-
-fn bed(lab: &Lab, cable: Cable) -> Result<Bed> {
-    let lan = lab.switch("lan")?;
-    let hosts = lab.hosts(&lan, MODES.len().try_into()?)?;
-    hosts.iter().try_for_each(|host| cable.lay(host))?;
-    // Both modes publish the same lease, so nodes of one network may read different configurations.
-    let mut bed = Bed::on(lab, &lan, hosts, &conf("userspace"), |number, options| {
-        options.env("FLANNELD_DATAPATH", MODES[number])
-    })?;
-    bed.store.configure(&conf("kernel"))?;
-    for number in 0..KERNELS {
-        bed.daemons[number].terminate()?;
-        bed.daemons[number] = bed.hosts[number].flanneld(&bed.options[number])?;
-    }
-    for (number, host) in bed.hosts.iter().enumerate() {
-        let link = host
-            .netns()
-            .link("flannel.1")?
-            .with_context(|| format!("no flannel.1 on {}", host.name()))?;
-        let kind = if number < KERNELS { "vxlan" } else { "tun" };
-        ensure!(
-            link.linkinfo["info_kind"] == kind,
-            "{}: {}",
-            host.name(),
-            link.linkinfo
-        );
-        let features = host.netns().exec("ethtool", &["-k", "enp0s8"])?;
-        ensure!(
-            features.contains("tx-checksum-ip-generic: on"),
-            "the cable of {} completes checksums:\n{features}",
-            host.name()
-        );
-    }
-    bed.reach()?;
-    Ok(bed)
+fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
+    let options =
+        |host: usize, options: FlanneldOptions| options.env("FLANNELD_DATAPATH", MODES[host]);
+    let scene = Scene::of(cable.name()).nodes(5).net(&VXLAN.dual());
+    scene.options(options).stopped().run(|s| {
+        s.each(|node| cable.lay(node))?;
+        // Each daemon reads the configuration when it starts. Both modes publish the same lease.
+        s.nodes[KERNELS..]
+            .iter_mut()
+            .try_for_each(|node| node.start())?;
+        s.store.configure(KERNEL)?;
+        s.populate()?;
+        for (number, node) in s.nodes.iter().enumerate() {
+            let kind = if number < KERNELS { "vxlan" } else { "tun" };
+            let kinds = kinds(node)?;
+            ensure!(
+                kinds.len() == 2 && kinds.iter().all(|(_, is)| is == kind),
+                "{kinds:?}"
+            );
+            let features = node.sh("ethtool -k enp0s8")?;
+            ensure!(
+                features.contains("tx-checksum-ip-generic: on"),
+                "{features}"
+            );
+        }
+        let pods = s.firsts()?;
+        for (a, from) in pods.iter().enumerate() {
+            for (b, to) in pods.iter().enumerate().filter(|(b, _)| *b != a) {
+                for (family, options) in
+                    [TransferOptions::default(), TransferOptions::default().v6()]
+                        .iter()
+                        .enumerate()
+                {
+                    let what = || format!("{:?} to {:?}, family {family}", MODES[a], MODES[b]);
+                    Transfer::run(from, to, BULK, options).with_context(what)?;
+                    datagrams_arrive(from, to, family).with_context(what)?;
+                }
+            }
+        }
+        flows_keep_their_source_ports(s)?;
+        s.require_no_errors()
+    })
 }
 
 /// Returns the content of a datagram, which depends only on the datagram's number and size.
 fn content(number: usize, size: usize) -> Vec<u8> {
+    let rest = (4..size).map(|at| (at * 7 + number * 13) as u8);
     (number as u32)
         .to_be_bytes()
         .into_iter()
-        .chain((0..size.saturating_sub(4)).map(|at| (at * 7 + number * 13) as u8))
+        .chain(rest)
         .collect()
 }
 
-/// UDP sockets of a sending pod (`out`) and of a receiving pod (`into`).
-struct Datagrams<'a> {
-    from: &'a Pod,
-    to: &'a Pod,
-    ipv6: bool,
-    out: UdpSocket,
-    into: UdpSocket,
-}
-
-impl Datagrams<'_> {
-    fn between<'a>(from: &'a Pod, to: &'a Pod, ipv6: bool) -> Result<Datagrams<'a>> {
-        let address = |pod: &Pod| pod.addresses()[usize::from(ipv6)];
-        let into = to.netns().run(|| UdpSocket::bind((address(to), 0)))??;
-        let out = from.netns().run(|| UdpSocket::bind((address(from), 0)))??;
-        out.connect(into.local_addr()?)?;
-        into.set_read_timeout(Some(Duration::from_millis(500)))?;
-        Ok(Datagrams {
-            from,
-            to,
-            ipv6,
-            out,
-            into,
-        })
-    }
-
-    fn what(&self) -> String {
-        format!(
-            "datagrams from {} to {}, IPv{}",
-            self.from.name(),
-            self.to.name(),
-            if self.ipv6 { 6 } else { 4 }
+/// Sends datagrams of several sizes, and datagrams as one GSO packet. Lost datagrams are repeated until all have arrived unchanged.
+fn datagrams_arrive(from: &Pod, to: &Pod, family: usize) -> Result<()> {
+    let bind = |pod: &Pod| {
+        anyhow::Ok(
+            pod.netns()
+                .run(|| UdpSocket::bind((pod.addresses()[family], 0)))??,
         )
-    }
-
-    /// Sends datagrams, and repeats lost datagrams until all have arrived. If `gather` is true, the function sends the datagrams as one GSO packet.
-    fn all_arrive(&self, wanted: &[Vec<u8>], gather: bool) -> Result<()> {
-        let mut buffer = vec![0; 65_536];
-        let mut missing: BTreeSet<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
-        let end = Instant::now() + SOON;
-        while !missing.is_empty() {
-            ensure!(
-                Instant::now() < end,
-                "{}: {} of {} never arrived (gathered: {gather})",
-                self.what(),
-                missing.len(),
-                wanted.len()
-            );
-            if gather {
-                self.send_gathered(&wanted.concat())?;
-            } else {
-                self.send_each(&missing)?;
-            }
-            while !missing.is_empty() {
-                let Ok(length) = self.into.recv(&mut buffer) else {
-                    break;
-                };
-                ensure!(
-                    wanted.iter().any(|one| *one == buffer[..length]),
-                    "{}: changed on the path, {length} bytes",
-                    self.what()
-                );
-                missing.remove(&buffer[..length]);
-            }
-        }
-        Ok(())
-    }
-
-    fn send_gathered(&self, all: &[u8]) -> Result<()> {
-        sendmsg::<()>(
-            self.out.as_raw_fd(),
-            &[std::io::IoSlice::new(all)],
-            &[ControlMessage::UdpGsoSegments(&SEGMENT)],
-            MsgFlags::empty(),
-            None,
-        )
-        .map(drop)
-        .with_context(|| self.what())
-    }
-
-    fn send_each(&self, datagrams: &BTreeSet<&[u8]>) -> Result<()> {
-        for datagram in datagrams {
-            match self.out.send(datagram) {
-                // The path's MTU is smaller than the pod's device. The pod learns this from the first packet that is too long.
-                Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => {}
-                sent => drop(sent.with_context(|| self.what())?),
-            }
-        }
-        Ok(())
-    }
-}
-
-fn datagrams(from: &Pod, to: &Pod, ipv6: bool) -> Result<()> {
-    let single: Vec<Vec<u8>> = [4, 5, 99, 1000, 1300, 1401, 3000]
-        .iter()
+    };
+    let (out, into) = (bind(from)?, bind(to)?);
+    out.connect(into.local_addr()?)?;
+    into.set_read_timeout(Some(Duration::from_millis(500)))?;
+    let single: Vec<_> = [4, 5, 99, 1000, 1300, 1401, 3000]
+        .into_iter()
         .enumerate()
-        .map(|(number, size)| content(number, *size))
+        .map(|(n, size)| content(n, size))
         .collect();
-    let many: Vec<Vec<u8>> = (0..SEGMENTS)
-        .map(|number| {
-            content(
-                100 + number,
-                usize::from(SEGMENT) - usize::from(number + 1 == SEGMENTS),
-            )
-        })
+    let gathered: Vec<_> = (100..120)
+        .map(|n| content(n, usize::from(SEGMENT) - usize::from(n == 119)))
         .collect();
-    let datagrams = Datagrams::between(from, to, ipv6)?;
-    datagrams.all_arrive(&single, false)?;
-    datagrams.all_arrive(&many, true)
-}
-
-fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
-    Lab::run(cable.name(), |lab| {
-        let bed = bed(lab, cable)?;
-        let mut failed = Vec::new();
-        for from in 0..MODES.len() {
-            for to in (0..MODES.len()).filter(|to| *to != from) {
-                let (out, into) = (&bed.pods[from], &bed.pods[to]);
-                let options = TransferOptions::default();
-                for ipv6 in [false, true] {
-                    let options = if ipv6 {
-                        options.clone().v6()
-                    } else {
-                        options.clone()
-                    };
-                    let mode = |number: usize| {
-                        if number < KERNELS {
-                            "kernel"
-                        } else {
-                            MODES[number]
-                        }
-                    };
-                    let mut note = |what: &str, result: Result<()>| {
-                        if let Err(error) = result {
-                            failed.push(format!(
-                                "{what} {} to {}, IPv{}: {error:#}",
-                                mode(from),
-                                mode(to),
-                                if ipv6 { 6 } else { 4 }
-                            ));
-                        }
-                    };
-                    note("TCP", Transfer::run(out, into, BULK, &options).map(drop));
-                    note("UDP", datagrams(out, into, ipv6));
+    let mut buffer = vec![0; 65_536];
+    for (wanted, is_gathered) in [(single, false), (gathered, true)] {
+        let mut missing: BTreeSet<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
+        let mut strange = None;
+        until("all datagrams arrive", || {
+            if is_gathered {
+                let all = wanted.concat();
+                let parts = [std::io::IoSlice::new(&all)];
+                let _ = sendmsg::<()>(
+                    out.as_raw_fd(),
+                    &parts,
+                    &[ControlMessage::UdpGsoSegments(&SEGMENT)],
+                    MsgFlags::empty(),
+                    None,
+                );
+            } else {
+                // The path's MTU is smaller than the pod's device. The pod learns this from the first packet that is too long.
+                missing.iter().for_each(|datagram| drop(out.send(datagram)));
+            }
+            while !missing.is_empty()
+                && let Ok(length) = into.recv(&mut buffer)
+            {
+                let datagram = &buffer[..length];
+                if !missing.remove(datagram) && !wanted.iter().any(|one| one == datagram) {
+                    strange = Some(length);
                 }
             }
+            missing.is_empty() || strange.is_some()
+        })?;
+        ensure!(strange.is_none(), "changed on the path: {strange:?} bytes");
+    }
+    Ok(())
+}
+
+/// Checks that each flow of a userspace node keeps its outer source port, and that flows use several ports, so that the underlay can balance the flows.
+fn flows_keep_their_source_ports(s: &Scene<'_>) -> Result<()> {
+    let (from, to) = (&s[2].pods[0], &s[0].pods[0]);
+    let sender = s[2].v4()?.octets();
+    let target = to.v4()?;
+    let capture = Capture::start(s.lan.netns())?;
+    let flows = from.netns().run(|| {
+        (0..24)
+            .map(|_| UdpSocket::bind((from.v4()?, 0)).map_err(Into::into))
+            .collect::<Result<Vec<_>>>()
+    })??;
+    for _ in 0..3 {
+        for (number, flow) in flows.iter().enumerate() {
+            flow.send_to(&[MARK, &[number as u8]].concat(), (target, 9))?;
         }
-        ensure!(
-            failed.is_empty(),
-            "{} over {}:\n{}",
-            failed.len(),
-            cable.name(),
-            failed.join("\n")
-        );
-        bed.require_no_errors()
-    })
+    }
+    let mut ports: BTreeMap<u8, BTreeSet<[u8; 2]>> = BTreeMap::new();
+    for frame in capture.finish()? {
+        // The kernel's ICMP errors quote the mark, so the sender is compared as well.
+        if frame.get(26..30) != Some(&sender) || frame.get(36..38) != Some(&[0x21, 0x18]) {
+            continue;
+        }
+        // One frame holds the datagrams of several flows if the sender gathered those with one source port.
+        let marks = frame
+            .windows(MARK.len() + 1)
+            .filter_map(|window| window.strip_prefix(MARK));
+        for flow in marks {
+            ports
+                .entry(flow[0])
+                .or_default()
+                .insert([frame[34], frame[35]]);
+        }
+    }
+    let distinct: BTreeSet<_> = ports.values().flatten().collect();
+    ensure!(
+        ports.len() == 24 && ports.values().all(|ports| ports.len() == 1) && distinct.len() >= 4,
+        "{ports:?}"
+    );
+    Ok(())
 }

@@ -7,8 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Bed, Capture, Flanneld, Frame, Host, Lab, Mesh, PingMatrix, PingOptions, Pod, ProbeOptions,
-    holds, until_ok,
+    Capture, Frame, Mesh, Node, PingMatrix, PingOptions, Pod, ProbeOptions, Scene, holds, until_ok,
 };
 use serde_json::json;
 
@@ -18,15 +17,22 @@ use crate::wireguard_keys::{Keys, key_file};
 /// Interval of the probes from each pod to each other pod.
 const OFTEN: Duration = Duration::from_millis(100);
 /// Number of nodes at the start. flanneld recognises a mass deletion only if more than three leases vanish. Another node joins later.
-const NODES: u8 = 5;
+const NODES: usize = 5;
+/// The range of the first nodes' subnets.
+const RANGE: &str = r#""SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","IPv6SubnetMin":"fd00:5:0:100::","IPv6SubnetMax":"fd00:5:0:199::","#;
+/// Subnets that Go flannel has routes to, and that no node leases until the last one joins.
+const LATE: [&str; 2] = ["10.5.7.0/24", "fd00:5:0:7::/64"];
+/// An operator's route to subnets without a node. If it contained a node's subnet, packets to that node would leave by it in the clear,
+/// as the operator configured.
+const OF_OPERATOR: &str = "10.5.200.0/22";
 
 scenarios! { change;
     change_from_direct_routing_sends_nothing_in_the_clear => (r#"{"Type":"vxlan","DirectRouting":true}"#, "userspace", OFTEN),
     change_from_host_gw_sends_nothing_in_the_clear => (r#"{"Type":"host-gw"}"#, "userspace", OFTEN),
 }
 
-/// Name, addresses and start time of a node, for the analysis of captured frames.
-struct Node {
+/// A node in the analysis of captured frames.
+struct Seen {
     name: String,
     mac: Vec<u8>,
     /// Addresses of the node's pod, as bytes.
@@ -35,21 +41,20 @@ struct Node {
     ready: SystemTime,
 }
 
-impl Node {
-    fn of(host: &Host, pod: &Pod) -> Result<Node> {
-        let text = host.netns().link("enp0s8")?.context("no uplink")?.address;
-        let mac = text
-            .split(':')
-            .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
-            .collect();
+impl Seen {
+    fn of(node: &Node) -> Result<Seen> {
+        let text = node.netns().link("enp0s8")?.context("no uplink")?.address;
         let bytes = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => ip.octets().to_vec(),
             IpAddr::V6(ip) => ip.octets().to_vec(),
         };
-        Ok(Node {
-            name: host.name().to_owned(),
-            mac,
-            pod: pod.addresses().into_iter().map(bytes).collect(),
+        Ok(Seen {
+            name: node.name().to_owned(),
+            mac: text
+                .split(':')
+                .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
+                .collect(),
+            pod: node.pods[0].addresses().into_iter().map(bytes).collect(),
             ready: SystemTime::now(),
         })
     }
@@ -60,161 +65,92 @@ impl Node {
 /// Once two nodes run wireguard, no uplink carries an unencrypted packet between their pods. Once a node runs wireguard, its uplink
 /// carries no unencrypted pod packet from the node.
 pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -> Result<()> {
-    let net_conf = |backend: &str| {
+    let conf = |range: &str, backend: &str| {
         format!(
-            r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{backend}}}"#
+            r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48",{range}"Backend":{backend}}}"#
         )
     };
-    Lab::run("in the clear", |lab| {
-        let lan = lab.switch("lan")?;
-        let mut hosts = lab.hosts(&lan, NODES + 1)?;
-        let newcomer = hosts.pop().context("no host")?;
-        let mut bed = Bed::on(lab, &lan, hosts, &net_conf(from), |_, options| options)?;
-        // A subnet that Go flannel has routes to, and that no node leases until the last one joins.
-        let leased: Vec<String> = bed
-            .pods
-            .iter()
-            .flat_map(Pod::addresses)
-            .map(|ip| ip.to_string())
-            .collect();
-        let is_free = |n: &u8| {
-            !leased.iter().any(|ip| {
-                ip.starts_with(&format!("10.5.{n}.")) || ip.starts_with(&format!("fd00:5:0:{n}::"))
-            })
-        };
-        let n = (70..90).find(is_free).context("no free subnet")?;
-        let late = [format!("10.5.{n}.0/24"), format!("fd00:5:0:{n}::/64")];
-        // An operator's route to subnets without a node. If it contained a node's subnet, packets to that node would leave by it in the clear,
-        // as the operator configured.
-        let holds_no_node = |first: &u8| (*first..first + 4).all(|n| is_free(&n));
-        let first = (100..200)
-            .step_by(4)
-            .find(holds_no_node)
-            .context("no free subnets")?;
-        let of_operator = format!("10.5.{first}.0/22");
+    let scene = Scene::of("in the clear")
+        .nodes(6)
+        .net(&conf(RANGE, from))
+        .stopped();
+    scene.run(|s| {
+        for node in &mut s.nodes[..NODES] {
+            node.start()?;
+            node.pod("p1")?;
+        }
+        let pods: Vec<Pod> = s.pods().into_iter().cloned().collect();
+        reach(&pods)?;
         // The switch has the other end of each uplink, so it sees all frames.
-        let capture = Capture::start(bed.lan.netns())?;
-        let began = SystemTime::now();
+        let capture = Capture::start(s.lan.netns())?;
         let probes = ProbeOptions::default().interval(interval);
         let meshes = [
-            Mesh::start(&bed.pods, &probes)?,
-            Mesh::start(&bed.pods, &probes.v6())?,
+            Mesh::start(&pods, &probes)?,
+            Mesh::start(&pods, &probes.v6())?,
         ];
         meshes
             .iter()
             .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
 
-        bed.store.configure(&net_conf(&format!(
-            r#"{{"Type":"wireguard","Implementation":"{implementation}"}}"#
-        )))?;
+        s.store.configure(&conf(
+            "",
+            &format!(r#"{{"Type":"wireguard","Implementation":"{implementation}"}}"#),
+        ))?;
         let mut nodes = Vec::new();
-        for number in 0..bed.hosts.len() {
-            bed.daemons[number].terminate()?;
-            let host = &bed.hosts[number];
-            let gateway = &bed.hosts[(number + 1) % bed.hosts.len()];
-            add_foreign_routes(host, gateway, number % 2 == 0, &late, &of_operator)?;
-            bed.daemons[number] = host.flanneld(&bed.options[number].clone())?;
-            nodes.push(Node::of(host, &bed.pods[number])?);
-            if number > 0 {
-                reach(&bed.pods[..=number])?;
-            }
+        for number in 0..NODES {
+            s[number].stop()?;
+            add_foreign_routes(&s[number], &s[(number + 1) % NODES], number % 2 == 0)?;
+            s[number].start()?;
+            nodes.push(Seen::of(&s[number])?);
+            reach(&pods[..=number])?;
         }
-        for mesh in meshes {
-            mesh.finish()?;
-        }
+        meshes
+            .into_iter()
+            .try_for_each(|mesh| mesh.finish().map(drop))?;
 
-        nodes.push(join_at(&mut bed, newcomer, n)?);
-        let reached = reach(&bed.pods);
-
-        judge(&capture.finish_timed()?, began, &nodes)?;
-        reached?;
-        for host in bed.hosts.iter().take(NODES.into()) {
-            only_the_operators_route_stays(host, &late, &of_operator)?;
+        // A node joins with the subnet to which Go flannel's routes lead.
+        let (newcomer, keys) = (&s[NODES], Keys::new());
+        std::fs::write(key_file(newcomer)?, keys.private_text())?;
+        let data = |port| json!({ "PublicKey": keys.public_text(), "Port": port });
+        let lease = json!({
+            "PublicIP": newcomer.v4()?, "PublicIPv6": newcomer.v6()?, "BackendType": "wireguard",
+            "BackendData": data(51820), "BackendV6Data": data(51821),
+        });
+        s.put("10.5.7.0-24&fd00:5:0:7::-64", &lease.to_string())?;
+        s.populate()?;
+        ensure!(s[NODES].subnet()? == LATE[0], "{}", s[NODES].subnet()?);
+        nodes.push(Seen::of(&s[NODES])?);
+        s.reach()?;
+        judge(&capture.finish_timed()?, &nodes)?;
+        for node in &s.nodes[..NODES] {
+            let routes = node.sh("ip route; ip -6 route")?;
+            let kept = routes.contains(&format!("{OF_OPERATOR} via"));
+            ensure!(
+                kept && LATE.iter().all(|net| !routes.contains(net)),
+                "{}: {routes}",
+                node.name()
+            );
         }
-        bed.require_no_errors()
+        s.require_no_errors()
     })
 }
 
 /// Adds routes to the subnet of a node that joins later, and an operator's route.
 /// If `as_go` is true, the function also changes flannel-rs' routes into Go flannel's routes, which have the protocol `boot`.
-fn add_foreign_routes(
-    host: &Host,
-    gateway: &Host,
-    as_go: bool,
-    late: &[String; 2],
-    of_operator: &str,
-) -> Result<()> {
-    let of_go = if as_go {
-        "for f in -4 -6; do ip $f route show proto 241 | grep via | while read -r r; do ip $f route replace ${r% proto 241*} proto boot; done; done"
-    } else {
-        "true"
-    };
+fn add_foreign_routes(node: &Node, gateway: &Node, as_go: bool) -> Result<()> {
+    if as_go {
+        node.sh("for f in -4 -6; do ip $f route show proto 241 | grep via | while read -r r; do ip $f route replace ${r% proto 241*} proto boot; done; done")?;
+    }
     let (v4, v6) = (gateway.v4()?, gateway.v6()?);
-    let to_late = format!(
-        "ip route add {} via {v4} dev enp0s8; ip -6 route add {} via {v6} dev enp0s8",
-        late[0], late[1]
-    );
-    host.netns()
-        .sh(&format!(
-            "{of_go}; {to_late}; ip route add {of_operator} via {v4} dev enp0s8"
-        ))
-        .map(drop)
-}
-
-/// Adds a node with the subnet to which Go flannel's routes lead.
-fn join_at(bed: &mut Bed, newcomer: Host, n: u8) -> Result<Node> {
-    let keys = Keys::new();
-    std::fs::write(key_file(&newcomer)?, keys.private_text())?;
-    let data = |port| json!({ "PublicKey": keys.public_text(), "Port": port });
-    let lease = json!({
-        "PublicIP": newcomer.v4()?, "PublicIPv6": newcomer.v6()?, "BackendType": "wireguard",
-        "BackendData": data(51820), "BackendV6Data": data(51821),
-    });
-    std::fs::write(
-        bed.leases
-            .join(format!("subnets/10.5.{n}.0-24&fd00:5:0:{n}::-64")),
-        lease.to_string(),
-    )?;
-    let last: Flanneld = newcomer.flanneld(&bed.options[0].clone())?;
-    let subnet = last.subnet_env()?;
-    ensure!(
-        subnet.subnet.map(|net| net.trunc().to_string()) == Some(format!("10.5.{n}.0/24")),
-        "{subnet:?}"
-    );
-    let pod = newcomer.pod("p1", &subnet)?;
-    let node = Node::of(&newcomer, &pod)?;
-    bed.hosts.push(newcomer);
-    bed.pods.push(pod);
-    bed.daemons.push(last);
-    Ok(node)
-}
-
-fn only_the_operators_route_stays(
-    host: &Host,
-    late: &[String; 2],
-    of_operator: &str,
-) -> Result<()> {
-    let routes = host.netns().sh("ip route; ip -6 route")?;
-    ensure!(
-        late.iter().all(|net| !routes.contains(net)),
-        "{}: {routes}",
-        host.name()
-    );
-    ensure!(
-        routes.contains(&format!("{of_operator} via")),
-        "{}: an operator's route is gone: {routes}",
-        host.name()
-    );
+    let [late, late_v6] = LATE;
+    node.sh(&format!("ip route add {late} via {v4} dev enp0s8; ip -6 route add {late_v6} via {v6} dev enp0s8; ip route add {OF_OPERATOR} via {v4} dev enp0s8"))?;
     Ok(())
 }
 
 /// Waits until all of `pods` reach each other in both address families.
 fn reach(pods: &[Pod]) -> Result<()> {
     for family in 0..2 {
-        let targets: Vec<IpAddr> = pods
-            .iter()
-            .filter_map(|pod| pod.addresses().get(family).copied())
-            .collect();
+        let targets: Vec<IpAddr> = pods.iter().map(|pod| pod.addresses()[family]).collect();
         until_ok("pods reach each other", || {
             PingMatrix::to(pods, &targets, &PingOptions::default())?.require_complete()
         })?;
@@ -224,81 +160,63 @@ fn reach(pods: &[Pod]) -> Result<()> {
 
 /// Returns whether a frame is a WireGuard data message to either address family's tunnel port, and longer than a keepalive.
 fn is_sealed(frame: &[u8]) -> bool {
-    let ip = match frame.get(12..14) {
-        Some([0x08, 0x00]) if frame.get(23) == Some(&17) => 20,
-        Some([0x86, 0xdd]) if frame.get(20) == Some(&17) => 40,
+    let udp = match frame.get(12..14) {
+        Some([0x08, 0x00]) if frame.get(23) == Some(&17) => 34,
+        Some([0x86, 0xdd]) if frame.get(20) == Some(&17) => 54,
         _ => return false,
     };
     let ports = [51820_u16, 51821].map(u16::to_be_bytes);
-    let udp = 14 + ip;
-    let to = frame.get(udp + 2..udp + 4);
-    ports.iter().any(|port| to == Some(port))
+    ports
+        .iter()
+        .any(|port| frame.get(udp + 2..udp + 4) == Some(port))
         && frame.get(udp + 8) == Some(&4)
         && frame.len() > udp + 8 + 32
 }
 
-/// Checks all frames. Prints for each pair of nodes the times of the last unencrypted packet and of the first encrypted packet.
-fn judge(frames: &[Frame], began: SystemTime, nodes: &[Node]) -> Result<()> {
-    let since = |at: SystemTime| at.duration_since(began).unwrap_or_default();
-    let mut wrong = Vec::new();
-    let mut clear = vec![None; nodes.len() * nodes.len()];
-    let mut sealed = clear.clone();
-    for Frame { at, bytes } in frames {
-        let (Some(to), Some(from), Some(rest)) =
-            (bytes.get(..6), bytes.get(6..12), bytes.get(12..))
-        else {
-            continue;
-        };
+/// Checks that no frame shows a packet between two pods after the sender's node or both nodes run wireguard, and that each pair has sealed packets.
+fn judge(frames: &[Frame], nodes: &[Seen]) -> Result<()> {
+    let count = nodes.len();
+    let (mut wrong, mut clear, mut sealed) = (Vec::new(), 0, vec![false; count * count]);
+    for Frame { at, bytes } in frames.iter().filter(|frame| frame.bytes.len() > 14) {
         let place = |mac: &[u8]| nodes.iter().position(|node| node.mac == mac);
+        let (to, from) = (place(&bytes[..6]), place(&bytes[6..12]));
         if is_sealed(bytes) {
-            if let (Some(from), Some(to)) = (place(from), place(to)) {
-                sealed[from.min(to) * nodes.len() + from.max(to)].get_or_insert(*at);
+            if let (Some(from), Some(to)) = (from, to) {
+                sealed[from.min(to) * count + from.max(to)] = true;
             }
             continue;
         }
-        let shown: Vec<usize> = (0..nodes.len())
-            .filter(|node| nodes[*node].pod.iter().any(|ip| holds(rest, ip)))
-            .collect();
+        let is_shown = |node: &&Seen| node.pod.iter().any(|ip| holds(&bytes[12..], ip));
+        let shown: Vec<&Seen> = nodes.iter().filter(is_shown).collect();
         let [first, second] = shown[..] else { continue };
-        clear[first * nodes.len() + second] = Some(*at);
-        let both = nodes[first].ready.max(nodes[second].ready);
-        let sender = place(from).filter(|sender| *at >= nodes[*sender].ready);
-        if *at >= both || sender.is_some() {
+        clear += 1;
+        if *at >= first.ready.max(second.ready) || from.is_some_and(|from| *at >= nodes[from].ready)
+        {
             wrong.push(format!(
-                "{} and {} at {:.3?} from {from:02x?}",
-                nodes[first].name,
-                nodes[second].name,
-                since(*at)
+                "{} and {} from {from:?}: {bytes:02x?}",
+                first.name, second.name
             ));
         }
     }
-    eprintln!("{} frames; times since the capture began", frames.len());
-    for (number, second) in nodes.iter().enumerate() {
-        for (before, first) in nodes.iter().enumerate().take(number) {
-            let pair = before * nodes.len() + number;
-            let both = since(first.ready.max(second.ready));
-            let (last, sealed) = (clear[pair].map(since), sealed[pair].map(since));
-            eprintln!(
-                "{} and {}: last in the clear {last:.3?}, first sealed {sealed:.3?}, both ready {both:.3?}",
-                first.name, second.name
-            );
+    for second in 0..count {
+        for first in 0..second {
             ensure!(
-                sealed.is_some(),
+                sealed[first * count + second],
                 "{} and {}: nothing sealed was seen",
-                first.name,
-                second.name
+                nodes[first].name,
+                nodes[second].name
             );
         }
     }
     ensure!(
-        clear.iter().any(Option::is_some),
+        clear > 0,
         "the capture sees nothing of the pods, not even before the change"
     );
     ensure!(
         wrong.is_empty(),
-        "{} packets of pods in the clear; the first: {:#?}",
+        "{} packets of pods in the clear: {:#?}",
         wrong.len(),
-        wrong.iter().take(10).collect::<Vec<_>>()
+        wrong.first()
     );
     Ok(())
 }

@@ -62,7 +62,6 @@ mod vagrant;
 mod verdicts;
 mod vm;
 mod vm_scale;
-mod wireguard_churn;
 mod wireguard_hostile;
 mod wireguard_keys;
 mod wireguard_secrets;
