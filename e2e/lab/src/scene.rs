@@ -548,6 +548,26 @@ impl Node {
         let value = self.daemon().and_then(|daemon| daemon.metric(name));
         value.unwrap_or(0.0)
     }
+
+    /// Waits until the daemon's log contains a text.
+    ///
+    /// # Errors
+    /// Returns an error with the end of the log.
+    pub fn logs(&self, text: &str) -> Result<()> {
+        until_ok(&format!("the log contains {text:?}"), || {
+            let daemon = self.daemon()?;
+            ensure!(daemon.log().contains(text), "{}", daemon.log_tail(20));
+            Ok(())
+        })
+    }
+
+    /// Returns the name of the node's IPv4 lease in the store, such as `10.5.3.0-24`.
+    ///
+    /// # Errors
+    /// Returns an error if the daemon has no subnet.
+    pub fn lease(&self) -> Result<String> {
+        Ok(self.subnet()?.replace('/', "-"))
+    }
 }
 
 impl Deref for Node {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Flanneld, Host, Netns, Scene, Uplink, json, until_ok};
+use lab::{Flanneld, Host, Netns, Scene, Uplink, json, until_ok};
 use serde_json::Value;
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
@@ -20,17 +20,6 @@ pub(crate) fn verdicts(daemon: &Flanneld, of: &str) -> Result<Vec<Value>> {
     let found: Vec<Value> = peers.filter(|peer| peer["name"] == of).cloned().collect();
     ensure!(!found.is_empty(), "{of} is no peer in {text}");
     Ok(found)
-}
-
-/// Returns a node's verdict on a peer in one address family: the state, and the peer's whole document.
-pub(crate) fn peer(bed: &Bed, node: usize, of: usize, ipv6: bool) -> Result<(String, Value)> {
-    let found = verdicts(&bed.daemons[node], bed.hosts[of].name())?.into_iter();
-    let mut found = found.filter(|peer| peer["subnet"].to_string().contains("::") == ipv6);
-    let found = found.next().context("no peer of this family")?;
-    Ok((
-        found["state"].as_str().unwrap_or_default().to_owned(),
-        found,
-    ))
 }
 
 /// Checks what nodes say of peers, given as pairs of their numbers, in all address families.
