@@ -59,6 +59,9 @@ image_packages() { # [ARCH]
     esac
 }
 
+# The packages of the images, which are built in tests without a network.
+image_contents() { "$here/../conf/image/build.sh" "$(dpkg --print-architecture)" packages; }
+
 demo_packages() {
     build_packages
     need ip iproute2
@@ -352,10 +355,10 @@ case $what in
     demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
     vm) all_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
-    conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; conformance_now ;;
+    conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; image_contents; conformance_now ;;
     test) test_packages; build_packages; install_packages; rust_components; etcd_old; cni_old ;;
     lint) build_packages; install_packages; rust_components; find_go; cargo_tools; book_tool ;;
-    all) all_packages; image_packages; install_packages; rust_components; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; browser; prometheus; vm_now; cargo_tools; book_tool ;;
+    all) all_packages; image_packages; install_packages; rust_components; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; image_contents; browser; prometheus; vm_now; cargo_tools; book_tool ;;
     book) book_tool ;;
     page) browser ;;
     # The sets of kube-proxy with IPVS.

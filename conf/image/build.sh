@@ -2,7 +2,7 @@
 # Builds the two images as archives that containerd, Podman and Docker load: target/images/{flannel,flannel-cni-plugin}.tar for this
 # machine's architecture, target/images/ARCH/ for another one. No engine is needed; nft and iptables come from Debian's packages.
 #
-# usage: build.sh [amd64|arm64]
+# usage: build.sh [amd64|arm64] [packages]    packages: only gets Debian's packages, for a later build without a network
 # environment: PROFILE=release|dev    how to build; dev is quick, its archives are large
 #              IMAGES=FOLDER          where the archives go
 #              PROGRAMS=FOLDER        flanneld and flannelctl that are built already
@@ -60,6 +60,8 @@ get_packages() {
     rm -rf "$half/apt" "$packages"
     mv "$half" "$packages"
 }
+
+[ "${2:-}" != packages ] || { get_packages; exit; }
 
 # Builds a dynamically linked program of the workspace for the architecture. Prints only cargo's lines.
 build_daemon() {

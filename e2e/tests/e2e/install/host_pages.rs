@@ -75,6 +75,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("make demo STATUS=1", "the same"),
     ("make demo ARGS=--keep", "the same"),
     ("make demo ARGS=--remove", "the same"),
+    ("make test", "minutes: the tests themselves"),
     (
         "kubectl apply -f conf/kube-flannel.yml",
         "`install::pages` runs it",
