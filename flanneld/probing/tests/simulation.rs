@@ -15,7 +15,7 @@ mod simulation {
 
 use probing::node::Datagram;
 use probing::target::Path;
-use probing::view::{PeerView, Row};
+use probing::view::{PeerView, Probe, Row};
 use probing::wire::{Message, MessageKind, parse, row_answer};
 use simulation::world::{Link, World, sizes};
 use std::net::IpAddr;
@@ -466,6 +466,19 @@ fn idle_nodes_send_little() {
     }
 }
 
+/// Returns, for each kind of probe, how many probes a session sent and how many of these probes got a reply.
+fn counts(probe: &Probe) -> [(u8, u8); 6] {
+    [
+        probe.small,
+        probe.full,
+        probe.underlay,
+        probe.ping,
+        probe.full_ping,
+        probe.underlay_ping,
+    ]
+    .map(|tally| (tally.asked, tally.answered))
+}
+
 #[test]
 fn session_shows_which_direction_or_length_is_cut() {
     const ALL: (u8, u8) = (5, 5);
@@ -488,19 +501,7 @@ fn session_shows_which_direction_or_length_is_cut() {
         world.run(10 * S);
         let began = world.now.at;
         let probe = world.ask(asked_by, 1 - asked_by).unwrap();
-        let tallies = [
-            probe.small,
-            probe.full,
-            probe.underlay,
-            probe.ping,
-            probe.full_ping,
-            probe.underlay_ping,
-        ];
-        assert_eq!(
-            tallies.map(|tally| (tally.asked, tally.answered)),
-            replies,
-            "{link:?}"
-        );
+        assert_eq!(counts(&probe), replies, "{link:?}");
         let hears_us = probe.peer.ages.hears_us_age_ms;
         assert!(
             hears_us.is_some_and(|ms| heard.contains(&ms)),
@@ -517,4 +518,61 @@ fn session_shows_which_direction_or_length_is_cut() {
             );
         }
     }
+}
+
+/// An on-demand probe session does not count a late reply to a probe of an earlier session.
+#[test]
+fn session_counts_no_answer_of_another_one() {
+    let mut world = cluster(3);
+    let late = Link {
+        delay: Duration::from_millis(1100),
+        ..Link::default()
+    };
+    world.set(0, 1, late);
+    for _ in 0..2 {
+        let probe = world.ask(0, 1).unwrap();
+        let mut counts = counts(&probe).into_iter();
+        assert!(
+            counts.all(|(asked, answered)| asked == 5 && answered <= asked),
+            "{probe:?}"
+        );
+    }
+    let other = world.ask(0, 2).unwrap();
+    assert_eq!(other.small.answered, 5, "another peer is asked by itself");
+}
+
+#[test]
+fn session_names_the_node_in_a_peers_place() {
+    let mut world = cluster(3);
+    world.takes_over(1, 2);
+    let probe = world.ask(0, 1).unwrap();
+    assert_eq!(probe.answered_by.as_deref(), Some("node-2"));
+    let answered = [probe.small, probe.underlay].map(|tally| tally.answered);
+    assert_eq!(answered, [0, 0], "{probe:?}");
+}
+
+#[test]
+fn restarts_and_stalls_are_no_losses() {
+    let mut world = World::new(3);
+    world.run(60 * S);
+    for round in 0..20u64 {
+        world.deaf.insert(2);
+        world.run(Duration::from_millis(300 + round * 70));
+        world.restart(2);
+        world.deaf.clear();
+        world.run(Duration::from_millis(6_000 + round * 330));
+    }
+    assert!(
+        world
+            .notices
+            .iter()
+            .all(|(_, notice)| notice.is == State::Well)
+    );
+    // A node whose daemon is stopped for a while counts no losses.
+    for _ in 0..10 {
+        world.stall(0, 4 * S);
+        world.run(9 * S);
+    }
+    let mut own = world.notices.iter().filter(|(node, _)| *node == 0);
+    assert!(own.all(|(_, notice)| notice.is == State::Well));
 }
