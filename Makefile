@@ -123,7 +123,6 @@ test-sim: ## A stage of test-all: simulations and properties with many seeds, op
 	./e2e/setup.sh test
 	cargo test --profile sim -p subnet-lease --no-default-features --features protocol --lib --test simulation --test laws
 	cargo test --profile sim -p netstate -p backends -p packet-engine -p noise -p traffic-rules -p options -p types --lib
-	cargo test --profile sim -p subnet-lease --test crowd
 	cargo test --profile sim -p probing --test simulation --test many_faults --test day -- --include-ignored
 
 planted: ## Plant each defect of e2e/planted and run the test that has to catch it: before a release [ARGS=a part of a name]

@@ -70,13 +70,6 @@ const LAW: &[(&str, &[&str])] = &[
     ("e2e", &["lab"]),
 ];
 
-/// Modules that may contain a backend's name, because the name also names a kind of interface, a protocol or a JSON
-/// key.
-const NO_BACKENDS: &[(&str, &str)] = &[
-    ("flanneld/doctor/src", "facts::host"),
-    ("flanneld/doctor/src", "checks::daemon"),
-];
-
 /// Crates on which a crate must not depend, either directly or indirectly.
 const WITHOUT: &[(&str, &[&str])] = &[
     // This program starts for every pod, and is also built for other architectures.
@@ -111,62 +104,35 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the output of `cargo metadata` for the workspace, including all dependencies.
-fn metadata() -> serde_json::Value {
+/// Returns the output of a command of cargo.
+fn cargo(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
-        .args([
-            "metadata",
-            "--format-version=1",
-            "--offline",
-            "--locked",
-            "--filter-platform",
-            "x86_64-unknown-linux-gnu",
-        ])
+        .args(args)
+        .args(["--offline", "--locked"])
         .current_dir(workspace())
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).unwrap()
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the names of each package's normal and build dependencies, by package name.
-fn graph(metadata: &serde_json::Value) -> BTreeMap<String, BTreeSet<String>> {
-    let name_of: BTreeMap<&str, &str> = metadata["packages"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|package| {
-            (
-                package["id"].as_str().unwrap(),
-                package["name"].as_str().unwrap(),
-            )
-        })
-        .collect();
-    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for node in metadata["resolve"]["nodes"].as_array().unwrap() {
-        let shipped = |dependency: &&serde_json::Value| {
-            dependency["dep_kinds"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|kind| kind["kind"] != "dev")
-        };
-        let dependencies = node["deps"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(shipped)
-            .map(|dependency| name_of[dependency["pkg"].as_str().unwrap()]);
-        graph
-            .entry(name_of[node["id"].as_str().unwrap()].to_owned())
-            .or_default()
-            .extend(dependencies.map(str::to_owned));
-    }
-    graph
+/// Returns the output of `cargo metadata` for the workspace, including all dependencies.
+fn metadata() -> serde_json::Value {
+    let target = "--filter-platform=x86_64-unknown-linux-gnu";
+    serde_json::from_str(&cargo(&["metadata", "--format-version=1", target])).unwrap()
+}
+
+/// Returns the elements of an array in the output of `cargo metadata`.
+fn list(value: &serde_json::Value) -> impl Iterator<Item = &serde_json::Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Returns the packages of the workspace in the output of `cargo metadata`.
+fn members(metadata: &serde_json::Value) -> Vec<&serde_json::Value> {
+    let is_member = |package: &&serde_json::Value| {
+        list(&metadata["workspace_members"]).any(|member| *member == package["id"])
+    };
+    list(&metadata["packages"]).filter(is_member).collect()
 }
 
 #[test]
@@ -194,39 +160,29 @@ fn toolchain_matches_the_rust_version_of_the_workspace() {
 #[test]
 fn crates_keep_the_dependency_law() {
     let metadata = metadata();
-    let graph = graph(&metadata);
-    let members: BTreeSet<&str> = metadata["packages"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|package| {
-            metadata["workspace_members"]
-                .as_array()
-                .unwrap()
-                .contains(&package["id"])
-        })
-        .map(|package| package["name"].as_str().unwrap())
-        .collect();
+    let members = members(&metadata);
+    let name = |package: &serde_json::Value| package["name"].as_str().unwrap().to_owned();
+    let mut law: Vec<&str> = LAW.iter().map(|(name, _)| *name).collect();
+    law.sort_unstable();
+    let mut names: Vec<String> = members.iter().map(|package| name(package)).collect();
+    names.sort_unstable();
     assert_eq!(
-        members,
-        LAW.iter().map(|(name, _)| *name).collect(),
+        names, law,
         "each crate of the workspace has its line in the law"
     );
-    for (name, allowed) in LAW {
-        let used: BTreeSet<&str> = graph[*name]
-            .iter()
-            .map(String::as_str)
-            .filter(|used| members.contains(used))
-            .collect();
-        let allowed: BTreeSet<&str> = allowed.iter().copied().collect();
-        assert!(
-            used.is_subset(&allowed),
-            "{name} uses {:?}, which the law does not allow",
-            used.difference(&allowed).collect::<Vec<_>>()
-        );
+    for package in members {
+        let (_, allowed) = LAW.iter().find(|(of, _)| package["name"] == *of).unwrap();
+        for used in list(&package["dependencies"]).filter(|used| used["kind"] != "dev") {
+            let used = name(used);
+            assert!(
+                !names.contains(&used) || allowed.contains(&&*used),
+                "{} uses {used}, which the law does not allow",
+                package["name"]
+            );
+        }
     }
     for (name, banned) in WITHOUT {
-        let below = below(name, &[]);
+        let below = below(name);
         assert!(below.contains(*name));
         for banned in *banned {
             assert!(!below.contains(*banned), "{name} has {banned} below it");
@@ -234,37 +190,14 @@ fn crates_keep_the_dependency_law() {
     }
 }
 
-/// Returns the names of all packages that Cargo builds for a single crate with the given feature arguments.
-fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--package",
-            name,
-            "--edges",
-            "normal,build",
-            "--prefix",
-            "none",
-            "--format",
-            "{p}",
-            "--offline",
-            "--locked",
-        ])
-        .args(features)
-        .current_dir(workspace())
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout)
-        .unwrap()
+/// Returns the names of all packages that Cargo builds for a single crate.
+fn below(name: &str) -> BTreeSet<String> {
+    let edges = ["--edges=normal,build", "--prefix=none", "--format={p}"];
+    let tree = cargo(&[&["tree", "--package", name][..], &edges].concat());
+    let names = tree
         .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .map(str::to_owned)
-        .collect()
+        .filter_map(|line| line.split_whitespace().next());
+    names.map(str::to_owned).collect()
 }
 
 /// Path of a module inside its crate.
@@ -456,161 +389,16 @@ fn imports(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<M
 #[test]
 fn file_imports_have_no_cycle() {
     let metadata = metadata();
-    for package in metadata["packages"].as_array().unwrap() {
-        if !metadata["workspace_members"]
-            .as_array()
-            .unwrap()
-            .contains(&package["id"])
-        {
-            continue;
-        }
+    for package in members(&metadata) {
         let src = Path::new(package["manifest_path"].as_str().unwrap())
             .parent()
             .unwrap()
             .join("src");
         let found = circle(&imports(&modules(&src)));
-        let names = |circle: Vec<Module>| {
-            circle
-                .iter()
-                .map(|module| module.join("::"))
-                .collect::<Vec<_>>()
-                .join(" → ")
-        };
-        assert!(
-            found.is_none(),
-            "{}: files import each other in a circle: {}",
-            package["name"],
-            names(found.unwrap())
+        assert_eq!(
+            found, None,
+            "{}: files import each other in a circle",
+            package["name"]
         );
-    }
-}
-
-/// Collects the string literals of a source file outside test modules.
-#[derive(Default)]
-struct Texts(BTreeSet<String>);
-
-impl<'ast> Visit<'ast> for Texts {
-    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if !is_test(&item.attrs) {
-            visit::visit_item_mod(self, item);
-        }
-    }
-
-    fn visit_lit_str(&mut self, text: &'ast syn::LitStr) {
-        self.0.insert(text.value());
-    }
-
-    fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // The contents of a macro are not parsed: `matches!(name, "vxlan")`.
-        self.0
-            .extend(item.tokens.to_string().split('"').map(str::to_owned));
-        visit::visit_macro(self, item);
-    }
-}
-
-#[test]
-fn backends_are_distinguished_by_profile_not_by_name() {
-    // Nearly everywhere, `udp` is the protocol.
-    let names: Vec<&str> = backends::names()
-        .into_iter()
-        .filter(|name| *name != "udp")
-        .collect();
-    let mut excused = 0;
-    for folder in [
-        "flanneld/src",
-        "flanneld/doctor/src",
-        "flanneld/options/src",
-        "flanneld/probing/src",
-        "flanneld/api/src",
-        "flannelctl/src",
-    ] {
-        for (module, file) in modules(&workspace().join(folder)) {
-            if module.iter().any(|part| part == "tests") {
-                continue;
-            }
-            let mut texts = Texts::default();
-            texts.visit_file(&file);
-            let found: Vec<&&str> = names
-                .iter()
-                .filter(|name| texts.0.contains(**name))
-                .collect();
-            let is_excused = NO_BACKENDS.contains(&(folder, module.join("::").as_str()));
-            excused += usize::from(is_excused && !found.is_empty());
-            assert!(
-                is_excused || found.is_empty(),
-                "{folder}, {module:?}: {found:?} instead of a field of types::Profile"
-            );
-        }
-    }
-    assert_eq!(excused, NO_BACKENDS.len(), "each excuse is needed");
-}
-
-#[test]
-fn family_is_no_flag() {
-    // The exceptions are tests, and the options of the lab.
-    let found = Command::new("grep")
-        .args(["-rnwE", "(is_)?(ip)?v6: bool", "--include=*.rs"])
-        .args(["--exclude=tests.rs", "--exclude-dir=tests"])
-        .args(["--exclude-dir=terminal", "--exclude-dir=target"])
-        .args(["backends", "flannelctl", "flanneld", "subnet-lease"])
-        .current_dir(workspace())
-        .output()
-        .unwrap();
-    assert_eq!(
-        found.status.code(),
-        Some(1),
-        "types::Family in place of a flag:\n{}",
-        String::from_utf8_lossy(&found.stdout)
-    );
-}
-
-#[test]
-fn import_cycle_is_detected() {
-    let parse = |files: &[(&str, &str)]| {
-        files
-            .iter()
-            .map(|(name, text)| {
-                (
-                    name.split("::")
-                        .filter(|part| !part.is_empty())
-                        .map(str::to_owned)
-                        .collect(),
-                    syn::parse_file(text).unwrap(),
-                )
-            })
-            .collect::<BTreeMap<Module, syn::File>>()
-    };
-    let root = ("", "mod a; mod b; pub use a::f;");
-    for (a, b, is) in [
-        ("use crate::b::g; pub fn f() {}", "pub fn g() {}", false),
-        (
-            "use crate::b::g; pub fn f() {}",
-            "pub fn g() { crate::a::f() }",
-            true,
-        ),
-        (
-            "use crate::b::g; pub fn f() {}",
-            "pub fn g() { println!(\"{}\", super::a::f()) }",
-            true,
-        ),
-        (
-            "use crate::b::g; pub fn f() {}",
-            "pub fn g() {} #[cfg(test)] mod tests { use crate::a::f; }",
-            false,
-        ),
-        (
-            "use super::{b::{self, g as h}}; pub fn f() {}",
-            "pub use crate::a; pub fn g() {}",
-            true,
-        ),
-        ("pub fn f() {}", "use crate::f;", false),
-        (
-            "use crate::b::g; pub fn f() {}",
-            "pub fn g() { crate::f() }",
-            true,
-        ),
-    ] {
-        let found = circle(&imports(&parse(&[root, ("a", a), ("b", b)])));
-        assert_eq!(found.is_some(), is, "{a} / {b}: {found:?}");
     }
 }

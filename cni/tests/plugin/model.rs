@@ -101,12 +101,22 @@ enum Step {
         live: usize,
         fates: Vec<Fate>,
     },
-    /// A power failure that leaves the file of an attachment empty.
-    Damage { container: usize, interface: usize },
-    /// A kill of the plugin while the plugin writes the file of an attachment.
-    Torn { container: usize, interface: usize },
-    /// A kill of the plugin before it writes a file or after it removes the file, so that only the mark remains.
-    Marked { container: usize, interface: usize },
+    /// A power failure or a kill that leaves remains of an attachment.
+    Leave {
+        remains: Remains,
+        container: usize,
+        interface: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Remains {
+    /// The empty file of an attachment.
+    Damaged,
+    /// An incomplete temporary file, which the plugin was writing.
+    Torn,
+    /// Only the mark, before the plugin writes a file or after it removes the file.
+    Marked,
 }
 
 fn fates() -> impl Strategy<Value = Vec<Fate>> {
@@ -137,22 +147,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         live,
         fates,
     });
-    let damage = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Damage {
-        container,
-        interface,
-    });
-    let torn = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Torn {
-        container,
-        interface,
-    });
-    let marked = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Marked {
-        container,
-        interface,
-    });
-    prop::collection::vec(
-        prop_oneof![12 => call, 2 => gc, 1 => damage, 1 => torn, 1 => marked],
-        1..14,
-    )
+    let remains = prop_oneof![
+        Just(Remains::Damaged),
+        Just(Remains::Torn),
+        Just(Remains::Marked)
+    ];
+    let leave =
+        (remains, 0..2usize, 0..2usize).prop_map(|(remains, container, interface)| Step::Leave {
+            remains,
+            container,
+            interface,
+        });
+    prop::collection::vec(prop_oneof![12 => call, 2 => gc, 3 => leave], 1..14)
 }
 
 fn attachment(container: usize, interface: usize) -> Attachment {
@@ -253,29 +259,19 @@ impl Sequence<'_> {
                 live,
                 fates,
             } => self.gc(NETWORKS[*network], *live, fates),
-            Step::Damage {
-                container,
-                interface,
-            } => {
-                let file = self.path("", &attachment(*container, *interface));
-                if file.exists() {
-                    fs::write(file, "").unwrap();
-                }
-            }
-            Step::Torn {
-                container,
-                interface,
-            } => {
-                let _ = fs::write(self.path(".", &attachment(*container, *interface)), "{");
-            }
-            Step::Marked {
+            Step::Leave {
+                remains,
                 container,
                 interface,
             } => {
                 let attachment = attachment(*container, *interface);
-                if !self.file(&attachment) {
-                    let _ = fs::write(self.path("+", &attachment), "");
-                }
+                let (sign, text) = match (remains, self.file(&attachment)) {
+                    (Remains::Damaged, true) => ("", ""),
+                    (Remains::Torn, _) => (".", "{"),
+                    (Remains::Marked, false) => ("+", ""),
+                    _ => return,
+                };
+                let _ = fs::write(self.path(sign, &attachment), text);
             }
         }
     }
@@ -303,13 +299,10 @@ impl Sequence<'_> {
             (Verb::Add, Some(Err(error))) if fates.is_empty() && self.interrupted.contains(key) => {
                 panic!("ADD cannot be repeated: {error:?}")
             }
-            (Verb::Add, Some(Err(_))) if !there && !file => {
-                assert_eq!(
-                    self.is_held(key),
-                    self.file(&key.1) && self.is_held(key),
-                    "a failed ADD left what nobody knows of"
-                );
-            }
+            (Verb::Add, Some(Err(_))) if !there && !file => assert!(
+                self.file(&key.1) || !self.is_held(key),
+                "a failed ADD left what nobody knows of"
+            ),
             (Verb::Del, ended) => {
                 self.promised.remove(key);
                 if let Some(Ok(_)) = ended {

@@ -14,7 +14,7 @@ fn value_of(environment: &[(&str, &str)], name: &str) -> Option<OsString> {
     found.map(|(_, value)| value.into())
 }
 
-fn with(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
+fn with_in(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
     read(
         args.iter().map(OsString::from),
         &|name| value_of(environment, name),
@@ -22,18 +22,35 @@ fn with(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
     )
 }
 
-fn settings(args: &[&str], environment: &[(&str, &str)]) -> Settings {
-    match with(args, environment) {
+/// Reads a command line, which begins with its variables as in a shell.
+fn with(line: &str) -> Invocation {
+    let (variables, args): (Vec<&str>, Vec<&str>) = line
+        .split_whitespace()
+        .partition(|word| word.starts_with(char::is_uppercase));
+    let variables = variables.iter().filter_map(|word| word.split_once('='));
+    with_in(&args, &variables.collect::<Vec<_>>())
+}
+
+fn accepted(invocation: Invocation) -> Settings {
+    match invocation {
         Invocation::Run(settings) => *settings,
-        other => panic!("{args:?}: {other:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
-fn mistakes(args: &[&str], environment: &[(&str, &str)]) -> Vec<String> {
-    match with(args, environment) {
+fn refused(invocation: Invocation) -> Vec<String> {
+    match invocation {
         Invocation::Mistakes(list) => list.iter().map(ToString::to_string).collect(),
-        other => panic!("{args:?}: {other:?}"),
+        other => panic!("{other:?}"),
     }
+}
+
+fn settings(line: &str) -> Settings {
+    accepted(with(line))
+}
+
+fn mistakes(line: &str) -> Vec<String> {
+    refused(with(line))
 }
 
 fn etcd(settings: &Settings) -> &Etcd {
@@ -53,7 +70,7 @@ fn endpoints(settings: &Settings) -> Vec<String> {
 
 #[test]
 fn defaults_are_those_of_go_flannel() {
-    let settings = settings(&[], &[]);
+    let settings = settings("");
     assert_eq!(
         endpoints(&settings),
         ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]
@@ -88,10 +105,10 @@ fn command_line_beats_environment_beats_default() {
         ("FLANNELD_VERSION", "true"),
     ];
     assert_eq!(
-        etcd(&settings(&["--etcd-prefix=/line"], &environment)).prefix,
+        etcd(&accepted(with_in(&["--etcd-prefix=/line"], &environment))).prefix,
         "/line"
     );
-    let from_environment = settings(&[], &environment);
+    let from_environment = accepted(with_in(&[], &environment));
     assert_eq!(etcd(&from_environment).prefix, "/env");
     assert_eq!(
         from_environment.node.subnet_file.to_str(),
@@ -102,13 +119,13 @@ fn command_line_beats_environment_beats_default() {
         [Selector::Name("a,b".to_owned())]
     );
     assert_eq!(
-        settings(&["--iface=eth7"], &environment)
+        accepted(with_in(&["--iface=eth7"], &environment))
             .interface
             .selectors,
         [Selector::Name("eth7".to_owned())]
     );
     assert_eq!(
-        etcd(&settings(&["-etcd-prefix=/a", "-etcd-prefix=/b"], &[])).prefix,
+        etcd(&settings("-etcd-prefix=/a -etcd-prefix=/b")).prefix,
         "/b"
     );
 }
@@ -116,44 +133,40 @@ fn command_line_beats_environment_beats_default() {
 #[test]
 fn required_backends_must_be_known_names() {
     assert_eq!(
-        settings(&["--require-backend=WireGuard, ipip,"], &[])
+        accepted(with_in(&["--require-backend=WireGuard, ipip,"], &[]))
             .node
             .require_backend,
         ["wireguard", "ipip"]
     );
     assert_eq!(
-        settings(&[], &[("FLANNELD_REQUIRE_BACKEND", "vxlan")])
+        settings("FLANNELD_REQUIRE_BACKEND=vxlan")
             .node
             .require_backend,
         ["vxlan"]
     );
     for any in [
-        settings(&[], &[]),
-        settings(
-            &["--require-backend="],
-            &[("FLANNELD_REQUIRE_BACKEND", "vxlan")],
-        ),
+        settings(""),
+        settings("FLANNELD_REQUIRE_BACKEND=vxlan --require-backend="),
     ] {
         assert!(any.node.require_backend.is_empty());
     }
-    let wrong = mistakes(
+    let wrong = refused(with_in(
         &["--require-backend=vxlan,wiregard"],
         &[("FLANNELD_NODE_ID", "a b")],
-    );
+    ));
     assert!(
         wrong.iter().any(|text| text.contains("--require-backend")
             && text.contains("\"wiregard\" is not a backend; the backends are alloc, ")),
         "{wrong:?}"
     );
     assert_eq!(wrong.len(), 2, "{wrong:?}");
-    assert!(mistakes(&["--require-backend=,"], &[])[0].contains("names no backend"));
+    assert!(mistakes("--require-backend=,")[0].contains("names no backend"));
 }
 
 #[test]
 fn cni_configuration_is_two_paths() {
     let conf = settings(
-        &["--install-cni-conf=/etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"],
-        &[],
+        "--install-cni-conf=/etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist",
     )
     .node
     .cni_conf
@@ -166,14 +179,9 @@ fn cni_configuration_is_two_paths() {
         conf.destination.to_str(),
         Some("/etc/cni/net.d/10-flannel.conflist")
     );
-    assert_eq!(
-        settings(&[], &[("FLANNELD_INSTALL_CNI_CONF", "")])
-            .node
-            .cni_conf,
-        None
-    );
+    assert_eq!(settings("FLANNELD_INSTALL_CNI_CONF=").node.cni_conf, None);
     for text in ["/etc/a", "/etc/a:", ":/etc/a", ":", "/etc/a:/"] {
-        let list = mistakes(&[&format!("--install-cni-conf={text}")], &[]);
+        let list = mistakes(&format!("--install-cni-conf={text}"));
         assert!(
             list.len() == 1 && list[0].contains("does not contain the paths of two files"),
             "{text}: {list:?}"
@@ -184,20 +192,7 @@ fn cni_configuration_is_two_paths() {
 #[test]
 fn mistakes_are_all_reported_at_once() {
     let list = mistakes(
-        &[
-            "--healthz-port=abc",
-            "--nosuch",
-            "--ip-masq=maybe",
-            "--subnet-lease-renew-margin=1440",
-            "--public-ip=fd00::1",
-            "--log-format=xml",
-            "--encap-peers=maybe",
-        ],
-        &[
-            ("FLANNELD_IPTABLES_RESYNC", "abc"),
-            ("FLANNELD_ROUTE_PROTOCOL", "4"),
-            ("FLANNELD_VMODULE", "x"),
-        ],
+        "FLANNELD_IPTABLES_RESYNC=abc FLANNELD_ROUTE_PROTOCOL=4 FLANNELD_VMODULE=x --healthz-port=abc --nosuch --ip-masq=maybe --subnet-lease-renew-margin=1440 --public-ip=fd00::1 --log-format=xml --encap-peers=maybe",
     );
     for part in [
         "--healthz-port: \"abc\" is not an integer",
@@ -224,7 +219,12 @@ fn mistakes_are_all_reported_at_once() {
 const NODE: [(&str, &str); 1] = [("NODE_NAME", "n1")];
 
 fn kube_options(args: &[&str], environment: &[(&str, &str)]) -> KubeOptions {
-    match settings(&[&["--kube-subnet-mgr"], args].concat(), environment).store {
+    match accepted(with_in(
+        &[&["--kube-subnet-mgr"], args].concat(),
+        environment,
+    ))
+    .store
+    {
         Store::Kube(kube) => *kube,
         store => panic!("{store}"),
     }
@@ -269,14 +269,14 @@ fn kubernetes_store_is_read_from_flags_and_environment() {
     );
     assert_eq!(given.prefix.key("public-ip"), "a.b/c-public-ip");
     assert!(matches!(
-        settings(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T"), NODE[0]]).store,
+        settings("FLANNELD_KUBE_SUBNET_MGR=T NODE_NAME=n1").store,
         Store::Kube(_)
     ));
 }
 
 #[test]
 fn iface_auto_is_ignored_with_kubernetes() {
-    let auto = settings(&["--kube-subnet-mgr", "--iface=auto"], &NODE);
+    let auto = settings("NODE_NAME=n1 --kube-subnet-mgr --iface=auto");
     assert!(
         auto.interface.selectors.is_empty()
             && auto
@@ -290,44 +290,34 @@ fn iface_auto_is_ignored_with_kubernetes() {
 
 #[test]
 fn kubernetes_mistakes_are_reported() {
-    for (args, environment, part) in [
+    for (line, part) in [
         (
-            &["--kube-subnet-mgr"][..],
-            &[][..],
+            "--kube-subnet-mgr",
             "env variables POD_NAME and POD_NAMESPACE must be set",
         ),
+        ("POD_NAME=p --kube-subnet-mgr", "POD_NAMESPACE"),
         (
-            &["--kube-subnet-mgr"],
-            &[("POD_NAME", "p")],
-            "POD_NAMESPACE",
-        ),
-        (
-            &["--kube-subnet-mgr"],
-            &[("NODE_NAME", "../n1?x")],
+            "NODE_NAME=../n1?x --kube-subnet-mgr",
             "is not a Kubernetes name",
         ),
         (
-            &["--kube-subnet-mgr"],
-            &[("NODE_NAME", "n 1\u{1b}")],
+            "NODE_NAME=n1\u{1b} --kube-subnet-mgr",
             "is not a Kubernetes name",
         ),
         (
-            &["--kube-subnet-mgr", "--kube-annotation-prefix=org"],
-            &NODE,
+            "NODE_NAME=n1 --kube-subnet-mgr --kube-annotation-prefix=org",
             "prefix must be in a format",
         ),
         (
-            &["--kube-subnet-mgr", "--kube-api-url=10.0.0.1:6443"],
-            &NODE,
+            "NODE_NAME=n1 --kube-subnet-mgr --kube-api-url=10.0.0.1:6443",
             "\"10.0.0.1:6443\" is not",
         ),
         (
-            &["--kube-subnet-mgr", "--subnet-dir=/l"],
-            &NODE,
+            "NODE_NAME=n1 --kube-subnet-mgr --subnet-dir=/l",
             "exclude each other",
         ),
     ] {
-        let list = mistakes(args, environment);
+        let list = mistakes(line);
         assert!(list.len() == 1 && list[0].contains(part), "{list:?}");
     }
 }
@@ -335,7 +325,7 @@ fn kubernetes_mistakes_are_reported() {
 #[test]
 fn invalid_api_server_address_is_named() {
     let read = |urls: &str| {
-        with(
+        with_in(
             &["--kube-subnet-mgr", &format!("--kube-api-url={urls}")],
             &[("NODE_NAME", "n1")],
         )
@@ -402,20 +392,19 @@ fn invalid_event_queue_depth_ends_the_start_as_in_go() {
     for depth in ["5000", "0", "-1", "+7", ""] {
         assert!(
             matches!(
-                with(
-                    &["--kube-subnet-mgr"],
-                    &[node, ("EVENT_QUEUE_DEPTH", depth)]
-                ),
+                with(&format!(
+                    "NODE_NAME=n1 EVENT_QUEUE_DEPTH={depth} --kube-subnet-mgr"
+                )),
                 Invocation::Run(_)
             ),
             "{depth}"
         );
     }
     for depth in ["many", "0x10", "5000 ", "1e3"] {
-        let list = mistakes(
+        let list = refused(with_in(
             &["--kube-subnet-mgr"],
             &[node, ("EVENT_QUEUE_DEPTH", depth)],
-        );
+        ));
         assert!(
             list.len() == 1
                 && list[0].starts_with(&format!("env EVENT_QUEUE_DEPTH={depth} format error: ")),
@@ -423,37 +412,16 @@ fn invalid_event_queue_depth_ends_the_start_as_in_go() {
         );
     }
     assert!(
-        matches!(
-            with(&[], &[("EVENT_QUEUE_DEPTH", "many")]),
-            Invocation::Run(_)
-        ),
+        matches!(with("EVENT_QUEUE_DEPTH=many"), Invocation::Run(_)),
         "of no use with etcd"
     );
 }
 
 #[test]
 fn switches_take_all_truth_values_of_go() {
-    let on = settings(&["-ip-blackhole-route=1"], &[]).rules.blackhole;
+    let on = settings("-ip-blackhole-route=1").rules.blackhole;
     let off = settings(
-        &[
-            "--ip-masq=false",
-            "--kube-subnet-mgr=0",
-            "--ip-blackhole-route=f",
-            "--iptables-forward-rules=false",
-            "--kube-api-url=https://x",
-            "--kube-annotation-prefix=y",
-            "--kubeconfig-file=/k",
-            "--net-config-path=/n",
-            "--set-node-network-unavailable=false",
-            "--iptables-resync=0x5",
-            "--masquerade-inbound=false",
-            "--non-masquerade-cidr=10.0.0.0/8",
-            "--ip-masq-fully-random-disable",
-            "--vmodule=a=1,b/*=2",
-            "--log_backtrace_at=main.go:12",
-            "-v=10",
-        ],
-        &[],
+        "--ip-masq=false --kube-subnet-mgr=0 --ip-blackhole-route=f --iptables-forward-rules=false --kube-api-url=https://x --kube-annotation-prefix=y --kubeconfig-file=/k --net-config-path=/n --set-node-network-unavailable=false --iptables-resync=0x5 --masquerade-inbound=false --non-masquerade-cidr=10.0.0.0/8 --ip-masq-fully-random-disable --vmodule=a=1,b/*=2 --log_backtrace_at=main.go:12 -v=10",
     );
     assert!(on && !off.rules.blackhole);
 }
@@ -461,14 +429,14 @@ fn switches_take_all_truth_values_of_go() {
 #[test]
 fn tls_options_apply_to_https_endpoints() {
     let tls = ["--etcd-certfile=/c", "--etcd-keyfile=/k"];
-    let both = settings(
+    let both = accepted(with_in(
         &[
             &["--etcd-endpoints= a:1 ,, https://b:2 , unix:/s ,"][..],
             &tls,
         ]
         .concat(),
         &[],
-    );
+    ));
     assert_eq!(endpoints(&both), ["https://a:1", "https://b:2", "unix:/s"]);
     assert!(
         etcd(&both)
@@ -476,29 +444,23 @@ fn tls_options_apply_to_https_endpoints() {
             .as_ref()
             .is_some_and(|tls| tls.client.is_some() && tls.ca.is_none())
     );
-    let ca = settings(&["--etcd-endpoints=https://b:2", "--etcd-cafile=/ca"], &[]);
+    let ca = settings("--etcd-endpoints=https://b:2 --etcd-cafile=/ca");
     assert!(etcd(&ca).tls.as_ref().is_some_and(|tls| tls.ca.is_some()) && ca.warnings.is_empty());
-    let plain = settings(&["--etcd-endpoints=http://b:2", "--etcd-cafile=/ca"], &[]);
+    let plain = settings("--etcd-endpoints=http://b:2 --etcd-cafile=/ca");
     assert!(
         etcd(&plain).tls.is_none() && plain.warnings[0].to_string().contains("http://b:2"),
         "{:?}",
         plain.warnings
     );
-    assert!(mistakes(&["--etcd-certfile=/c"], &[])[0].contains("--etcd-keyfile"));
-    assert!(mistakes(&["--etcd-keyfile=/c"], &[])[0].contains("--etcd-certfile"));
-    assert!(mistakes(&["--etcd-endpoints=,"], &[])[0].contains("no endpoint"));
-    assert_eq!(
-        mistakes(&["--etcd-endpoints=ftp://a,fd00::1:1"], &[]).len(),
-        2
-    );
+    assert!(mistakes("--etcd-certfile=/c")[0].contains("--etcd-keyfile"));
+    assert!(mistakes("--etcd-keyfile=/c")[0].contains("--etcd-certfile"));
+    assert!(mistakes("--etcd-endpoints=,")[0].contains("no endpoint"));
+    assert_eq!(mistakes("--etcd-endpoints=ftp://a,fd00::1:1").len(), 2);
 }
 
 #[test]
 fn etcd_password_is_never_printed() {
-    let settings = settings(
-        &["--etcd-username=u"],
-        &[("FLANNELD_ETCD_PASSWORD", "hunter2=")],
-    );
+    let settings = settings("FLANNELD_ETCD_PASSWORD=hunter2= --etcd-username=u");
     assert_eq!(
         etcd(&settings)
             .user
@@ -508,8 +470,8 @@ fn etcd_password_is_never_printed() {
     );
     assert!(!format!("{settings:?}").contains("hunter2"));
     for list in [
-        mistakes(&["--etcd-password=hunter2"], &[]),
-        mistakes(&["--etcd-username=u"], &[]),
+        mistakes("--etcd-password=hunter2"),
+        mistakes("--etcd-username=u"),
     ] {
         assert!(list.len() == 1 && !list[0].contains("hunter2"), "{list:?}");
     }
@@ -535,12 +497,15 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
         let environment = [("FLANNELD_ETCD_ENDPOINTS", text)];
         for (list, from) in [
             (
-                mistakes(&[&format!("--etcd-endpoints={text}")], &[]),
+                mistakes(&format!("--etcd-endpoints={text}")),
                 "--etcd-endpoints",
             ),
-            (mistakes(&[], &environment), "FLANNELD_ETCD_ENDPOINTS"),
             (
-                settings(&["--etcd-endpoints=http://a:1", text], &[])
+                refused(with_in(&[], &environment)),
+                "FLANNELD_ETCD_ENDPOINTS",
+            ),
+            (
+                accepted(with_in(&["--etcd-endpoints=http://a:1", text], &[]))
                     .warnings
                     .iter()
                     .map(ToString::to_string)
@@ -565,10 +530,10 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
         &["--=s3cret"],
         &["---etcd-passwords3cret"],
     ] {
-        let printed = mistakes(args, &[]).join(" ");
+        let printed = refused(with_in(args, &[])).join(" ");
         assert!(!printed.contains("s3cret"), "{printed}");
     }
-    let stray = mistakes(&["--etcd-username=u", "--etcd-password=", "s3cret"], &[]).join(" ");
+    let stray = mistakes("--etcd-username=u --etcd-password= s3cret").join(" ");
     assert!(
         stray.contains("flags end at the first argument") && !stray.contains("s3cret"),
         "{stray}"
@@ -576,8 +541,7 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
     // The `@` in a socket's path does not separate a user.
     assert_eq!(
         endpoints(&settings(
-            &["--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1"],
-            &[]
+            "--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1"
         )),
         ["unix:/run/etcd@1.sock", "http://a:1"]
     );
@@ -622,18 +586,15 @@ fn store_flags_without_others_are_read_as_in_the_settings() {
             .iter()
             .map(ToString::to_string)
             .collect();
-        assert_eq!(alone, mistakes(args, &[]), "{args:?}");
+        assert_eq!(alone, refused(with_in(args, &[])), "{args:?}");
     }
 }
 
 #[test]
 fn directory_excludes_etcd() {
-    let dir = settings(&["--subnet-dir=/shared"], &[]);
+    let dir = settings("--subnet-dir=/shared");
     assert!(matches!(dir.store, Store::Dir(_)) && dir.store.host().is_none());
-    let list = mistakes(
-        &["--subnet-dir=/shared", "--etcd-prefix=/x"],
-        &[("FLANNELD_ETCD_USERNAME", "u")],
-    );
+    let list = mistakes("FLANNELD_ETCD_USERNAME=u --subnet-dir=/shared --etcd-prefix=/x");
     assert_eq!(list.len(), 2, "{list:?}");
     assert!(list[1].contains("FLANNELD_ETCD_USERNAME"));
 }
@@ -651,7 +612,7 @@ fn selectors_keep_the_order_of_trying() {
         "--iface=",
         "--iface-regex=",
     ];
-    let texts: Vec<String> = settings(&args, &[])
+    let texts: Vec<String> = accepted(with_in(&args, &[]))
         .interface
         .selectors
         .iter()
@@ -671,53 +632,46 @@ fn selectors_keep_the_order_of_trying() {
             "--iface-can-reach=10.0.0.9",
         ]
     );
-    assert!(
-        mistakes(&["--iface-regex=("], &[])[0]
-            .contains("could not compile the IP address regex '('")
-    );
-    assert!(mistakes(&["--iface-cidr=10.0.0.1"], &[])[0].contains("is not a network"));
-    assert!(mistakes(&["--iface-can-reach=host"], &[])[0].contains("not an IP address"));
+    assert!(mistakes("--iface-regex=(")[0].contains("could not compile the IP address regex '('"));
+    assert!(mistakes("--iface-cidr=10.0.0.1")[0].contains("is not a network"));
+    assert!(mistakes("--iface-can-reach=host")[0].contains("not an IP address"));
 }
 
 #[test]
 fn listen_addresses_are_read_from_ip_and_port() {
     let status = Some("127.0.0.1:8474");
-    for (args, health, status) in [
-        (&[][..], None, status),
-        (&["--healthz-port=8471"], Some("0.0.0.0:8471"), status),
+    for (line, health, status) in [
+        ("", None, status),
+        ("--healthz-port=8471", Some("0.0.0.0:8471"), status),
         (
-            &["--healthz-port=8471", "--healthz-ip=::1"],
+            "--healthz-port=8471 --healthz-ip=::1",
             Some("[::1]:8471"),
             status,
         ),
         (
-            &["--healthz-port=8471", "--healthz-ip=[::1]"],
+            "--healthz-port=8471 --healthz-ip=[::1]",
             Some("[::1]:8471"),
             status,
         ),
+        ("--healthz-port=-1 --healthz-ip=nonsense", None, status),
+        ("--status-port=0 --status-ip=nonsense", None, None),
         (
-            &["--healthz-port=-1", "--healthz-ip=nonsense"],
-            None,
-            status,
-        ),
-        (&["--status-port=0", "--status-ip=nonsense"], None, None),
-        (
-            &["--status-ip=192.0.2.1", "--status-port=80"],
+            "--status-ip=192.0.2.1 --status-port=80",
             None,
             Some("192.0.2.1:80"),
         ),
     ] {
-        let have = settings(args, &[]).listen;
+        let have = settings(line).listen;
         let want = [health, status].map(|address| address.map(|text| text.parse().unwrap()));
-        assert_eq!([have.health, have.status], want, "{args:?}");
+        assert_eq!([have.health, have.status], want, "{line}");
     }
-    for (args, part) in [
-        (&["--healthz-port=65536"][..], "65535"),
-        (&["--healthz-port=1", "--healthz-ip=nonsense"], "nonsense"),
-        (&["--status-port=65536"], "65535"),
-        (&["--status-ip=nonsense"], "nonsense"),
+    for (line, part) in [
+        ("--healthz-port=65536", "65535"),
+        ("--healthz-port=1 --healthz-ip=nonsense", "nonsense"),
+        ("--status-port=65536", "65535"),
+        ("--status-ip=nonsense", "nonsense"),
     ] {
-        assert!(mistakes(args, &[])[0].contains(part), "{args:?}");
+        assert!(mistakes(line)[0].contains(part), "{line}");
     }
 }
 
@@ -743,7 +697,7 @@ fn former_names_work_and_cause_a_warning() {
         (&[], &both, "127.0.0.1:82", &[]),
         (&["--status-port=83"], &[], "127.0.0.1:83", &[]),
     ] {
-        let settings = settings(args, variables);
+        let settings = accepted(with_in(args, variables));
         let warnings = renamed.iter().map(|(former, present)| Warning::Renamed {
             former: (*former).to_owned(),
             present: (*present).to_owned(),
@@ -751,20 +705,14 @@ fn former_names_work_and_cause_a_warning() {
         assert_eq!(settings.listen.status, Some(address.parse().unwrap()));
         assert_eq!(settings.warnings, warnings.collect::<Vec<_>>());
     }
-    let wrong = mistakes(&[], &[("FLANNELD_PAGE_PORT", "x")]);
+    let wrong = mistakes("FLANNELD_PAGE_PORT=x");
     assert!(wrong[0].starts_with("FLANNELD_PAGE_PORT: "), "{wrong:?}");
 }
 
 #[test]
 fn numbers_out_of_bounds_are_refused() {
     let both = settings(
-        &[
-            "--audit-interval=0",
-            "--iface-wait=30",
-            "--route-protocol=186",
-            "--subnet-lease-renew-margin=1_439",
-        ],
-        &[],
+        "--audit-interval=0 --iface-wait=30 --route-protocol=186 --subnet-lease-renew-margin=1_439",
     );
     assert_eq!(
         (both.node.audit, both.interface.wait),
@@ -778,20 +726,20 @@ fn numbers_out_of_bounds_are_refused() {
         "--route-protocol=2",
         "--subnet-lease-renew-margin=0",
     ] {
-        assert!(mistakes(&[bad], &[])[0].contains("out of range"), "{bad}");
+        assert!(mistakes(bad)[0].contains("out of range"), "{bad}");
     }
     assert_eq!(
-        settings(&["--node-id=node-7"], &[]).node.id.as_deref(),
+        settings("--node-id=node-7").node.id.as_deref(),
         Some("node-7")
     );
-    assert_eq!(mistakes(&["--node-id=a b"], &[]).len(), 1);
+    assert_eq!(refused(with_in(&["--node-id=a b"], &[])).len(), 1);
 }
 
 #[test]
 fn key_files_are_read_from_the_environment() {
     let names = [("WIREGUARD_KEY_FILE", ""), ("WIREGUARD_PSK_FILE", "/psk")];
     for (environment, want) in [(&names[..], [Some(""), Some("/psk")]), (&[], [None, None])] {
-        let node = settings(&[], environment).node;
+        let node = accepted(with_in(&[], environment)).node;
         assert_eq!(
             [node.key_file, node.preshared_file],
             want.map(|path| path.map(PathBuf::from))
@@ -801,42 +749,30 @@ fn key_files_are_read_from_the_environment() {
 
 #[test]
 fn etcd_prefix_is_cleaned() {
-    assert_eq!(
-        etcd(&settings(&["--etcd-prefix=//a//b/"], &[])).prefix,
-        "/a/b"
-    );
-    assert_eq!(etcd(&settings(&["--etcd-prefix=/"], &[])).prefix, "");
-    assert!(mistakes(&["--etcd-prefix="], &[])[0].contains("not a root for keys"));
+    assert_eq!(etcd(&settings("--etcd-prefix=//a//b/")).prefix, "/a/b");
+    assert_eq!(etcd(&settings("--etcd-prefix=/")).prefix, "");
+    assert!(mistakes("--etcd-prefix=")[0].contains("not a root for keys"));
 }
 
 #[test]
 fn help_and_version_take_precedence() {
+    assert!(matches!(with("--help --nosuch"), Invocation::Help(_)));
+    assert!(matches!(with("-h"), Invocation::Help(_)));
     assert!(matches!(
-        with(&["--help", "--nosuch"], &[]),
-        Invocation::Help(_)
-    ));
-    assert!(matches!(with(&["-h"], &[]), Invocation::Help(_)));
-    assert!(matches!(
-        with(&["--version"], &[("FLANNELD_V", "abc")]),
+        with("FLANNELD_V=abc --version"),
         Invocation::Version(_)
     ));
+    assert!(matches!(with("--version=false"), Invocation::Run(_)));
     assert!(matches!(
-        with(&["--version=false"], &[]),
-        Invocation::Run(_)
-    ));
-    assert!(matches!(
-        with(&["--version", "--nosuch"], &[]),
+        with("--version --nosuch"),
         Invocation::Mistakes(_)
     ));
-    assert!(matches!(
-        with(&[], &[("FLANNELD_VERSION", "true")]),
-        Invocation::Run(_)
-    ));
+    assert!(matches!(with("FLANNELD_VERSION=true"), Invocation::Run(_)));
 }
 
 #[test]
 fn arguments_after_the_flags_are_ignored_with_a_warning() {
-    let settings = settings(&["--ip-masq=false", "rest", "--nosuch"], &[]);
+    let settings = settings("--ip-masq=false rest --nosuch");
     assert!(
         settings.warnings[0].to_string().contains("\"rest\""),
         "{:?}",
@@ -869,49 +805,38 @@ fn flags_have_variables_and_value_names() {
 
 #[test]
 fn datapath_flags_choose_the_features() {
-    for (args, environment, want) in [
-        (&[][..], &[][..], Features::offload()),
+    for (line, want) in [
+        ("", Features::offload()),
+        ("--datapath= --datapath-queues=0", Features::offload()),
         (
-            &["--datapath=", "--datapath-queues=0"],
-            &[],
+            "FLANNELD_DATAPATH=plain --datapath=auto",
             Features::offload(),
         ),
         (
-            &["--datapath=auto"],
-            &[("FLANNELD_DATAPATH", "plain")],
-            Features::offload(),
-        ),
-        (
-            &[],
-            &[
-                ("FLANNELD_DATAPATH", "plain"),
-                ("FLANNELD_DATAPATH_QUEUES", ""),
-            ],
+            "FLANNELD_DATAPATH=plain FLANNELD_DATAPATH_QUEUES=",
             Features::plain(),
         ),
         (
-            &["--datapath=mmsg"],
-            &[("FLANNELD_DATAPATH_QUEUES", "16")],
+            "FLANNELD_DATAPATH_QUEUES=16 --datapath=mmsg",
             Features {
                 queues: 16,
                 ..Features::mmsg()
             },
         ),
         (
-            &["--datapath-real-time=false"],
-            &[],
+            "--datapath-real-time=false",
             Features {
                 real_time: false,
                 ..Features::offload()
             },
         ),
     ] {
-        assert_eq!(settings(args, environment).features, want, "{args:?}");
+        assert_eq!(settings(line).features, want, "{line}");
     }
-    assert!(mistakes(&["--datapath=fast"], &[])[0].contains("offload, mmsg or plain"));
+    assert!(mistakes("--datapath=fast")[0].contains("offload, mmsg or plain"));
     for bad in ["17", "-1", "x"] {
         assert!(
-            mistakes(&[], &[("FLANNELD_DATAPATH_QUEUES", bad)])[0]
+            mistakes(&format!("FLANNELD_DATAPATH_QUEUES={bad}"))[0]
                 .starts_with("FLANNELD_DATAPATH_QUEUES: "),
             "{bad}"
         );
@@ -921,29 +846,25 @@ fn datapath_flags_choose_the_features() {
 #[test]
 fn repeated_flag_is_checked_and_the_last_value_applies() {
     assert_eq!(
-        settings(&["--healthz-port=1", "--healthz-port=2"], &[])
+        settings("--healthz-port=1 --healthz-port=2")
             .listen
             .health
             .map(|address| address.port()),
         Some(2)
     );
     assert!(
-        settings(&["--ip-masq=false", "--ip-masq"], &[])
+        settings("--ip-masq=false --ip-masq")
             .rules
             .options
             .masquerade
     );
     assert_eq!(
-        mistakes(
-            &["--healthz-port=abc", "--healthz-port=2", "--healthz-port=x"],
-            &[]
-        )
-        .len(),
+        mistakes("--healthz-port=abc --healthz-port=2 --healthz-port=x").len(),
         2
     );
     // A variable that the command line overrides is not checked.
     assert!(matches!(
-        with(&["--healthz-port=1"], &[("FLANNELD_HEALTHZ_PORT", "abc")]),
+        with("FLANNELD_HEALTHZ_PORT=abc --healthz-port=1"),
         Invocation::Run(_)
     ));
 }
@@ -1008,7 +929,7 @@ proptest! {
     fn any_command_line_is_read_without_panic(args in proptest::collection::vec(word(), 0..8), variables in proptest::collection::btree_map(proptest::sample::select(variables()), value(), 0..4)) {
         let environment: Vec<(&str, &str)> = variables.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        if let Invocation::Mistakes(list) = with(&args, &environment) {
+        if let Invocation::Mistakes(list) = with_in(&args, &environment) {
             prop_assert!(!list.is_empty());
             prop_assert!(!list.iter().any(|mistake| matches!(mistake, Mistake::Unreadable(_))), "{list:?}");
         }
@@ -1020,7 +941,7 @@ proptest! {
         let flags: Vec<Arg> = Flags::command().get_arguments().cloned().collect();
         let flag = &flags[at % flags.len()];
         let name = flag.get_long().unwrap();
-        let outcome = |args: &[&str]| format!("{:?}", with(args, &[]));
+        let outcome = |args: &[&str]| format!("{:?}", with_in(args, &[]));
         let want = outcome(&[&format!("--{name}={value}")]);
         prop_assert_eq!(&outcome(&[&format!("-{name}={value}")]), &want);
         if !argv::is_switch(flag) {

@@ -6,12 +6,13 @@ use crate::logging;
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use subnet_lease::feed::Reading;
 use subnet_lease::json::excerpt;
 use subnet_lease::manager::{Held, boot_time};
 use subnet_lease::reason::LogOnce;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::Problem;
@@ -253,4 +254,144 @@ pub(super) fn report_lease_trouble(mut held: watch::Receiver<Held>, health: Heal
             health.condition(Condition::Lease, trouble.map(Problem::from));
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backends::status::{NetworkHandle, Status};
+    use netstate::kernel::Facts;
+    use netstate::object::{Key, Value};
+    use netstate::reconcile::progress::Snapshot;
+    use std::sync::Mutex;
+    use subnet_lease::Peer;
+    use subnet_lease::manager::Stopped;
+
+    /// Inputs of a monitor, which a test changes.
+    struct Inputs {
+        kernel: Arc<Mutex<Snapshot>>,
+        held: watch::Sender<Held>,
+        readings: watch::Sender<Reading>,
+    }
+
+    struct Observer(Arc<Mutex<Snapshot>>);
+
+    impl NetworkHandle for Observer {
+        fn status(&self) -> Status {
+            Status {
+                kernel: self.0.lock().unwrap().clone(),
+                ..Status::default()
+            }
+        }
+
+        fn needs(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+            Vec::new()
+        }
+    }
+
+    impl Inputs {
+        fn set_kernel(&self, trouble: Option<Problem>) {
+            *self.kernel.lock().unwrap() = Snapshot {
+                in_sync: trouble.is_none(),
+                trouble,
+                ..Snapshot::default()
+            };
+        }
+
+        fn set_lease(&self, grave: bool) {
+            self.held.send_modify(|held| {
+                held.trouble = Some(Stopped::NoLease.into());
+                held.grave = grave;
+            });
+        }
+
+        fn set_interrupted_for(&self, seconds: u64) {
+            let since = boot_time().saturating_sub(Duration::from_secs(seconds));
+            self.readings
+                .send_modify(|reading| reading.interrupted = Some(since));
+        }
+
+        fn mend(&self) {
+            self.set_kernel(None);
+            self.held.send_replace(Held::default());
+            self.readings.send_replace(Reading::default());
+        }
+    }
+
+    /// The monitor looks at the seconds 0, 1, 2 and so on, and the test looks between two of them.
+    #[tokio::test(start_paused = true)]
+    async fn trouble_ends_readiness_after_its_grace_period_and_ready_returns() {
+        let (held, readings) = (
+            watch::channel(Held::default()),
+            watch::channel(Reading::default()),
+        );
+        let inputs = Inputs {
+            kernel: Arc::default(),
+            held: held.0,
+            readings: readings.0,
+        };
+        inputs.mend();
+        let (programmed, in_sync) = watch::channel(true);
+        let health = Health::new();
+        health.clear(Condition::Start);
+        let monitor = ReadinessMonitor {
+            network: RunningNetwork {
+                held: held.1,
+                readings: readings.1,
+                observer: Arc::new(Observer(inputs.kernel.clone())),
+                ..RunningNetwork::idle()
+            },
+            audits: false,
+            programmed,
+            health: health.clone(),
+        };
+        let stop = CancellationToken::new();
+        let _stop = stop.clone().drop_guard();
+        tokio::spawn(monitor.watch(stop));
+        let conditions_after = async |seconds| {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            let reasons = health.reasons().into_iter();
+            reasons.map(|(condition, _)| condition).collect::<Vec<_>>()
+        };
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        type Case = (Condition, u64, fn(&Inputs));
+        let cases: [Case; 6] = [
+            (Condition::Kernel, 10, |inputs| {
+                inputs.set_kernel(Some(Problem::in_words("EPERM")));
+            }),
+            (Condition::Peers, 10, |inputs| {
+                inputs
+                    .readings
+                    .send_modify(|reading| reading.cut_off = Some(3));
+            }),
+            (Condition::Lease, 60, |inputs| inputs.set_lease(false)),
+            (Condition::Lease, 0, |inputs| inputs.set_lease(true)),
+            // The watch has been interrupted for so long already.
+            (Condition::Watch, 0, |inputs| inputs.set_interrupted_for(62)),
+            (Condition::Watch, 1_000, |inputs| {
+                inputs.set_interrupted_for(20);
+            }),
+        ];
+        for (condition, grace, fail) in cases {
+            fail(&inputs);
+            let none: [Condition; 0] = [];
+            assert_eq!(
+                conditions_after(grace).await,
+                none,
+                "{condition}, {grace} s"
+            );
+            assert_eq!(
+                *in_sync.borrow(),
+                condition != Condition::Kernel || grace == 0
+            );
+            let expected: &[Condition] = if grace < 1_000 { &[condition] } else { &[] };
+            assert_eq!(
+                conditions_after(1).await,
+                expected,
+                "{condition}, {grace} s"
+            );
+            inputs.mend();
+            assert_eq!(conditions_after(1).await, none, "{condition} is over");
+        }
+    }
 }

@@ -17,22 +17,25 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use types::Subnets;
 
-async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
+/// Sends the head of a request, and returns the response.
+async fn send(address: std::net::SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream
-        .write_all(
-            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                .as_bytes(),
-        )
-        .await
-        .unwrap();
+    let request = format!("{head}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (
-        head.split(' ').nth(1).unwrap().parse().unwrap(),
-        body.to_owned(),
+    text
+}
+
+async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
+    let text = send(
+        address,
+        &format!("{method} {path} HTTP/1.1\r\nHost: localhost"),
     )
+    .await;
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, body.to_owned())
 }
 
 fn lease(subnet: &str) -> Lease {
@@ -116,10 +119,7 @@ impl Served {
 
     async fn end(self) {
         self.stop.cancel();
-        tokio::time::timeout(Duration::from_secs(2), self.task)
-            .await
-            .unwrap()
-            .unwrap();
+        self.task.await.unwrap();
     }
 }
 
@@ -363,17 +363,11 @@ async fn metrics_are_in_openmetrics_only_if_it_is_accepted() {
     let served = Served::start().await;
     serve_network(&served.health);
     let requested = async |accept: &str| {
-        let mut stream = TcpStream::connect(served.address).await.unwrap();
-        let request = format!(
-            "GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accept}Connection: close\r\n\r\n"
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        text.to_lowercase()
+        let head = format!("GET /metrics HTTP/1.1\r\nHost: localhost{accept}");
+        send(served.address, &head).await.to_lowercase()
     };
     // What Prometheus 2 and 3 send.
-    let accepting = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1\r\n";
+    let accepting = "\r\nAccept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
     let text = requested(accepting).await;
     assert!(
         text.contains("content-type: application/openmetrics-text; version=1.0.0"),
@@ -386,9 +380,9 @@ async fn metrics_are_in_openmetrics_only_if_it_is_accepted() {
     assert!(text.ends_with("# eof\n"), "{text}");
     for other in [
         "",
-        "Accept: */*\r\n",
-        "Accept: text/plain;version=0.0.4\r\n",
-        "Accept: application/openmetrics-text;Q=0.000, text/plain\r\n",
+        "\r\nAccept: */*",
+        "\r\nAccept: text/plain;version=0.0.4",
+        "\r\nAccept: application/openmetrics-text;Q=0.000, text/plain",
     ] {
         let text = requested(other).await;
         assert!(
@@ -445,12 +439,7 @@ async fn status_shows_the_running_network() {
 /// host. kubelet and Prometheus may use any name.
 #[tokio::test]
 async fn foreign_host_gets_the_probes_and_no_status() {
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
-        .await
-        .unwrap();
-    let address = server.address().unwrap();
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(server.serve(stop.clone()));
+    let served = Served::start().await;
     for (path, code) in [
         ("/healthz", 200),
         ("/livez", 200),
@@ -458,40 +447,15 @@ async fn foreign_host_gets_the_probes_and_no_status() {
         ("/metrics", 200),
         ("/status", 421),
     ] {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream
-            .write_all(format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n").as_bytes())
-            .await
-            .unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        assert!(
-            text.starts_with(&format!("HTTP/1.1 {code} ")),
-            "{path}: {text}"
-        );
+        let text = send(
+            served.address,
+            &format!("GET {path} HTTP/1.1\r\nHost: evil.example"),
+        )
+        .await;
+        let status = format!("HTTP/1.1 {code} ");
+        assert!(text.starts_with(&status), "{path}: {text}");
     }
-    stop.cancel();
-    task.await.unwrap();
-}
-
-#[tokio::test]
-async fn shutdown_waits_three_seconds_for_an_unfinished_request() {
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
-        .await
-        .unwrap();
-    let mut stream = TcpStream::connect(server.address().unwrap()).await.unwrap();
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(server.serve(stop.clone()));
-    stream
-        .write_all(b"GET /healthz HTTP/1.1\r\n")
-        .await
-        .unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    stop.cancel();
-    tokio::time::timeout(Duration::from_secs(30), task)
-        .await
-        .unwrap()
-        .unwrap();
+    served.end().await;
 }
 
 #[tokio::test]
@@ -553,21 +517,17 @@ proptest::proptest! {
     fn answers_are_printable(text in text()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let health = Health::new();
-            let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone()).await.unwrap();
-            let address = server.address().unwrap();
-            let stop = CancellationToken::new();
-            let task = tokio::spawn(server.serve(stop.clone()));
+            let served = Served::start().await;
+            let health = &served.health;
             health.fail(Condition::Lease, Problem::in_words(&text));
             health.node(|node| node.node_id = Some(text.clone()));
-            fall_silent(&health, &text);
+            fall_silent(health, &text);
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
             let trouble = Problem::in_words(&text);
             let status = Status { kernel: Snapshot { trouble: Some(trouble), ..Snapshot::default() }, engines: vec![engine] };
             health.serves(RunningNetwork { observer: Arc::new(status), ..RunningNetwork::idle() });
-            tokio::time::sleep(Duration::from_millis(2)).await;
             for path in ["/healthz", "/readyz", "/metrics", "/status"] {
-                let (_, body) = get(address, "GET", path).await;
+                let (_, body) = served.get(path).await;
                 assert!(body.chars().all(|c| c == '\n' || types::printable::is_printable(c)), "{path}: {body:?}");
                 match path {
                     "/readyz" => assert_eq!(body.lines().count(), 3, "{body:?}"),
@@ -582,8 +542,7 @@ proptest::proptest! {
                     _ => {}
                 }
             }
-            stop.cancel();
-            task.await.unwrap();
+            served.end().await;
         });
     }
 }

@@ -109,22 +109,44 @@ const V4: Families = Dual::V4(());
 const V6: Families = Dual::V6(());
 const BOTH: Families = Dual::Both((), ());
 
-fn request(families: Families, selectors: Vec<Selector>) -> Request {
+fn request(families: Families, text: &str) -> Request {
     Request {
         families,
-        selectors,
+        selectors: selectors(text),
         public: None,
         store: StoreAt::Here,
         known: None,
     }
 }
 
-fn name(text: &str) -> Selector {
-    Selector::Name(text.to_owned())
+/// Reads selectors, each a kind and a value, separated by semicolons.
+fn selectors(text: &str) -> Vec<Selector> {
+    let selector = |text: &str| {
+        let (kind, value) = text.split_once(' ').unwrap_or((text, ""));
+        match kind {
+            "name" => Selector::Name(value.to_owned()),
+            "regex" => Selector::Regex(Pattern::new(value).unwrap()),
+            "address" => Selector::Address(ip(value)),
+            "cidr" => Selector::Cidr(net(value)),
+            "reach" => Selector::CanReach(ip(value)),
+            "auto" => Selector::Auto,
+            _ => Selector::DefaultRoute("--iface".to_owned()),
+        }
+    };
+    let texts = text.split("; ").filter(|text| !text.is_empty());
+    texts.map(selector).collect()
 }
 
-fn regex(text: &str) -> Selector {
-    Selector::Regex(Pattern::new(text).unwrap())
+fn there(addresses: &[&str]) -> StoreAt {
+    StoreAt::There(addresses.iter().map(|text| ip(text)).collect())
+}
+
+/// Returns a store whose name does not resolve.
+fn nowhere() -> StoreAt {
+    StoreAt::Unknown(NoName {
+        host: "etcd".to_owned(),
+        resolver: None,
+    })
 }
 
 /// Returns the name and the addresses of the interface that flanneld chooses.
@@ -143,11 +165,11 @@ fn refused(request: &Request, facts: &HostFacts) -> SelectError {
 }
 
 /// Checks which interface and addresses flanneld chooses on the host of [`vagrant`].
-fn check_choices(rows: Vec<(Families, Vec<Selector>, &str)>) {
+fn check_choices(rows: Vec<(Families, &'static str, &str)>) {
     let facts = vagrant();
     for (families, selectors, want) in rows {
         assert_eq!(
-            chosen(&request(families, selectors.clone()), &facts),
+            chosen(&request(families, selectors), &facts),
             want,
             "{families:?} {selectors:?}"
         );
@@ -156,28 +178,23 @@ fn check_choices(rows: Vec<(Families, Vec<Selector>, &str)>) {
 
 #[test]
 fn first_matching_name_or_the_default_route_is_chosen() {
-    let empty = || Selector::DefaultRoute("--iface".to_owned());
     check_choices(vec![
-        (V4, vec![], "enp0s3 10.0.2.15"),
-        (V6, vec![], "enp0s3 fd17::2"),
-        (BOTH, vec![], "enp0s3 10.0.2.15 and fd17::2"),
-        (V4, vec![empty()], "enp0s3 10.0.2.15"),
-        (V4, vec![name("enp0s8")], "enp0s8 192.168.56.11"),
-        (
-            BOTH,
-            vec![name("enp0s8")],
-            "enp0s8 192.168.56.11 and fd00:56::11",
-        ),
+        (V4, "", "enp0s3 10.0.2.15"),
+        (V6, "", "enp0s3 fd17::2"),
+        (BOTH, "", "enp0s3 10.0.2.15 and fd17::2"),
+        (V4, "default", "enp0s3 10.0.2.15"),
+        (V4, "name enp0s8", "enp0s8 192.168.56.11"),
+        (BOTH, "name enp0s8", "enp0s8 192.168.56.11 and fd00:56::11"),
         // The first match wins; selectors that fail are skipped.
         (
             V4,
-            vec![name("nosuch"), name("enp0s9"), name("enp0s8")],
+            "name nosuch; name enp0s9; name enp0s8",
             "enp0s8 192.168.56.11",
         ),
-        (V4, vec![name("nosuch"), empty()], "enp0s3 10.0.2.15"),
+        (V4, "name nosuch; default", "enp0s3 10.0.2.15"),
         (
             BOTH,
-            vec![name("v4only"), regex("^enp0s8$")],
+            "name v4only; regex ^enp0s8$",
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
     ]);
@@ -186,96 +203,64 @@ fn first_matching_name_or_the_default_route_is_chosen() {
 #[test]
 fn address_selector_fixes_the_address_of_its_family_only() {
     check_choices(vec![
-        (
-            V4,
-            vec![Selector::Address(ip("192.168.56.12"))],
-            "enp0s8 192.168.56.12",
-        ),
+        (V4, "address 192.168.56.12", "enp0s8 192.168.56.12"),
         (
             BOTH,
-            vec![Selector::Address(ip("192.168.56.12"))],
+            "address 192.168.56.12",
             "enp0s8 192.168.56.12 and fd00:56::11",
         ),
         (
             BOTH,
-            vec![Selector::Address(ip("fd00:56::11"))],
+            "address fd00:56::11",
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
-        (
-            V4,
-            vec![Selector::Address(ip("fd00:56::11"))],
-            "enp0s8 192.168.56.11",
-        ),
-        (V6, vec![Selector::Address(ip("fe80::3"))], "enp0s8 fe80::3"),
+        (V4, "address fd00:56::11", "enp0s8 192.168.56.11"),
+        (V6, "address fe80::3", "enp0s8 fe80::3"),
     ]);
 }
 
 #[test]
 fn pattern_tries_addresses_of_all_interfaces_before_names() {
     check_choices(vec![
-        (V4, vec![regex(r"\.12$")], "enp0s8 192.168.56.12"),
-        (V4, vec![regex("enp0s")], "enp0s3 10.0.2.15"),
-        (V4, vec![regex("s8")], "enp0s8 192.168.56.11"),
-        (V6, vec![regex("^fd00")], "enp0s8 fd00:56::11"),
+        (V4, "regex \\.12$", "enp0s8 192.168.56.12"),
+        (V4, "regex enp0s", "enp0s3 10.0.2.15"),
+        (V4, "regex s8", "enp0s8 192.168.56.11"),
+        (V6, "regex ^fd00", "enp0s8 fd00:56::11"),
         (
             BOTH,
-            vec![regex("^fd00|^192")],
+            "regex ^fd00|^192",
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
-        (V4, vec![regex(".")], "enp0s3 10.0.2.15"),
-        (V4, vec![regex("^v4")], "v4only 198.51.100.1"),
+        (V4, "regex .", "enp0s3 10.0.2.15"),
+        (V4, "regex ^v4", "v4only 198.51.100.1"),
     ]);
 }
 
 #[test]
 fn network_selector_chooses_the_address_inside() {
     check_choices(vec![
-        (
-            V4,
-            vec![Selector::Cidr("192.168.56.0/24".parse().unwrap())],
-            "enp0s8 192.168.56.11",
-        ),
-        (
-            V4,
-            vec![Selector::Cidr("192.168.56.12/32".parse().unwrap())],
-            "enp0s8 192.168.56.12",
-        ),
+        (V4, "cidr 192.168.56.0/24", "enp0s8 192.168.56.11"),
+        (V4, "cidr 192.168.56.12/32", "enp0s8 192.168.56.12"),
         (
             BOTH,
-            vec![Selector::Cidr("fd00:56::/64".parse().unwrap())],
+            "cidr fd00:56::/64",
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
-        (
-            BOTH,
-            vec![Selector::Cidr("0.0.0.0/0".parse().unwrap())],
-            "enp0s3 10.0.2.15 and fd17::2",
-        ),
+        (BOTH, "cidr 0.0.0.0/0", "enp0s3 10.0.2.15 and fd17::2"),
     ]);
 }
 
 #[test]
 fn reachable_address_chooses_the_interface_of_its_route() {
     check_choices(vec![
-        (
-            V4,
-            vec![Selector::CanReach(ip("192.168.56.10"))],
-            "enp0s8 192.168.56.11",
-        ),
-        (
-            V4,
-            vec![Selector::CanReach(ip("fd00:56::10"))],
-            "enp0s8 192.168.56.11",
-        ),
+        (V4, "reach 192.168.56.10", "enp0s8 192.168.56.11"),
+        (V4, "reach fd00:56::10", "enp0s8 192.168.56.11"),
         (
             BOTH,
-            vec![Selector::CanReach(ip("fd00:56::10"))],
+            "reach fd00:56::10",
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
-        (
-            V4,
-            vec![Selector::CanReach(ip("192.168.56.12"))],
-            "enp0s8 192.168.56.12",
-        ),
+        (V4, "reach 192.168.56.12", "enp0s8 192.168.56.12"),
     ]);
 }
 
@@ -283,55 +268,47 @@ fn reachable_address_chooses_the_interface_of_its_route() {
 fn selector_without_a_match_is_refused_with_the_reason() {
     let facts = vagrant();
     for (families, selectors, part) in [
+        (V4, "name nosuch", "error looking up interface nosuch"),
         (
             V4,
-            vec![name("nosuch")],
-            "error looking up interface nosuch",
-        ),
-        (
-            V4,
-            vec![Selector::Address(ip("10.9.9.9"))],
+            "address 10.9.9.9",
             "error looking up interface 10.9.9.9: no interface with given IP found",
         ),
         (
             V6,
-            vec![Selector::Address(ip("fd99::1"))],
+            "address fd99::1",
             "error looking up v6 interface fd99::1: no interface with given IPv6 found",
         ),
         (
             V4,
-            vec![regex("^11")],
+            "regex ^11",
             "could not match pattern ^11 to any of the available network interfaces (enp0s3:[10.0.2.15",
         ),
-        (V4, vec![regex("^lo$")], "could not match pattern"),
-        (BOTH, vec![regex("^198")], "could not match pattern"),
+        (V4, "regex ^lo$", "could not match pattern"),
+        (BOTH, "regex ^198", "could not match pattern"),
         (
             BOTH,
-            vec![name("v4only")],
+            "name v4only",
             "failed to find IPv6 address for interface v4only",
         ),
         (
             V4,
-            vec![name("enp0s9")],
+            "name enp0s9",
             "is down; bring it up with `ip link set enp0s9 up`",
         ),
         (
             V4,
-            vec![name("lo")],
+            "name lo",
             "failed to find IPv4 address for interface lo",
         ),
+        (V4, "cidr 10.99.0.0/16", "inside 10.99.0.0/16"),
         (
             V4,
-            vec![Selector::Cidr("10.99.0.0/16".parse().unwrap())],
-            "inside 10.99.0.0/16",
-        ),
-        (
-            V4,
-            vec![Selector::CanReach(ip("203.0.113.9"))],
+            "reach 203.0.113.9",
             "the lookup of the route to 203.0.113.9 failed: Network is unreachable",
         ),
     ] {
-        let error = refused(&request(families, selectors.clone()), &facts);
+        let error = refused(&request(families, selectors), &facts);
         assert!(error.to_string().contains(part), "{selectors:?}: {error}");
         assert!(error.to_string().starts_with("Failed to find interface to use that matches the interfaces and/or regexes provided"), "{error}");
         assert!(error.may_come(), "{error}");
@@ -356,9 +333,9 @@ fn unusable_default_routes_are_skipped() {
         },
         default(Family::V4, 3, 50),
     ];
-    assert_eq!(chosen(&request(V4, vec![]), &facts), "enp0s8 192.168.56.11");
+    assert_eq!(chosen(&request(V4, ""), &facts), "enp0s8 192.168.56.11");
     facts.defaults.pop();
-    let error = refused(&request(V4, vec![]), &facts);
+    let error = refused(&request(V4, ""), &facts);
     assert!(
         error.may_come()
             && error
@@ -378,7 +355,7 @@ fn unusable_default_routes_are_skipped() {
     }
     facts.defaults.clear();
     assert!(
-        refused(&request(V6, vec![]), &facts)
+        refused(&request(V6, ""), &facts)
             .to_string()
             .contains("failed to get default v6 interface")
     );
@@ -388,17 +365,17 @@ fn unusable_default_routes_are_skipped() {
 fn default_routes_of_both_families_share_an_interface() {
     let mut facts = vagrant();
     facts.defaults = vec![default(Family::V4, 2, 0), default(Family::V6, 3, 0)];
-    let error = refused(&request(BOTH, vec![]), &facts);
+    let error = refused(&request(BOTH, ""), &facts);
     assert!(error.to_string().contains("v6 default route interface enp0s8 must be the same with v4 default route interface enp0s3"), "{error}");
     assert!(!error.may_come());
     facts.defaults.push(default(Family::V6, 2, 9));
     assert_eq!(
-        chosen(&request(BOTH, vec![]), &facts),
+        chosen(&request(BOTH, ""), &facts),
         "enp0s3 10.0.2.15 and fd17::2"
     );
     facts.defaults = vec![default(Family::V4, 2, 0)];
     assert!(
-        refused(&request(BOTH, vec![]), &facts).may_come(),
+        refused(&request(BOTH, ""), &facts).may_come(),
         "the IPv6 one may come by an advertisement"
     );
 }
@@ -409,7 +386,7 @@ fn addresses_are_preferred_by_their_state() {
     let plain = |net: &str| Address::plain(net.parse().unwrap());
     let stage =
         |addresses: Vec<Address>, facts: &mut HostFacts| facts.interfaces[2].addresses = addresses;
-    let v6 = request(V6, vec![name("enp0s8")]);
+    let v6 = request(V6, "name enp0s8");
     stage(
         vec![
             plain("fe80::1/64"),
@@ -462,7 +439,7 @@ fn addresses_are_preferred_by_their_state() {
     }
     // A deprecated address can still be named.
     assert_eq!(
-        chosen(&request(V6, vec![Selector::Address(ip("fd00::3"))]), &facts),
+        chosen(&request(V6, "address fd00::3"), &facts),
         "enp0s8 fd00::3"
     );
     stage(
@@ -474,19 +451,14 @@ fn addresses_are_preferred_by_their_state() {
         &mut facts,
     );
     assert_eq!(
-        chosen(&request(V4, vec![name("enp0s8")]), &facts),
+        chosen(&request(V4, "name enp0s8"), &facts),
         "enp0s8 10.1.1.1"
     );
     facts.interfaces[2].mtu = 0;
-    assert!(!refused(&request(V4, vec![name("enp0s8")]), &facts).may_come());
+    assert!(!refused(&request(V4, "name enp0s8"), &facts).may_come());
 }
 
-fn public(
-    families: Families,
-    v4: Option<&str>,
-    v6: Option<&str>,
-    selectors: Vec<Selector>,
-) -> Request {
+fn public(families: Families, v4: Option<&str>, v6: Option<&str>, selectors: &str) -> Request {
     Request {
         public: Dual::from_options(
             v4.map(|text| text.parse().unwrap()),
@@ -522,28 +494,28 @@ fn check_public_addresses(rows: Vec<PublicCase>) {
 fn public_address_of_this_host_chooses_its_interface() {
     check_public_addresses(vec![
         (
-            public(V4, Some("192.168.56.12"), None, vec![]),
+            public(V4, Some("192.168.56.12"), None, ""),
             "enp0s8 192.168.56.12",
             "192.168.56.12",
             true,
             0,
         ),
         (
-            public(V6, None, Some("fd00:56::11"), vec![]),
+            public(V6, None, Some("fd00:56::11"), ""),
             "enp0s8 fd00:56::11",
             "fd00:56::11",
             true,
             0,
         ),
         (
-            public(BOTH, Some("192.168.56.12"), Some("fd00:56::11"), vec![]),
+            public(BOTH, Some("192.168.56.12"), Some("fd00:56::11"), ""),
             "enp0s8 192.168.56.12 and fd00:56::11",
             "192.168.56.12 and fd00:56::11",
             true,
             0,
         ),
         (
-            public(BOTH, Some("203.0.113.7"), Some("fd00:56::11"), vec![]),
+            public(BOTH, Some("203.0.113.7"), Some("fd00:56::11"), ""),
             "enp0s8 192.168.56.11 and fd00:56::11",
             "203.0.113.7 and fd00:56::11",
             true,
@@ -551,7 +523,7 @@ fn public_address_of_this_host_chooses_its_interface() {
         ),
         // An address that is not local: the choice is the default route's interface, with a warning.
         (
-            public(V4, Some("203.0.113.7"), None, vec![]),
+            public(V4, Some("203.0.113.7"), None, ""),
             "enp0s3 10.0.2.15",
             "203.0.113.7",
             true,
@@ -565,14 +537,14 @@ fn public_address_is_only_published_with_a_named_interface() {
     check_public_addresses(vec![
         // An address of the other family is neither used nor fatal.
         (
-            public(V6, Some("203.0.113.7"), None, vec![]),
+            public(V6, Some("203.0.113.7"), None, ""),
             "enp0s3 fd17::2",
             "fd17::2",
             false,
             0,
         ),
         (
-            public(V4, None, Some("2001:db8::7"), vec![]),
+            public(V4, None, Some("2001:db8::7"), ""),
             "enp0s3 10.0.2.15",
             "10.0.2.15",
             false,
@@ -580,26 +552,21 @@ fn public_address_is_only_published_with_a_named_interface() {
         ),
         // If an interface is named, the address is only published.
         (
-            public(V4, Some("203.0.113.7"), None, vec![name("enp0s8")]),
+            public(V4, Some("203.0.113.7"), None, "name enp0s8"),
             "enp0s8 192.168.56.11",
             "203.0.113.7",
             true,
             0,
         ),
         (
-            public(V4, Some("10.0.2.15"), None, vec![name("enp0s8")]),
+            public(V4, Some("10.0.2.15"), None, "name enp0s8"),
             "enp0s8 192.168.56.11",
             "10.0.2.15",
             true,
             0,
         ),
         (
-            public(
-                BOTH,
-                None,
-                Some("2001:db8::7"),
-                vec![Selector::Address(ip("192.168.56.11"))],
-            ),
+            public(BOTH, None, Some("2001:db8::7"), "address 192.168.56.11"),
             "enp0s8 192.168.56.11 and fd00:56::11",
             "192.168.56.11 and 2001:db8::7",
             true,
@@ -612,7 +579,7 @@ fn public_address_is_only_published_with_a_named_interface() {
 fn public_address_of_another_interface_is_refused() {
     let facts = vagrant();
     let error = refused(
-        &public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), vec![]),
+        &public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), ""),
         &facts,
     );
     assert!(
@@ -623,12 +590,7 @@ fn public_address_of_another_interface_is_refused() {
         "{error}"
     );
     let error = refused(
-        &public(
-            BOTH,
-            None,
-            Some("fd17::2"),
-            vec![Selector::Address(ip("192.168.56.11"))],
-        ),
+        &public(BOTH, None, Some("fd17::2"), "address 192.168.56.11"),
         &facts,
     );
     assert!(
@@ -637,7 +599,7 @@ fn public_address_of_another_interface_is_refused() {
             .contains("v6 interface enp0s3 must be the same with v4 interface enp0s8"),
         "{error}"
     );
-    let error = refused(&public(V4, Some("172.16.0.1"), None, vec![]), &facts);
+    let error = refused(&public(V4, Some("172.16.0.1"), None, ""), &facts);
     assert!(
         error.may_come() && error.to_string().contains("enp0s9 is down"),
         "{error}"
@@ -647,7 +609,7 @@ fn public_address_of_another_interface_is_refused() {
 #[test]
 fn local_addresses_include_those_of_other_interfaces() {
     let facts = vagrant();
-    let local = select(&request(V4, vec![name("enp0s8")]), &facts)
+    let local = select(&request(V4, "name enp0s8"), &facts)
         .unwrap()
         .underlay
         .local;
@@ -660,85 +622,56 @@ fn local_addresses_include_those_of_other_interfaces() {
 #[test]
 fn auto_chooses_the_interface_that_reaches_the_store() {
     let facts = vagrant();
-    let at = |addresses: &[&str]| Request {
-        store: StoreAt::There(addresses.iter().map(|text| ip(text)).collect()),
-        ..request(V4, vec![Selector::Auto])
+    let at = |store| Request {
+        store,
+        ..request(V4, "auto")
     };
-    assert_eq!(
-        chosen(&at(&["192.168.56.10"]), &facts),
-        "enp0s8 192.168.56.11"
-    );
-    assert_eq!(
-        chosen(&at(&["fd00:56::10"]), &facts),
-        "enp0s8 192.168.56.11"
-    );
-    assert_eq!(
-        chosen(&at(&["203.0.113.9", "192.168.56.10"]), &facts),
-        "enp0s8 192.168.56.11"
-    );
-    // The store runs on this host, at one of its addresses or on loopback.
-    assert_eq!(
-        chosen(&at(&["192.168.56.12"]), &facts),
-        "enp0s8 192.168.56.12"
-    );
-    assert_eq!(chosen(&at(&["127.0.0.1"]), &facts), "enp0s3 10.0.2.15");
-    assert_eq!(
-        chosen(&request(V4, vec![Selector::Auto]), &facts),
-        "enp0s3 10.0.2.15"
-    );
-    let error = refused(&at(&["203.0.113.9"]), &facts);
-    assert!(
-        error.may_come()
-            && error
-                .to_string()
-                .contains("no route to the store (203.0.113.9: Network is unreachable"),
-        "{error}"
-    );
-    let unknown = Request {
-        store: StoreAt::Unknown(NoName {
-            host: "etcd".to_owned(),
-            resolver: Some("no such name".to_owned()),
-        }),
-        ..request(V4, vec![Selector::Auto])
-    };
-    assert!(refused(&unknown, &facts).may_come());
+    for (store, want) in [
+        (there(&["192.168.56.10"]), "enp0s8 192.168.56.11"),
+        (there(&["fd00:56::10"]), "enp0s8 192.168.56.11"),
+        (
+            there(&["203.0.113.9", "192.168.56.10"]),
+            "enp0s8 192.168.56.11",
+        ),
+        // The store runs on this host, at one of its addresses or on loopback.
+        (there(&["192.168.56.12"]), "enp0s8 192.168.56.12"),
+        (there(&["127.0.0.1"]), "enp0s3 10.0.2.15"),
+        (StoreAt::Here, "enp0s3 10.0.2.15"),
+    ] {
+        assert_eq!(chosen(&at(store), &facts), want);
+    }
+    for lost in [there(&["203.0.113.9"]), nowhere()] {
+        assert!(refused(&at(lost), &facts).may_come());
+    }
 }
 
 #[test]
 fn choice_holds_its_reason() {
     let facts = vagrant();
-    for (selectors, why) in [
-        (vec![], "the default route's"),
-        (vec![name("enp0s8")], "named by --iface=enp0s8"),
+    for (selector, why) in [
+        ("", "default route"),
+        ("name enp0s8", "--iface=enp0s8"),
+        ("regex ^192", "--iface-regex=^192 (its address"),
+        ("regex s8$", "--iface-regex=s8$ (its name"),
         (
-            vec![regex("^192")],
-            "named by --iface-regex=^192 (its address 192.168.56.11 matches)",
+            "cidr 192.168.0.0/16",
+            "--iface-cidr=192.168.0.0/16 (its address",
         ),
-        (
-            vec![regex("s8$")],
-            "named by --iface-regex=s8$ (its name matches)",
-        ),
-        (
-            vec![Selector::Cidr("192.168.0.0/16".parse().unwrap())],
-            "named by --iface-cidr=192.168.0.0/16 (its address 192.168.56.11 is inside)",
-        ),
-        (
-            vec![Selector::CanReach(ip("8.8.8.8"))],
-            "named by --iface-can-reach=8.8.8.8 (the kernel reaches this address through the interface)",
-        ),
+        ("reach 8.8.8.8", "--iface-can-reach=8.8.8.8"),
     ] {
-        assert_eq!(select(&request(V4, selectors), &facts).unwrap().why, why);
+        let found = select(&request(V4, selector), &facts).unwrap().why;
+        assert!(found.contains(why), "{found}");
     }
 }
 
 #[test]
 fn trap_hint_names_the_interface_that_reaches_the_store() {
     let facts = vagrant();
-    let store = StoreAt::There(vec![ip("192.168.56.10")]);
+    let store = there(&["192.168.56.10"]);
     let hint = |request: &Request| trap_hint(request, &select(request, &facts).unwrap(), &facts);
     let trapped = Request {
         store,
-        ..request(V4, vec![])
+        ..request(V4, "")
     };
     let text = hint(&trapped).unwrap();
     for part in [
@@ -751,43 +684,23 @@ fn trap_hint_names_the_interface_that_reaches_the_store() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let empty = Request {
-        selectors: vec![Selector::DefaultRoute("--iface".to_owned())],
+        selectors: selectors("default"),
         ..trapped.clone()
     };
     assert!(hint(&empty).is_some());
-    for quiet in [
-        Request {
-            selectors: vec![name("enp0s3")],
-            ..trapped.clone()
-        },
-        Request {
-            selectors: vec![Selector::Auto],
-            ..trapped.clone()
-        },
-        Request {
-            store: StoreAt::Here,
-            ..trapped.clone()
-        },
-        Request {
-            store: StoreAt::There(vec![ip("8.8.8.8")]),
-            ..trapped.clone()
-        },
-        Request {
-            store: StoreAt::There(vec![ip("10.0.2.15")]),
-            ..trapped.clone()
-        },
-        Request {
-            store: StoreAt::There(vec![ip("203.0.113.9")]),
-            ..trapped.clone()
-        },
-        Request {
-            store: StoreAt::Unknown(NoName {
-                host: "x".to_owned(),
-                resolver: None,
-            }),
-            ..trapped
-        },
+    for (selector, store) in [
+        ("name enp0s3", trapped.store.clone()),
+        ("auto", trapped.store.clone()),
+        ("", StoreAt::Here),
+        ("", there(&["8.8.8.8"])),
+        ("", there(&["10.0.2.15"])),
+        ("", there(&["203.0.113.9"])),
+        ("", nowhere()),
     ] {
+        let quiet = Request {
+            store,
+            ..request(V4, selector)
+        };
         assert_eq!(hint(&quiet), None, "{quiet:?}");
     }
 }
@@ -795,31 +708,30 @@ fn trap_hint_names_the_interface_that_reaches_the_store() {
 #[test]
 fn store_is_reached_via_the_underlay_only_when_routes_say_so() {
     let facts = vagrant();
-    let store = StoreAt::There(vec![ip("192.168.56.10")]);
-    let via =
-        |request: &Request| store_via_underlay(request, &select(request, &facts).unwrap(), &facts);
-    assert!(!via(&Request {
-        store: store.clone(),
-        ..request(V4, vec![])
-    }));
-    assert!(via(&Request {
-        store,
-        ..request(V4, vec![name("enp0s8")])
-    }));
-    assert!(via(&request(V4, vec![])));
-    assert!(!via(&Request {
-        store: StoreAt::Unknown(NoName {
-            host: "x".to_owned(),
-            resolver: None
-        }),
-        ..request(V4, vec![])
-    }));
+    let store = there(&["192.168.56.10"]);
+    for (selector, store, is_via) in [
+        ("", store.clone(), false),
+        ("name enp0s8", store, true),
+        ("", StoreAt::Here, true),
+        ("", nowhere(), false),
+    ] {
+        let request = Request {
+            store,
+            ..request(V4, selector)
+        };
+        let chosen = select(&request, &facts).unwrap();
+        assert_eq!(
+            store_via_underlay(&request, &chosen, &facts),
+            is_via,
+            "{selector}"
+        );
+    }
 }
 
 #[test]
 fn interface_list_marks_the_one_that_reaches_the_store() {
     let facts = vagrant();
-    let store = StoreAt::There(vec![ip("192.168.56.10")]);
+    let store = there(&["192.168.56.10"]);
     let list = interfaces_text(&store, &facts);
     assert_eq!(list.lines().count(), 4, "{list}");
     assert!(
@@ -847,14 +759,14 @@ fn readdressed() -> HostFacts {
     facts
 }
 
-fn chosen_by(selector: Selector) -> Chosen {
-    select(&request(BOTH, vec![selector]), &vagrant()).unwrap()
+fn chosen_by(selector: &str) -> Chosen {
+    select(&request(BOTH, selector), &vagrant()).unwrap()
 }
 
 #[test]
 fn interface_is_followed_when_it_is_renamed_or_recreated() {
     let facts = vagrant();
-    let best = chosen_by(name("enp0s8"));
+    let best = chosen_by("name enp0s8");
     let last = &best.underlay;
     assert_eq!(followed(&best, last, &facts), *last);
 
@@ -882,7 +794,7 @@ fn interface_is_followed_when_it_is_renamed_or_recreated() {
 #[test]
 fn address_is_followed_when_another_replaces_it() {
     let facts = vagrant();
-    let best = chosen_by(name("enp0s8"));
+    let best = chosen_by("name enp0s8");
     let last = &best.underlay;
     // An additional address changes nothing. One that replaces the old one is followed, separately for each family.
     let mut now = facts.clone();
@@ -908,18 +820,12 @@ fn address_is_followed_when_another_replaces_it() {
 fn selector_decides_which_address_is_followed() {
     let now = readdressed();
     for (selector, want) in [
-        (name("enp0s8"), "10.7.7.7 and fd00:56::99"),
-        (regex("^192|^fd00"), "192.168.56.99 and fd00:56::99"),
-        (
-            Selector::Cidr("192.168.56.0/24".parse().unwrap()),
-            "192.168.56.99 and fd00:56::99",
-        ),
-        (
-            Selector::Address(ip("192.168.56.11")),
-            "192.168.56.11 and fd00:56::99",
-        ),
+        ("name enp0s8", "10.7.7.7 and fd00:56::99"),
+        ("regex ^192|^fd00", "192.168.56.99 and fd00:56::99"),
+        ("cidr 192.168.56.0/24", "192.168.56.99 and fd00:56::99"),
+        ("address 192.168.56.11", "192.168.56.11 and fd00:56::99"),
     ] {
-        let chosen = chosen_by(selector.clone());
+        let chosen = chosen_by(selector);
         assert_eq!(
             followed(&chosen, &chosen.underlay, &now)
                 .addresses
@@ -936,7 +842,7 @@ fn public_address_of_a_flag_stays_when_the_interface_is_readdressed() {
     let named = select(
         &Request {
             public: Some(Dual::V4("192.168.56.11".parse().unwrap())),
-            ..request(BOTH, vec![name("enp0s8")])
+            ..request(BOTH, "name enp0s8")
         },
         &facts,
     )
@@ -952,7 +858,7 @@ fn public_address_of_a_flag_stays_when_the_interface_is_readdressed() {
 #[test]
 fn links_follow_routes_and_stay_while_the_address_is_absent() {
     let facts = vagrant();
-    let best = select(&request(BOTH, vec![name("enp0s8")]), &facts).unwrap();
+    let best = select(&request(BOTH, "name enp0s8"), &facts).unwrap();
     let last = &best.underlay;
     let links = |change: &dyn Fn(&mut HostFacts)| {
         let mut now = facts.clone();
@@ -991,7 +897,7 @@ fn links_follow_routes_and_stay_while_the_address_is_absent() {
 
 #[test]
 fn underlay_trouble_names_the_fault_and_the_remedy() {
-    let chosen = select(&request(BOTH, vec![name("enp0s8")]), &vagrant()).unwrap();
+    let chosen = select(&request(BOTH, "name enp0s8"), &vagrant()).unwrap();
     let text = |change: &dyn Fn(&mut HostFacts), elsewhere: &[IpAddr]| {
         let mut facts = vagrant();
         change(&mut facts);

@@ -7,6 +7,7 @@ use node_api::{
 };
 use probing::pods::PodState;
 use run_dir::exit_report::ExitReport;
+use types::reachability::State;
 
 const NOW: &str = "2026-01-01T14:05:24Z";
 
@@ -104,200 +105,211 @@ node-1 is ready                                                   flanneld 0.1.0
     assert!(!is_broken(&healthy));
 }
 
-fn finding(severity: Severity, check: &str, explained_by: Option<&str>) -> Finding {
+/// Adds a finding of the doctor.
+fn find(node: &mut Node, severity: Severity, check: &str, explained_by: Option<&str>) {
     let mut finding = Finding::new(check, severity, "", format!("{check} is wrong"), "why");
     finding.since = Some(at("2026-01-01T14:02:11Z"));
     finding.explained_by = explained_by.map(str::to_owned);
-    finding
+    node.findings.get_or_insert_default().push(finding);
 }
 
-fn verdict(state: types::reachability::State) -> probing::view::PeerView {
+/// Adds a verdict of the probes on a subnet of node-3.
+fn judge(node: &mut Node, subnet: &str, state: State) {
     let text = serde_json::json!({
-        "id": null, "name": "node-3", "subnet": "10.244.3.0/24", "address": "192.0.2.3", "overlay": null, "state": state, "state_age_ms": 190_000,
+        "id": null, "name": "node-3", "subnet": subnet, "address": "192.0.2.3", "overlay": null, "state": state, "state_age_ms": 190_000,
         "ping_only": false, "rtt_us": null, "lost": 16, "asked": 16, "carries": null, "mtu": 1450, "asked_age_ms": 1, "answered_age_ms": null,
         "beside_age_ms": null, "hears_us_age_ms": null, "hears_us_beside_age_ms": null, "heard_age_ms": null, "heard_beside_age_ms": null,
         "clock_offset_ms": null, "answered_by": null, "others": [],
     });
-    serde_json::from_value(text).unwrap()
+    let mesh = node.mesh.get_or_insert_default();
+    mesh.peers.push(serde_json::from_value(text).unwrap());
 }
 
-/// A test case: a status, the first line of the status text, whether the status is broken, and another part of the text.
-type Case = (Status, &'static str, bool, &'static str);
+/// A test case: the first line of the status text, whether the status is broken, another part of the text, and a change of a healthy node.
+type Case = (&'static str, bool, &'static str, fn(&mut Node));
 
-fn with(change: impl FnOnce(&mut Node)) -> Status {
-    let mut node = node();
-    change(&mut node);
-    status(Some(node))
-}
+const READY: &str = "node-1 is ready ";
 
-fn findings() -> [Case; 5] {
+fn findings_and_peers() -> [Case; 7] {
+    use Severity::{Broken, Degraded, Risk};
+    const ONE_BROKEN: &str = "node-1 is ready, and one thing is broken";
     [
+        (READY, false, "  peers     2, not probed", |node| {
+            node.findings = Some(Vec::new());
+        }),
         (
-            with(|node| node.findings = Some(Vec::new())),
-            "node-1 is ready ",
-            false,
-            "  peers     2, not probed",
-        ),
-        (
-            with(|node| {
-                node.findings = Some(vec![
-                    finding(Severity::Broken, "mtu", None),
-                    finding(Severity::Broken, "slow", Some("mtu")),
-                ]);
-            }),
-            "node-1 is ready, and one thing is broken",
+            ONE_BROKEN,
             true,
-            "up 3 d 4 h\n  broken: mtu is wrong (for 3 min)\n  run flannelctl doctor for the remedy\n\n  subnet",
+            "\n  broken: mtu is wrong (for 3 min)\n",
+            |node| {
+                find(node, Broken, "mtu", None);
+                find(node, Broken, "slow", Some("mtu"));
+            },
         ),
+        (ONE_BROKEN, true, "  degraded: slow", |node| {
+            find(node, Broken, "mtu", None);
+            find(node, Degraded, "slow", None);
+        }),
         (
-            with(|node| {
-                node.findings = Some(vec![
-                    finding(Severity::Broken, "mtu", None),
-                    finding(Severity::Degraded, "slow", None),
-                ]);
-            }),
-            "node-1 is ready, and one thing is broken",
-            true,
-            "  degraded: slow is wrong",
-        ),
-        (
-            with(|node| {
-                node.findings = Some(vec![
-                    finding(Severity::Degraded, "lossy", None),
-                    finding(Severity::Degraded, "slow", None),
-                ]);
-            }),
             "node-1 is ready, and 2 things are degraded",
             false,
-            "  degraded: slow is wrong",
+            "  degraded: slow",
+            |node| {
+                find(node, Degraded, "lossy", None);
+                find(node, Degraded, "slow", None);
+            },
         ),
+        (READY, false, "  risk: clock", |node| {
+            find(node, Risk, "clock", None);
+        }),
         (
-            with(|node| node.findings = Some(vec![finding(Severity::Risk, "clock", None)])),
-            "node-1 is ready ",
-            false,
-            "  risk: clock is wrong",
-        ),
-    ]
-}
-
-fn probed_peers() -> [Case; 2] {
-    use types::reachability::State;
-    let mesh = |states: &[State]| {
-        Some(probing::view::Mesh {
-            peers: states.iter().map(|state| verdict(*state)).collect(),
-            ..Default::default()
-        })
-    };
-    [
-        (
-            with(|node| node.mesh = mesh(&[State::Well, State::CutOff])),
-            "node-1 is ready, and one thing is broken",
+            ONE_BROKEN,
             true,
             "  broken: node-3 (192.0.2.3) has been cut-off for 3 min",
+            |node| {
+                judge(node, "10.244.2.0/24", State::Well);
+                judge(node, "10.244.3.0/24", State::CutOff);
+            },
         ),
-        (
-            // Nodes are counted, although each has a verdict for both families.
-            with(|node| {
-                let of = |number: usize, family: &str| -> ipnet::IpNet {
-                    let net = match family {
-                        "v4" => format!("10.244.{number}.0/24"),
-                        _ => format!("fd00:{number}::/64"),
-                    };
-                    net.parse().unwrap()
+        // Nodes are counted, although each has a verdict for both families.
+        (READY, false, "  peers     1 of 3 well", |node| {
+            node.peers.clear();
+            for (number, in_v6) in (2..).zip([State::Well, State::Slow, State::Unknown]) {
+                let v4 = if in_v6 == State::Slow {
+                    State::Well
+                } else {
+                    in_v6
                 };
-                let states = [
-                    [State::Well, State::Well],
-                    [State::Well, State::Slow],
-                    [State::Well, State::Unknown],
+                let subnets = [
+                    format!("10.244.{number}.0/24"),
+                    format!("fd00:{number}::/64"),
                 ];
-                node.peers = (2..)
-                    .zip(states)
-                    .map(|(number, _)| Peer {
-                        subnets: vec![of(number, "v4"), of(number, "v6")],
-                        ..Peer::default()
-                    })
-                    .collect();
-                node.mesh = mesh(&states.concat());
-                let verdicts = &mut node.mesh.as_mut().unwrap().peers;
-                for (at, verdict) in verdicts.iter_mut().enumerate() {
-                    verdict.subnet = of(2 + at / 2, ["v4", "v6"][at % 2]);
-                }
-            }),
-            "node-1 is ready ",
-            false,
-            "  peers     1 of 3 well",
-        ),
+                judge(node, &subnets[0], v4);
+                judge(node, &subnets[1], in_v6);
+                let subnets = subnets.map(|net| net.parse().unwrap()).to_vec();
+                node.peers.push(Peer {
+                    subnets,
+                    ..Peer::default()
+                });
+            }
+        }),
     ]
 }
 
-fn own_state() -> [Case; 5] {
+fn own_state() -> [Case; 9] {
     [
         (
-            with(|node| {
-                node.readiness.ready = false;
-                node.readiness.reasons = vec![Reason {
-                    condition: "store".to_owned(),
-                    code: String::new(),
-                    text: "etcd is\nsilent".to_owned(),
-                }];
-            }),
             "node-1 is not ready",
             true,
             "  not ready store: etcd is\\nsilent",
+            |node| {
+                let [condition, code, text] = ["store", "", "etcd is\nsilent"].map(str::to_owned);
+                node.readiness.ready = false;
+                node.readiness.reasons = vec![Reason {
+                    condition,
+                    code,
+                    text,
+                }];
+            },
         ),
         (
-            with(|node| node.readiness.silent = Some("no heartbeat from network".to_owned())),
             "flanneld hangs on node-1",
             true,
-            "  hangs     no heartbeat from network",
+            "  hangs     no heartbeat",
+            |node| {
+                node.readiness.silent = Some("no heartbeat".to_owned());
+            },
         ),
+        (READY, false, "  note      port-taken: 8474", |node| {
+            let [name, text] = ["port-taken", "8474"].map(str::to_owned);
+            node.readiness.notices = vec![Notice { name, text }];
+        }),
         (
-            with(|node| {
-                node.readiness.notices = vec![Notice {
-                    name: "port-taken".to_owned(),
-                    text: "8474".to_owned(),
-                }];
-            }),
-            "node-1 is ready ",
+            READY,
             false,
-            "  note      port-taken: 8474",
-        ),
-        (
-            with(|node| {
+            "  subnet    10.244.1.0/24, which does not expire; refused",
+            |node| {
+                let trouble = Some("refused".to_owned());
                 node.network.lease = Some(Lease {
-                    trouble: Some("etcd refuses".to_owned()),
+                    trouble,
                     ..Lease::default()
                 });
-            }),
-            "node-1 is ready ",
+            },
+        ),
+        (READY, false, "1 FDB entry, not in sync: no;", |node| {
+            let kernel = node.kernel.as_mut().unwrap();
+            (kernel.in_sync, kernel.trouble) = (false, "no".to_owned());
+        }),
+        (
+            READY,
             false,
-            "  subnet    10.244.1.0/24, which does not expire; etcd refuses",
+            "  failed    flanneld cannot program 1 peer: 10.244.2.0/24 (node-2): EEXIST\n",
+            |node| {
+                fail_peers(node, 1);
+            },
         ),
         (
-            with(|node| {
-                node.network.subnet_env.as_mut().unwrap().state = FileState::Missing;
-                node.kernel.as_mut().unwrap().in_sync = false;
-                node.kernel.as_mut().unwrap().trouble = "no".to_owned();
-            }),
-            "node-1 is ready ",
+            READY,
             false,
-            "  kernel    2 routes, 2 neighbours, 1 FDB entry, not in sync: no",
+            "cannot program 3 peers: 10.244.2.0/24 (node-2)",
+            |node| {
+                fail_peers(node, 3);
+            },
+        ),
+        (READY, false, "  silent    2 of 5 WireGuard peers", |node| {
+            node.kernel.as_mut().unwrap().wireguard = Some(Wireguard {
+                peers: 5,
+                silent: 2,
+            });
+        }),
+        (
+            READY,
+            false,
+            "2 routes, 2 neighbours, 1 FDB entry, 5 WireGuard peers, all in sync",
+            |node| {
+                node.kernel.as_mut().unwrap().wireguard = Some(Wireguard {
+                    peers: 5,
+                    silent: 0,
+                });
+            },
         ),
     ]
 }
 
 #[test]
 fn first_line_is_the_whole_state() {
-    let cases = findings()
-        .into_iter()
-        .chain(probed_peers())
-        .chain(own_state());
-    for (status, first, broken, line) in cases {
+    let cases = findings_and_peers().into_iter().chain(own_state());
+    for (first, broken, line, change) in cases {
+        let mut node = node();
+        change(&mut node);
+        let status = status(Some(node));
         let text = rendered(&status);
-        assert!(text.starts_with(first), "{first}: {text}");
-        assert!(text.contains(line), "{line}: {text}");
+        assert!(
+            text.starts_with(first) && text.contains(line),
+            "{first}, {line}: {text}"
+        );
         assert_eq!(is_broken(&status), broken, "{text}");
+        assert_eq!(
+            text.contains("cannot program"),
+            line.contains("cannot program"),
+            "{text}"
+        );
+        assert_eq!(
+            text.contains("\n  silent"),
+            line.starts_with("  silent"),
+            "{text}"
+        );
     }
+}
+
+fn fail_peers(node: &mut Node, count: u8) {
+    let failed = |number: u8| FailedPeer {
+        node: (number == 2).then(|| "node-2".to_owned()),
+        subnet: format!("10.244.{number}.0/24").parse().unwrap(),
+        address: [192, 0, 2, number].into(),
+        text: "EEXIST".to_owned(),
+    };
+    node.kernel.as_mut().unwrap().failed_peers = (2..2 + count).map(failed).collect();
 }
 
 #[test]
@@ -360,59 +372,6 @@ fn starting_daemon_is_shown_without_gaps() {
         text.starts_with("node-1 is not ready ")
             && text.contains("  not ready start: starting\n  run flannelctl doctor for the remedy\n\n  peers     0, not probed"),
         "{text}"
-    );
-}
-
-#[test]
-fn peers_refused_by_the_kernel_have_a_line() {
-    let with = |count: u8| {
-        let mut node = node();
-        let failed = |number: u8| FailedPeer {
-            node: (number == 2).then(|| "node-2".to_owned()),
-            subnet: format!("10.244.{number}.0/24").parse().unwrap(),
-            address: [192, 0, 2, number].into(),
-            text: "cannot add route: File exists".to_owned(),
-        };
-        node.kernel.as_mut().unwrap().failed_peers = (2..2 + count).map(failed).collect();
-        running(&node, Screen::plain())
-    };
-    let line = "  failed    flanneld cannot program 1 peer: 10.244.2.0/24 (node-2): cannot add route: File exists\n";
-    assert!(
-        with(1).starts_with("node-1 is ready") && with(1).contains(line),
-        "{}",
-        with(1)
-    );
-    assert!(
-        with(3).contains("  failed    flanneld cannot program 3 peers: 10.244.2.0/24 (node-2)"),
-        "{}",
-        with(3)
-    );
-    assert!(!with(0).contains("cannot program"), "{}", with(0));
-}
-
-#[test]
-fn silent_wireguard_peers_have_a_line() {
-    let with = |silent| {
-        let mut node = node();
-        let kernel = Kernel {
-            in_sync: true,
-            routes: 2,
-            wireguard: Some(Wireguard { peers: 5, silent }),
-            ..Kernel::default()
-        };
-        node.kernel = Some(kernel);
-        running(&node, Screen::plain())
-    };
-    assert!(
-        with(2).contains("  silent    2 of 5 WireGuard peers complete no handshake\n"),
-        "{}",
-        with(2)
-    );
-    assert!(
-        with(0).contains("2 routes, 5 WireGuard peers, all in sync")
-            && !with(0).contains("handshake"),
-        "{}",
-        with(0)
     );
 }
 

@@ -6,7 +6,9 @@ use probing::node::{Client, Datagram, LocalNode, Node, Notice, Now, Send};
 use probing::target::{Path, Target};
 use probing::view::{CommonFault, Mesh, Own, Probe};
 use probing::who::{mix, who};
-use probing::wire::{ECHO, Echo, Header, Message, MessageKind, echo, parse, row_answer};
+use probing::wire::{
+    ECHO, Echo, Header, Message, MessageKind, ROW, echo, parse, row_answer, row_question,
+};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::net::IpAddr;
@@ -52,16 +54,55 @@ impl Default for Link {
     }
 }
 
+impl Link {
+    /// Returns a link over whose overlay packets pass from the node with the lower number, and to it.
+    pub(crate) fn overlay(overlay: [bool; 2]) -> Self {
+        Self {
+            overlay,
+            ..Self::default()
+        }
+    }
+
+    /// Returns a link that no packet passes.
+    pub(crate) fn dead() -> Self {
+        Self {
+            underlay: [false; 2],
+            ..Self::overlay([false; 2])
+        }
+    }
+
+    pub(crate) fn mtu(mtu: [u16; 2]) -> Self {
+        Self {
+            mtu,
+            ..Self::default()
+        }
+    }
+}
+
+/// The most events in one second.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rate {
+    pub most: u32,
+    second: u64,
+    count: u32,
+}
+
+impl Rate {
+    fn add(&mut self, now: Duration) {
+        self.count *= u32::from(self.second == now.as_secs());
+        (self.second, self.count) = (now.as_secs(), self.count + 1);
+        self.most = self.most.max(self.count);
+    }
+}
+
 /// Counters of the probes that one node sent and received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Count {
     pub questions: u32,
     pub bytes: u64,
     pub asked: BTreeSet<usize>,
-    pub most_in_a_second: u32,
-    pub most_received_in_a_second: u32,
-    second: (u64, u32),
-    received: (u64, u32),
+    pub sent: Rate,
+    pub received: Rate,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,7 +128,6 @@ pub(crate) struct World {
     pub deaf: BTreeSet<usize>,
     /// Whether firewalls drop the probe port on all nodes.
     pub filtered: bool,
-    pub no_ping: bool,
     /// The node whose reports are false.
     pub liar: Option<usize>,
     pub sent_rows: usize,
@@ -210,7 +250,6 @@ impl World {
             notices: Vec::new(),
             deaf: BTreeSet::new(),
             filtered: false,
-            no_ping: false,
             liar: None,
             sent_rows: 0,
             underlay: 0,
@@ -310,14 +349,10 @@ impl World {
         self.wake(node);
     }
 
+    /// Makes a node request the reports of other nodes.
     pub(crate) fn look(&mut self, node: usize) {
-        self.look_as(Client::Command, node);
-    }
-
-    /// Makes a node request the reports of other nodes for a client.
-    pub(crate) fn look_as(&mut self, client: Client, node: usize) {
         let now = self.now_at(node);
-        self.node_mut(node).request_rows(client, now);
+        self.node_mut(node).request_rows(Client::Command, now);
         self.wake(node);
     }
 
@@ -387,20 +422,99 @@ impl World {
         self.set_time(end);
     }
 
-    /// Runs the cluster until the condition holds. Returns the elapsed time, or `None` if the deadline passes first.
-    pub(crate) fn until(
-        &mut self,
-        deadline: Duration,
-        holds: impl Fn(&World) -> bool,
-    ) -> Option<Duration> {
+    /// Runs the cluster until the condition holds, and returns the elapsed time.
+    ///
+    /// # Panics
+    /// Panics if the condition does not hold within the limit of simulated time.
+    #[track_caller]
+    pub(crate) fn until(&mut self, limit: Duration, holds: impl Fn(&World) -> bool) -> Duration {
         let start = self.now.at;
         while !holds(self) {
-            if self.now.at - start >= deadline {
-                return None;
-            }
+            assert!(
+                self.now.at - start < limit,
+                "{:?}",
+                self.real()
+                    .iter()
+                    .map(|node| self.tally(*node))
+                    .collect::<Vec<_>>()
+            );
             self.run(Duration::from_millis(100));
         }
-        Some(self.now.at - start)
+        self.now.at - start
+    }
+
+    /// Returns the verdicts of the nodes 0 and 1 on each other.
+    pub(crate) fn pair(&self) -> [State; 2] {
+        [self.state(0, 1), self.state(1, 0)]
+    }
+
+    /// Returns whether all peers of all nodes that run the state machine are in this state.
+    pub(crate) fn all(&self, state: State) -> bool {
+        self.real()
+            .iter()
+            .all(|node| self.tally(*node).keys().eq([&state]))
+    }
+
+    /// Returns a datagram that an attacker forges with the address of the node `from`, for the node `to`.
+    pub(crate) fn forge(
+        &self,
+        kind: MessageKind,
+        nonce: u64,
+        from: usize,
+        to: usize,
+        token: Option<u32>,
+    ) -> Vec<u8> {
+        let (length, ends) = (
+            |length| u16::try_from(length).unwrap(),
+            (self.who(from), self.who(to)),
+        );
+        let header = |length| Header {
+            kind,
+            length,
+            nonce,
+            from: ends.0,
+            to: ends.1,
+        };
+        match kind {
+            MessageKind::RowQuestion => row_question(&header(length(ROW)), token),
+            _ => {
+                let body = Echo {
+                    token,
+                    repeats: token,
+                    ..Echo::default()
+                };
+                echo(&header(length(ECHO)), &body, ECHO)
+            }
+        }
+    }
+
+    /// Delivers bytes to the node `to` as a datagram from the address of the node `from`.
+    pub(crate) fn inject(
+        &mut self,
+        path: Path,
+        from: usize,
+        to: usize,
+        bytes: &[u8],
+    ) -> Option<Vec<u8>> {
+        let from = match path {
+            Path::Overlay => self.overlay(from),
+            Path::Underlay => self.address(from),
+        };
+        let answer = self.deliver(
+            to,
+            Datagram {
+                path,
+                from,
+                at: self.now.at,
+                bytes,
+            },
+        );
+        assert!(
+            answer
+                .as_ref()
+                .is_none_or(|answer| answer.len() <= bytes.len())
+        );
+        answer
     }
 
     /// Delivers a datagram to a node, as the network does.
@@ -472,14 +586,7 @@ impl World {
         };
         if matches!(parse(bytes), Some(Message::Echo(header, _)) if header.kind == MessageKind::EchoQuestion)
         {
-            let second = self.now.at.as_secs();
-            let count = &mut self.counts[node];
-            count.received = if count.received.0 == second {
-                (second, count.received.1 + 1)
-            } else {
-                (second, 1)
-            };
-            count.most_received_in_a_second = count.most_received_in_a_second.max(count.received.1);
+            self.counts[node].received.add(self.now.at);
         }
         let datagram = Datagram {
             path,
@@ -564,16 +671,10 @@ impl World {
                     match parse(&bytes) {
                         Some(Message::Row(..)) => self.sent_rows += 1,
                         _ => {
-                            let second = self.now.at.as_secs();
                             let count = &mut self.counts[node];
                             count.questions += 1;
                             count.asked.insert(to);
-                            count.second = if count.second.0 == second {
-                                (second, count.second.1 + 1)
-                            } else {
-                                (second, 1)
-                            };
-                            count.most_in_a_second = count.most_in_a_second.max(count.second.1);
+                            count.sent.add(self.now.at);
                         }
                     }
                     self.counts[node].bytes += u64::try_from(bytes.len()).unwrap() + 28;
@@ -636,7 +737,7 @@ impl World {
     fn ping(&mut self, node: usize, address: IpAddr, path: Path, nonce: u64, length: u16) {
         let to = node_at(address);
         let length = usize::from(length.max(36));
-        if self.no_ping || self.passes(node, to, path, length).is_none() {
+        if self.passes(node, to, path, length).is_none() {
             return;
         }
         if let Some(at) = self.passes(to, node, path, length) {
