@@ -12,6 +12,8 @@
 
 #[path = "kernel/bed.rs"]
 mod bed;
+#[path = "kernel/origins.rs"]
+mod origins;
 #[path = "kernel/sets.rs"]
 mod sets;
 

@@ -524,6 +524,11 @@ impl Node {
         })
     }
 
+    /// Changes the options with which the daemon starts next.
+    pub fn change(&mut self, change: impl FnOnce(FlanneldOptions) -> FlanneldOptions) {
+        self.options = change(self.options.clone());
+    }
+
     /// Returns the names of the host's devices that begin with `flannel`.
     ///
     /// # Errors

@@ -4,406 +4,240 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use anyhow::{Context, Result, ensure};
 use lab::{
-    Bed, FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables,
-    code_or_text, ping, texts, until,
+    Netns, Node, PingOptions, Programs, Scene, Uplink, Xtables, ping, texts, until, until_ok,
 };
 
-fn store(lab: &Lab, config: &str) -> Store {
-    let store = Store::dir(&lab.folder("leases").unwrap());
-    store.configure(config).unwrap();
-    store
-}
-
-fn reaches(from: &lab::Netns, to: IpAddr) -> bool {
-    ping(
-        from,
-        to,
-        &PingOptions::default().timeout(Duration::from_millis(700)),
-    )
-    .unwrap()
-    .is_some()
-}
-
-/// Returns one unassigned address from each of the node's subnets.
-fn unassigned_addresses(env: &SubnetEnv) -> [IpAddr; 2] {
-    let v4 = Ipv4Addr::from(u32::from(env.subnet.unwrap().network()) + 77);
-    let v6 = Ipv6Addr::from(u128::from(env.v6_subnet.unwrap().network()) + 77);
-    [v4.into(), v6.into()]
-}
-
-/// Returns the number of packets for the pod network that reached a host.
-fn counted(gateway: &Host) -> u64 {
-    let listing = gateway
-        .netns()
-        .exec("nft", &["list", "table", "inet", "seen"])
-        .unwrap();
-    let words: Vec<&str> = listing.split_whitespace().collect();
-    words
-        .windows(2)
-        .filter(|pair| pair[0] == "packets")
-        .map(|pair| pair[1].parse::<u64>().unwrap())
-        .sum()
-}
-
-#[test]
-fn packets_to_unassigned_addresses_skip_the_default_route() {
-    for backend in ["vxlan", "alloc"] {
-        let lab = Lab::new("blackhole").unwrap();
-        let config = format!(
-            r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{{"Type":"{backend}"}}}}"#
-        );
-        let store = store(&lab, &config);
-        let lan = lab.switch("lan").unwrap();
-        let gateway = lab.host("gw", &[Uplink::enp0s8(&lan, 9).unwrap()]).unwrap();
-        let leaving = Uplink::enp0s8(&lan, 1)
-            .unwrap()
-            .gateway("192.168.56.109")
-            .unwrap()
-            .gateway("fd00:56::109")
-            .unwrap();
-        let host = lab.host("h1", &[leaving]).unwrap();
-        let other = lab.host("h2", &[Uplink::enp0s8(&lan, 2).unwrap()]).unwrap();
-        gateway
-            .netns()
-            .feed("nft", &["-f", "-"], "table inet seen { chain c { type filter hook prerouting priority 0; ip daddr 10.244.0.0/16 counter; ip6 daddr fd10:244::/48 counter; }; }")
-            .unwrap();
-        let options = FlanneldOptions::new(&store).iface("enp0s8");
-        let daemon = host.flanneld(&options).unwrap();
-        let env = daemon.subnet_env().unwrap();
-        for nobody in unassigned_addresses(&env) {
-            assert!(!reaches(host.netns(), nobody));
-        }
-        // Waits for both packets before the count below: a packet may wait for its neighbour longer than ping waits for a reply.
-        until("without the flag they leave", || counted(&gateway) >= 2).unwrap();
-        drop(daemon);
-
-        let before = counted(&gateway);
-        let daemon = host
-            .flanneld(&options.clone().arg("--ip-blackhole-route"))
-            .unwrap();
-        for nobody in unassigned_addresses(&env) {
-            let output = host
-                .netns()
-                .output("ping", &["-n", "-c1", "-W5", &nobody.to_string()])
-                .unwrap();
-            let text = texts(&output);
-            assert!(text.contains("Invalid argument"), "refused at once: {text}");
-        }
-        if backend == "vxlan" {
-            let far = other.flanneld(&options).unwrap();
-            let pod = other.pod("p1", &far.subnet_env().unwrap()).unwrap();
-            for nobody in unassigned_addresses(&env) {
-                assert!(!reaches(pod.netns(), nobody));
-            }
-            // The route of the first pod's bridge takes precedence over the blackhole.
-            let near = host.pod("p1", &env).unwrap();
-            for target in near.addresses() {
-                until("pods reach each other", || reaches(pod.netns(), target)).unwrap();
-            }
-        }
-        assert_eq!(
-            counted(&gateway),
-            before,
-            "{backend}: none left by the default route"
-        );
-        assert!(daemon.errors().is_empty(), "{:?}", daemon.errors());
-        drop(daemon);
-        // Without the flag, flanneld removes the blackholes.
-        let _daemon = host.flanneld(&options).unwrap();
-        assert_eq!(
-            host.netns()
-                .sh("ip route show type blackhole; ip -6 route show type blackhole")
-                .unwrap(),
-            ""
-        );
-    }
-}
+use crate::healing::scenarios;
 
 const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// Returns the number of findings that the daemon reports for a check.
-fn findings(daemon: &lab::Flanneld, check: &str) -> Option<u32> {
-    daemon.findings(check).ok().flatten()
+fn v4(nftables: bool) -> String {
+    format!(
+        r#"{{"Network":"10.244.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"vxlan"}}}}"#
+    )
 }
 
-fn sysctl(host: &Host, key: &str) -> String {
-    host.netns()
-        .exec("cat", &[format!("/proc/sys/{key}")])
-        .unwrap()
-        .trim()
-        .to_owned()
+fn reaches(from: &Netns, to: IpAddr) -> Result<bool> {
+    let options = PingOptions::default().timeout(Duration::from_millis(700));
+    Ok(ping(from, to, &options)?.is_some())
 }
 
-#[test]
-fn finding_is_logged_when_it_appears_and_disappears() {
-    let lab = Lab::new("findings").unwrap();
-    let store = store(&lab, DUAL);
-    let lan = lab.switch("lan").unwrap();
-    let hosts = lab.hosts(&lan, 1).unwrap();
-    let host = &hosts[0];
-    host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
-    host.netns()
-        .sysctl("net/bridge/bridge-nf-call-ip6tables", "0")
-        .unwrap();
-    host.netns()
-        .sysctl("net/ipv4/conf/all/rp_filter", "1")
-        .unwrap();
-    let daemon = host
-        .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
-        .unwrap();
-    for (check, count) in [
-        ("ip-forward", 1),
-        ("ipv6-forwarding", 0),
-        ("bridge-nf-call", 1),
-        ("rp-filter", 0),
-        ("br-netfilter", 0),
-        ("ufw", 0),
-    ] {
-        until(check, || findings(&daemon, check) == Some(count)).unwrap();
-    }
-    assert!(daemon.is_ready(), "readiness is another matter");
-    assert_eq!(
-        sysctl(host, "net/ipv4/ip_forward"),
-        "0",
-        "nothing is set unasked"
-    );
-    let status: serde_json::Value =
-        serde_json::from_str(&daemon.get("/status").unwrap().1).unwrap();
-    let reported = status["findings"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|finding| finding["check"] == "ip-forward")
-        .unwrap();
-    assert_eq!(
-        reported["remedy"]["commands"][0], "sysctl -w net.ipv4.ip_forward=1",
-        "{reported}"
-    );
-    let times = |message: &str| {
-        let error = code_or_text("error=ip-forward", "error=\"net.ipv4.ip_forward is 0\"");
-        let log = daemon.log();
-        let lines = log
-            .lines()
-            .filter(|line| line.contains(message) && line.contains(" check=ip-forward "));
-        lines.filter(|line| line.contains(error)).count()
-    };
-    for round in 1..=2 {
-        until("it is named", || times("this node has a problem") == round).unwrap();
-        host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
-        until("it is gone", || findings(&daemon, "ip-forward") == Some(0)).unwrap();
-        until("its end is logged", || {
-            times("a problem of this node is resolved") == round
+/// Waits until the daemon reports this number of findings for each check.
+fn finds(node: &Node, counts: &[(&str, u32)]) -> Result<()> {
+    counts.iter().try_for_each(|(check, count)| {
+        until_ok(&format!("{check} has {count} findings"), || {
+            let now = node.daemon()?.findings(check)?;
+            ensure!(now == Some(*count), "{now:?}");
+            Ok(())
         })
-        .unwrap();
-        assert_eq!(times("this node has a problem"), round, "logged once");
-        host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
-    }
+    })
 }
 
 #[test]
-fn firewalls_are_reported_by_name() {
-    const NFTABLES: &str =
-        r#"{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}"#;
-    let lab = Lab::new("firewalls").unwrap();
-    let lan = lab.switch("lan").unwrap();
-    let hosts = lab.hosts(&lan, 1).unwrap();
-    let host = &hosts[0];
-    host.netns()
-        .sh("nft 'table inet firewalld {
+fn packets_to_unassigned_addresses_skip_the_default_route() -> Result<()> {
+    Scene::of("blackhole").net(DUAL).stopped().run(|s| {
+        let gateway = s.lab.host("gw", &[Uplink::enp0s8(&s.lan, 9)?])?;
+        gateway.netns().sh("nft 'table inet seen { chain c { type filter hook prerouting priority 0; ip daddr 10.244.0.0/16 counter; ip6 daddr fd10:244::/48 counter; }; }'")?;
+        // The number of packets for the pod network that reached the gateway.
+        let count = || -> Result<u64> {
+            let counts = gateway.netns().sh("nft list table inet seen | sed -n 's/.* packets \\([0-9]*\\) .*/\\1/p'")?;
+            counts.lines().map(|count| Ok(count.parse::<u64>()?)).sum()
+        };
+        s[0].sh("ip route add default via 192.168.56.109; ip -6 route add default via fd00:56::109")?;
+        s[0].start()?;
+        let env = s[0].daemon()?.subnet_env()?;
+        let nobody: [IpAddr; 2] = [
+            Ipv4Addr::from(u32::from(env.subnet.context("a subnet")?.network()) + 77).into(),
+            Ipv6Addr::from(u128::from(env.v6_subnet.context("a subnet")?.network()) + 77).into(),
+        ];
+        // Without the flag they leave.
+        for address in nobody {
+            until("they leave by the default route", || {
+                let before = count().unwrap_or_default();
+                reaches(s[0].netns(), address).is_ok_and(|is| !is) && count().is_ok_and(|now| now > before)
+            })?;
+        }
+        s[0].stop()?;
+        let plain = s[0].options.clone();
+        s[0].change(|options| options.arg("--ip-blackhole-route"));
+        s[0].start()?;
+        let before = count()?;
+        for address in nobody {
+            let text = texts(&s[0].netns().output("ping", &["-n", "-c1", "-W5", &address.to_string()])?);
+            ensure!(text.contains("Invalid argument"), "not refused at once: {text}");
+        }
+        // The route of the first pod's bridge takes precedence over the blackhole.
+        s.populate()?;
+        ensure!(count()? == before, "a packet left by the default route");
+        s.require_no_errors()?;
+        // Without the flag, flanneld removes the blackholes.
+        s[0].options = plain;
+        s[0].restart()?;
+        ensure!(s[0].sh("ip route show type blackhole; ip -6 route show type blackhole")?.is_empty());
+        Ok(())
+    })
+}
+
+#[test]
+fn finding_is_logged_when_it_appears_and_disappears() -> Result<()> {
+    Scene::of("findings").nodes(1).net(DUAL).stopped().run(|s| {
+        let set =
+            |s: &Scene<'_>, key: &str, value| s[0].netns().sysctl(&format!("net/{key}"), value);
+        set(s, "ipv4/ip_forward", "0")?;
+        set(s, "bridge/bridge-nf-call-ip6tables", "0")?;
+        set(s, "ipv4/conf/all/rp_filter", "1")?;
+        s[0].start()?;
+        finds(
+            &s[0],
+            &[
+                ("ip-forward", 1),
+                ("ipv6-forwarding", 0),
+                ("bridge-nf-call", 1),
+                ("rp-filter", 0),
+                ("br-netfilter", 0),
+                ("ufw", 0),
+            ],
+        )?;
+        s[0].require_ready()?;
+        let set_unasked = s[0].sh("cat /proc/sys/net/ipv4/ip_forward")?;
+        ensure!(set_unasked.trim() == "0", "{set_unasked}");
+        let findings = s[0].status("/findings")?.to_string();
+        ensure!(
+            findings.contains("sysctl -w net.ipv4.ip_forward=1"),
+            "{findings}"
+        );
+        let count = |s: &Scene<'_>, message: &str| {
+            let log = s[0].daemon()?.log();
+            Ok::<_, anyhow::Error>(
+                log.lines()
+                    .filter(|line| line.contains(message) && line.contains(" check=ip-forward "))
+                    .count(),
+            )
+        };
+        for round in 1..=2 {
+            finds(&s[0], &[("ip-forward", 1)])?;
+            set(s, "ipv4/ip_forward", "1")?;
+            finds(&s[0], &[("ip-forward", 0)])?;
+            until("its end is logged", || {
+                count(s, "is resolved").is_ok_and(|times| times == round)
+            })?;
+            ensure!(
+                count(s, "has a problem")? == round,
+                "{}",
+                s[0].daemon()?.log()
+            );
+            set(s, "ipv4/ip_forward", "0")?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn firewalls_are_reported_by_name() -> Result<()> {
+    Scene::of("firewalls").nodes(1).net(DUAL).stopped().run(|s| {
+        s[0].sh("nft 'table inet firewalld {
                  chain input_zones { }; chain forward_zones { }
                  chain filter_INPUT { type filter hook input priority 10; iifname lo accept; ip6 nexthdr icmpv6 accept; jump input_zones; reject; }
                  chain filter_FORWARD { type filter hook forward priority 10; jump forward_zones; reject; }; }'
              iptables -N ufw-before-input; iptables -A INPUT -j ufw-before-input; iptables -P INPUT DROP; iptables -I INPUT -i lo -j ACCEPT
              iptables -N DOCKER-USER; iptables -A FORWARD -j DOCKER-USER; iptables -P FORWARD DROP
-             iptables -A FORWARD -m comment --comment 'the rest' -j REJECT --reject-with icmp-host-prohibited")
-        .unwrap();
-    for (config, policy) in [(DUAL, 0), (NFTABLES, 1)] {
-        let store = store(&lab, config);
-        let daemon = host
-            .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
-            .unwrap();
-        for (check, count) in [
-            ("firewalld", 1),
-            ("ufw", 1),
-            ("forward-reject", 1),
-            ("forward-policy", policy),
-        ] {
-            until(check, || findings(&daemon, check) == Some(count)).unwrap();
+             iptables -A FORWARD -m comment --comment 'the rest' -j REJECT --reject-with icmp-host-prohibited")?;
+        for (conf, policy) in [(DUAL, 0), (&v4(true), 1)] {
+            s.store.configure(conf)?;
+            s[0].start()?;
+            finds(&s[0], &[("firewalld", 1), ("ufw", 1), ("forward-reject", 1), ("forward-policy", policy)])?;
+            s[0].require_ready()?;
+            s[0].stop()?;
         }
-        assert!(
-            daemon.is_ready()
-                && daemon.log().contains(
-                    "ufw allow in on enp0s8 from 192.168.56.0/24 to any port 8472 proto udp"
-                )
-        );
-    }
-    // Applies the remedies that the daemon prints. firewalld does not run here, so the rules that it would add are added directly.
-    host.netns()
-        .sh("nft add rule inet firewalld input_zones udp dport 8472 accept; nft add rule inet firewalld forward_zones ip saddr 10.244.0.0/16 accept
+        // Applies the remedies. firewalld does not run here, so the rules that it would add are added directly.
+        s[0].sh("nft add rule inet firewalld input_zones udp dport 8472 accept; nft add rule inet firewalld forward_zones ip saddr 10.244.0.0/16 accept
              iptables -N ufw-user-input; iptables -A ufw-before-input -j ufw-user-input
              iptables -A ufw-user-input -s 192.168.56.0/24 -p udp --dport 8472 -j ACCEPT
-             iptables -I DOCKER-USER -s 10.244.0.0/16 -j ACCEPT; iptables -I DOCKER-USER -d 10.244.0.0/16 -j ACCEPT")
-        .unwrap();
-    let store = store(&lab, NFTABLES);
-    let daemon = host
-        .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
-        .unwrap();
-    for check in ["firewalld", "ufw", "forward-reject", "forward-policy"] {
-        until(check, || findings(&daemon, check) == Some(0)).unwrap();
-    }
-    assert!(
-        !daemon
-            .log()
-            .lines()
-            .rev()
-            .take_while(|line| !line.contains("flanneld starts"))
-            .any(|line| line.contains("this node has a problem"))
-    );
+             iptables -I DOCKER-USER -s 10.244.0.0/16 -j ACCEPT; iptables -I DOCKER-USER -d 10.244.0.0/16 -j ACCEPT")?;
+        s[0].start()?;
+        finds(&s[0], &[("firewalld", 0), ("ufw", 0), ("forward-reject", 0), ("forward-policy", 0)])
+    })
+}
+
+scenarios! { nftables_firewall_is_noticed;
+    nftables_firewall_is_noticed_with_iptables_rules => false,
+    nftables_firewall_is_noticed_with_nftables_rules => true,
 }
 
 /// flanneld reports an nftables chain with policy drop soon after the chain appears, whether flanneld's rules are in iptables or in nftables.
 /// The finding disappears soon after the chain accepts pods' packets.
-#[test]
-fn nftables_firewall_is_noticed_with_iptables_rules() {
-    a_firewall_in_nftables_is_seen_when_it_comes(false);
-}
-
-#[test]
-fn nftables_firewall_is_noticed_with_nftables_rules() {
-    a_firewall_in_nftables_is_seen_when_it_comes(true);
-}
-
-fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
-    // Shorter than the interval at which flanneld lists the firewalls without an event.
-    let config = format!(
-        r#"{{"Network":"10.244.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"vxlan"}}}}"#
-    );
-    let lab = Lab::new("firewalls").unwrap();
-    let store = store(&lab, &config);
-    let lan = lab.switch("lan").unwrap();
-    let hosts = lab.hosts(&lan, 2).unwrap();
-    // iptables-legacy is left out, because its rules send no netlink events. flanneld lists the firewalls every 30 s, or after an event.
-    let programs = Programs::none(&lab, "nft")
-        .unwrap()
-        .with_nft()
-        .unwrap()
-        .with_iptables(Xtables::Nft)
-        .unwrap();
-    let options = FlanneldOptions::new(&store)
-        .iface("enp0s8")
-        .env("PATH", &programs.path());
-    let daemons: Vec<_> = hosts
-        .iter()
-        .map(|host| host.flanneld(&options).unwrap())
-        .collect();
-    let (host, daemon) = (&hosts[0], &daemons[0]);
-    let pods = Bed::pods(&hosts, &daemons).unwrap();
-    let passes = || reaches(pods[1].netns(), pods[0].address().unwrap());
-    until("the first look", || {
-        findings(daemon, "forward-policy") == Some(0)
+fn nftables_firewall_is_noticed(nftables: bool) -> Result<()> {
+    Scene::of("wall").net(&v4(nftables)).stopped().run(|s| {
+        // iptables-legacy is left out, because its rules send no netlink events. flanneld lists the firewalls every 30 s, or after an event.
+        let path = Programs::none(s.lab, "nft")?.with_nft()?.with_iptables(Xtables::Nft)?.path();
+        for node in &mut s.nodes {
+            node.change(|options| options.env("PATH", &path));
+        }
+        s.populate()?;
+        let passes = || reaches(s[1].pods[0].netns(), s[0].pods[0].address()?);
+        finds(&s[0], &[("forward-policy", 0)])?;
+        for family in ["inet", "ip"] {
+            s[0].sh(&format!("nft 'table {family} wall {{ chain gate {{ type filter hook forward priority 7; policy drop; }}; }}'"))?;
+            finds(&s[0], &[("forward-policy", 1)])?;
+            ensure!(!passes()?, "it stops no packets");
+            let log = s[0].daemon()?.log();
+            let line = log.lines().rfind(|line| line.contains(&format!("{family} wall gate"))).context("a log line")?;
+            // Skips the part of the remedy for the next boot, which would change files of this machine.
+            let remedy = line.split_once("remedy=\"").and_then(|(_, remedy)| remedy.split("; for file in").next());
+            s[0].sh(&remedy.context("a remedy")?.replace("\\\"", "\""))?;
+            ensure!(passes()?, "the remedy does not help: {line}");
+            finds(&s[0], &[("forward-policy", 0)])?;
+            s[0].sh(&format!("nft delete table {family} wall"))?;
+        }
+        s[0].require_ready()?;
+        s.require_no_errors()
     })
-    .unwrap();
-    until("packets flow", passes).unwrap();
-    for family in ["inet", "ip"] {
-        host.netns().sh(&format!("nft 'table {family} wall {{ chain gate {{ type filter hook forward priority 7; policy drop; }}; }}'")).unwrap();
-        until("it is named", || {
-            findings(daemon, "forward-policy") == Some(1)
-        })
-        .unwrap();
-        assert!(!passes(), "and truly stops packets");
-        let line = daemon
-            .log()
-            .lines()
-            .rfind(|line| line.contains(&format!("{family} wall gate")))
-            .unwrap()
-            .to_owned();
-        // Skips the part of the remedy for the next boot, which would change files of this machine.
-        let remedy = line
-            .split_once("remedy=\"")
-            .unwrap()
-            .1
-            .split("; for file in")
-            .next()
-            .unwrap()
-            .replace("\\\"", "\"");
-        host.netns().sh(&remedy).unwrap();
-        assert!(passes(), "the remedy helps: {remedy}");
-        until("its end is logged", || {
-            findings(daemon, "forward-policy") == Some(0)
-        })
-        .unwrap();
-        host.netns()
-            .sh(&format!("nft delete table {family} wall"))
-            .unwrap();
-    }
-    assert!(
-        daemon.is_ready() && daemon.errors().is_empty(),
-        "{:?}",
-        daemon.errors()
-    );
 }
 
 #[test]
-fn sysctls_are_set_on_request_and_kept() {
-    let lab = Lab::new("sysctls").unwrap();
-    let store = store(&lab, DUAL);
-    let lan = lab.switch("lan").unwrap();
-    let hosts = lab.hosts(&lan, 1).unwrap();
-    let host = &hosts[0];
-    let needed = [
+fn sysctls_are_set_on_request_and_kept() -> Result<()> {
+    const KEYS: [&str; 4] = [
         "net/ipv4/ip_forward",
         "net/ipv6/conf/all/forwarding",
         "net/bridge/bridge-nf-call-iptables",
         "net/bridge/bridge-nf-call-ip6tables",
     ];
-    for key in needed {
-        host.netns().sysctl(key, "0").unwrap();
-    }
-    host.netns()
-        .sysctl("net/ipv6/conf/enp0s8/accept_ra", "1")
-        .unwrap();
-    let daemon = host
-        .flanneld(
-            &FlanneldOptions::new(&store)
-                .iface("enp0s8")
-                .arg("--set-sysctls"),
-        )
-        .unwrap();
-    // They are set before the daemon is ready, because pods may start then.
-    for key in needed {
-        assert_eq!(sysctl(host, key), "1", "{key}");
-    }
-    assert_eq!(
-        sysctl(host, "net/ipv6/conf/enp0s8/accept_ra"),
-        "2",
-        "the router is still listened to"
-    );
-    for line in [
-        "set a sysctl name=net.ipv4.ip_forward from=0 to=1 ",
-        "set a sysctl name=net/ipv6/conf/enp0s8/accept_ra from=1 to=2 ",
-        "set a sysctl name=net.bridge.bridge-nf-call-iptables from=0 to=1 ",
-    ] {
-        assert!(daemon.log().contains(line), "{line}");
-    }
-    for _ in 0..2 {
-        host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
-        until("set again", || sysctl(host, "net/ipv4/ip_forward") == "1").unwrap();
-    }
-    assert!(
-        daemon
-            .log()
-            .matches(
-                "another program changed a sysctl; restored the value name=net.ipv4.ip_forward "
-            )
-            .count()
-            == 1,
-        "logged, and not each time"
-    );
-    // The doctor may have run while the sysctl was wrong.
-    until("nothing is found", || {
-        findings(&daemon, "ip-forward") == Some(0)
-    })
-    .unwrap();
-    assert!(daemon.errors().is_empty(), "{:?}", daemon.errors());
+    Scene::of("sysctls")
+        .nodes(1)
+        .net(DUAL)
+        .arg("--set-sysctls")
+        .stopped()
+        .run(|s| {
+            for key in KEYS {
+                s[0].netns().sysctl(key, "0")?;
+            }
+            s[0].netns().sysctl("net/ipv6/conf/enp0s8/accept_ra", "1")?;
+            // They are set before the daemon is ready, because pods may start then. The router is still listened to.
+            s[0].start()?;
+            let now = s[0].sh(&format!(
+                "cd /proc/sys; cat {} net/ipv6/conf/enp0s8/accept_ra",
+                KEYS.join(" ")
+            ))?;
+            ensure!(
+                now.split_whitespace().eq(["1", "1", "1", "1", "2"]),
+                "{now}"
+            );
+            for _ in 0..2 {
+                s[0].netns().sysctl("net/ipv4/ip_forward", "0")?;
+                s[0].shows("cat /proc/sys/net/ipv4/ip_forward", "1")?;
+            }
+            let log = s[0].daemon()?.log();
+            ensure!(
+                log.contains("name=net.ipv4.ip_forward from=0 to=1")
+                    && log.contains("name=net/ipv6/conf/enp0s8/accept_ra from=1 to=2"),
+                "{log}"
+            );
+            // A change by another program is logged, and not each time.
+            ensure!(log.matches("changed a sysctl").count() == 1, "{log}");
+            // The doctor may have run while the sysctl was wrong.
+            finds(&s[0], &[("ip-forward", 0)])?;
+            s.require_no_errors()
+        })
 }

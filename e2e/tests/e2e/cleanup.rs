@@ -1,10 +1,11 @@
 //! Tests that `flannelctl cleanup` restores a host to its state before flannel-rs or Go flannel ran, and keeps the objects of other programs.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::Context;
-use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, until, until_ok};
+use anyhow::{Context, Result, ensure};
+use lab::{Host, Launch, Scene, binaries, until};
+
+use crate::healing::scenarios;
 
 /// Script that creates objects of other programs: iptables and nftables rules, routes, addresses, neighbours, a vxlan device, a bridge for pods.
 const OTHERS: &str = "
@@ -34,7 +35,7 @@ const RANGE: &str = r#""SubnetMin":"10.244.1.0","SubnetMax":"10.244.60.0","IPv6S
 
 /// Returns all kernel objects of a host that a program can create, as text.
 /// The dump omits FDB entries of IPv6 multicast groups, because the kernel joins multicast groups at any time.
-pub(crate) fn dump(host: &Host) -> String {
+pub(crate) fn dump(host: &Host) -> Result<String> {
     // A device gets its link-local address some time after it is up. Its routes follow when duplicate address detection is done.
     let unsettled = "
         ip -6 address show tentative
@@ -42,351 +43,251 @@ pub(crate) fn dump(host: &Host) -> String {
             [ ! -e /sys/class/net/$device ] || ip -6 address show dev $device scope link | grep -q inet6 || echo $device
         done";
     until("no address is tentative", || {
-        host.netns().sh(unsettled).unwrap().is_empty()
-    })
-    .unwrap();
-    let script = "
+        host.netns().sh(unsettled).is_ok_and(|text| text.is_empty())
+    })?;
+    host.netns().sh("
         nft -s list ruleset
         for program in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
             echo \"# $program\"; $program-save | grep -v '^#' | sed 's/ \\[.*//'
         done
         ip -d address show | sed 's/[a-z_]*_timer *[0-9.]*//g; s/ tentative//'; ip -4 route show table all; ip -6 route show table all
-        ip neighbour show nud permanent; bridge fdb show | sed /^33:33:/d; ip rule show; ip -6 rule show";
-    host.netns().sh(script).unwrap()
+        ip neighbour show nud permanent; bridge fdb show | sed /^33:33:/d; ip rule show; ip -6 rule show")
 }
 
-/// Returns the lines that only one of two dumps contains.
-fn differences(before: &str, after: &str) -> String {
-    let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
-        (before.lines().collect(), after.lines().collect());
-    let lost = old.difference(&new).map(|line| format!("- {line}"));
-    lost.chain(new.difference(&old).map(|line| format!("+ {line}")))
-        .collect::<Vec<_>>()
-        .join("\n")
+/// Checks that a dump of the host equals `wanted`, or returns the lines that only one of both contains.
+fn is_as(host: &Host, wanted: &str, output: &str) -> Result<()> {
+    let now = dump(host)?;
+    let differing: Vec<&str> = now
+        .lines()
+        .filter(|line| !wanted.contains(line))
+        .chain(wanted.lines().filter(|line| !now.contains(line)))
+        .collect();
+    ensure!(now == wanted, "{differing:#?}\n{output}");
+    Ok(())
 }
 
 /// Runs `flannelctl cleanup` with the host's own `/run`. Returns whether the command succeeded, and its output.
-fn cleanup(host: &Host, args: &[&str]) -> (bool, String) {
+fn cleanup(host: &Host, args: &[&str]) -> Result<(bool, String)> {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let log = format!(
         "cleanup-{}",
         CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     );
-    let launch = Launch::new(binaries::own("flannelctl").unwrap())
-        .arg("cleanup")
-        .args(args);
-    let mut process = host.spawn(&log, &launch).unwrap();
-    let status = process.wait().unwrap();
-    (status.success(), process.log())
+    let mut process = host.spawn(
+        &log,
+        &Launch::new(binaries::own("flannelctl")?)
+            .arg("cleanup")
+            .args(args),
+    )?;
+    Ok((process.wait()?.success(), process.log()))
 }
 
-/// Lists the files in the host's `/run/flannel`.
-fn run_files(host: &Host) -> Vec<String> {
-    let folder = host.subnet_file().unwrap().parent().unwrap().to_owned();
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect()
+/// Runs `flannelctl cleanup`, which succeeds. Returns its output.
+fn cleans_up(host: &Host, args: &[&str]) -> Result<String> {
+    let (is_done, output) = cleanup(host, args)?;
+    ensure!(is_done, "{output}");
+    Ok(output)
+}
+
+/// Returns the number of files in the host's `/run/flannel`.
+fn count_run_files(host: &Host) -> Result<usize> {
+    let folder = host.subnet_file()?.with_file_name("");
+    Ok(std::fs::read_dir(folder).into_iter().flatten().count())
 }
 
 /// Checks that `flannelctl cleanup` restores the dump `before`, and that `--dry-run` lists the same objects and removes nothing.
 /// A second `flannelctl cleanup` must find nothing to remove.
-pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
-    let there = dump(host);
-    let files = run_files(host);
-    assert!(
-        !differences(before, &there).is_empty(),
-        "there is something to remove"
-    );
-    let (fine, dry) = cleanup(host, &[args, &["--dry-run"]].concat());
-    assert!(fine, "{dry}");
-    assert_eq!(
-        (differences(&there, &dump(host)), run_files(host)),
-        (String::new(), files),
-        "a dry run changes nothing"
-    );
-    let (fine, output) = cleanup(host, args);
-    assert!(fine, "{output}");
+pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> Result<String> {
+    let (there, files) = (dump(host)?, count_run_files(host)?);
+    ensure!(there != before, "there is nothing to remove");
+    let dry = cleans_up(host, &[args, &["--dry-run"]].concat())?;
+    is_as(host, &there, &dry)?;
+    ensure!(count_run_files(host)? == files, "{dry}");
+    let output = cleans_up(host, args)?;
     let lines = |text: &str, verb: &str| -> Vec<String> {
         text.lines()
             .filter_map(|line| line.strip_prefix(verb))
             .map(str::to_owned)
             .collect()
     };
-    assert_eq!(
-        lines(&dry, "would remove "),
-        lines(&output, "removed "),
+    ensure!(
+        lines(&dry, "would remove ") == lines(&output, "removed "),
         "{dry}\n{output}"
     );
-    let differences = differences(before, &dump(host));
-    assert!(differences.is_empty(), "{differences}\nafter\n{output}");
-    assert_eq!(dump(host), before, "not even the order");
-    assert_eq!(run_files(host), [""; 0]);
-    let (fine, again) = cleanup(host, args);
-    assert!(
-        fine && again.contains("nothing of flannel is left on this node")
-            && !again.contains("removed "),
+    is_as(host, before, &output)?;
+    ensure!(count_run_files(host)? == 0, "{output}");
+    let again = cleans_up(host, args)?;
+    ensure!(
+        again.contains("nothing of flannel is left") && !again.contains("removed "),
         "{again}"
     );
-    output
+    Ok(output)
 }
 
-#[test]
-fn cleanup_restores_the_host_after_flanneld() {
-    for (config, flags) in [
-        (
-            r#""Backend":{"Type":"vxlan"}"#,
-            &[
-                "--ip-masq",
-                "--ip-blackhole-route",
-                "--iptables-forward-insert",
-                "--encap-notrack",
-                "--encap-peers=drop",
-                "--encap-bar-pods",
-            ][..],
-        ),
-        (
-            r#""EnableNFTables":true,"Backend":{"Type":"vxlan","DirectRouting":true}"#,
-            &[
-                "--ip-masq",
-                "--ip-blackhole-route",
-                "--encap-notrack",
-                "--encap-peers=drop",
-                "--encap-bar-pods",
-            ],
-        ),
-        (r#""Backend":{"Type":"host-gw"}"#, &["--ip-masq"]),
-        // This backend's blackhole for the whole network stays when daemon and device are gone.
-        (
-            r#""Backend":{"Type":"wireguard","Implementation":"userspace"}"#,
-            &["--ip-masq"],
-        ),
-    ] {
-        let lab = Lab::new("cleanup").unwrap();
-        let key = |host: &str| lab.folder("keys").unwrap().join(host).display().to_string();
-        let store = Store::dir(&lab.folder("leases").unwrap());
-        store.configure(&format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48",{RANGE},{config}}}"#)).unwrap();
-        let lan = lab.switch("lan").unwrap();
-        let hosts = lab.hosts(&lan, 2).unwrap();
-        let host = &hosts[0];
-        host.netns().sh(OTHERS).unwrap();
-        let before = dump(host);
-        let mut options = FlanneldOptions::new(&store)
-            .iface("enp0s8")
-            .env("WIREGUARD_KEY_FILE", &key("own"));
-        for flag in flags {
-            options = options.arg(flag);
-        }
-        let other = hosts[1]
-            .flanneld(
-                &FlanneldOptions::new(&store)
-                    .iface("enp0s8")
-                    .env("WIREGUARD_KEY_FILE", &key("other")),
-            )
-            .unwrap();
-        let mut daemon = host.flanneld(&options).unwrap();
-        until_ok("a route to the other host", || {
-            host.netns()
-                .sh("ip route show proto 241 | grep -q 'via\\|dev flannel-wg'")
-                .with_context(|| format!("{config}\n{}\n{}", daemon.log(), other.log()))
+/// A pod network of both families, its subnets and the backend.
+fn dual(fields: &str) -> String {
+    format!(
+        r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48",{RANGE},{fields}}}"#
+    )
+}
+
+scenarios! { cleanup_restores_the_host_after_flanneld;
+    cleanup_restores_the_host_after_flanneld_with_iptables => (r#""Backend":{"Type":"vxlan"}"#, &["--ip-blackhole-route", "--iptables-forward-insert", "--encap-notrack", "--encap-peers=drop", "--encap-bar-pods"]),
+    cleanup_restores_the_host_after_flanneld_with_nftables => (r#""EnableNFTables":true,"Backend":{"Type":"vxlan","DirectRouting":true}"#, &["--ip-blackhole-route", "--encap-notrack", "--encap-peers=drop", "--encap-bar-pods"]),
+    // This backend's blackhole for the whole network stays when daemon and device are gone.
+    cleanup_restores_the_host_after_wireguard => (r#""Backend":{"Type":"wireguard","Implementation":"userspace"}"#, &[]),
+}
+
+fn cleanup_restores_the_host_after_flanneld((config, flags): (&str, &[&str])) -> Result<()> {
+    Scene::of("cleanup")
+        .net(&dual(config))
+        .arg("--ip-masq")
+        .stopped()
+        .run(|s| {
+            let key = s.lab.folder("keys")?;
+            for node in &mut s.nodes {
+                let key = key.join(node.name()).display().to_string();
+                node.change(|options| options.env("WIREGUARD_KEY_FILE", &key));
+            }
+            s[0].change(|options| {
+                flags
+                    .iter()
+                    .fold(options, |options, flag| options.arg(flag))
+            });
+            s[0].sh(OTHERS)?;
+            let before = dump(&s[0])?;
+            s.start()?;
+            s.settled()?;
+            let (is_done, refused) = cleanup(&s[0], &[])?;
+            ensure!(
+                !is_done
+                    && refused.contains(&format!("pid {}, flanneld", s[0].daemon()?.pid()))
+                    && refused.contains("--force"),
+                "{refused}"
+            );
+            s[0].require_ready()?;
+            s[0].has_metric("flannel_kernel_repairs_total", 0.0)?;
+            let dry = cleans_up(&s[0], &["--dry-run"])?;
+            ensure!(dry.contains("cleanup refuses"), "{dry}");
+            s[0].stop()?;
+            let output = comes_back_to(&s[0], &before, &[])?;
+            ensure!(
+                output.contains("kept device cni0 (bridge)")
+                    && output.contains("removed file /run/flannel/subnet.env"),
+                "{output}"
+            );
+            // flanneld can start again afterwards.
+            s[0].start()
         })
-        .unwrap();
-
-        let (fine, refused) = cleanup(host, &[]);
-        assert!(
-            !fine
-                && refused.contains(&format!("pid {}, flanneld", daemon.pid()))
-                && refused.contains("--force"),
-            "{refused}"
-        );
-        assert!(
-            daemon.is_ready() && daemon.metric("flannel_kernel_repairs_total").unwrap() == 0.0,
-            "nothing was touched"
-        );
-        let (fine, dry) = cleanup(host, &["--dry-run"]);
-        assert!(fine && dry.contains("cleanup refuses"), "{dry}");
-        assert!(daemon.terminate().unwrap().success());
-
-        let output = comes_back_to(host, &before, &[]);
-        assert!(output.contains("kept device cni0 (bridge)"), "{output}");
-        assert!(
-            output.contains("removed file /run/flannel/subnet.env"),
-            "{output}"
-        );
-        // flanneld can start again afterwards.
-        drop(daemon);
-        host.flanneld(&options).unwrap();
-    }
 }
 
-/// Returns the name and the input of each iptables-restore variant. Derives the input from captured `iptables -S` listings of Go flannel's rules.
-fn payloads(listing: &str) -> Vec<(String, String)> {
-    let mut out: Vec<(String, String)> = Vec::new();
-    for section in listing.split("# ").skip(1) {
-        let (head, rules) = section.split_once('\n').unwrap();
-        let (program, table) = head.trim_end_matches(" -S").split_once(" -t ").unwrap();
-        let line = |line: &str| match line.strip_prefix("-N ") {
-            Some(chain) => format!(":{chain} - [0:0]\n"),
-            None => format!("{line}\n"),
-        };
-        let rules: String = rules
-            .lines()
-            .filter(|rule| !rule.starts_with("-P"))
-            .map(line)
-            .collect();
-        out.push((
-            format!("{program}-restore"),
-            format!("*{table}\n{rules}COMMIT\n"),
-        ));
+/// Returns a script that writes Go flannel's rules, from captured listings such as that of `iptables -t nat -S`.
+fn captured_rules(listing: &str) -> String {
+    let mut command = "";
+    let mut script = String::new();
+    for line in listing.lines().filter(|line| !line.starts_with("-P")) {
+        match line.strip_prefix("# ") {
+            Some(listing) => command = listing.trim_end_matches("-S"),
+            None => script.push_str(&format!("{command}{line}\n")),
+        }
     }
-    out
+    script
 }
 
 #[test]
-fn cleanup_restores_the_host_after_go_flannel() {
-    for (case, v4, v6) in [
-        ("masq-dual", "10.244.90.0", "fd10:244:0:22::"),
-        ("nft-dual", "10.244.39.0", "fd10:244:0:12::"),
-    ] {
-        for backend in ["vxlan", "host-gw"] {
-            let lab = Lab::new("cleanup").unwrap();
-            let lan = lab.switch("lan").unwrap();
-            let hosts = lab.hosts(&lan, 1).unwrap();
-            let host = &hosts[0];
-            host.netns().sh(OTHERS).unwrap();
-            let before = dump(host);
-
+fn cleanup_restores_the_host_after_go_flannel() -> Result<()> {
+    let vxlan = "ip link add flannel.1 mtu 1450 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning
+        ip link add flannel-v6.1 mtu 1430 type vxlan id 1 local fd00:56::101 dev enp0s8 dstport 8472 nolearning
+        ip address add 10.244.90.0/32 dev flannel.1; ip address add fd10:244:0:22::/128 dev flannel-v6.1; ip link set flannel.1 up; ip link set flannel-v6.1 up
+        ip route add 10.244.70.0/24 via 10.244.70.0 dev flannel.1 onlink; ip -6 route add fd10:244:0:56::/64 via fd10:244:0:56:: dev flannel-v6.1 onlink
+        ip neighbour add 10.244.70.0 lladdr da:2e:67:37:f5:5b nud permanent dev flannel.1
+        bridge fdb add da:2e:67:37:f5:5b dev flannel.1 dst 192.168.56.102 self permanent
+        ip route add blackhole 10.244.90.0/24; ip -6 route add blackhole fd10:244:0:22::/64";
+    let host_gw = "ip route add 10.244.70.0/24 via 192.168.56.102 dev enp0s8; ip -6 route add fd10:244:0:56::/64 via fd00:56::102 dev enp0s8";
+    for (case, state) in [("masq-dual", vxlan), ("nft-dual", host_gw)] {
+        Scene::of("cleanup").nodes(1).stopped().run(|s| {
+            let host = &s[0];
+            host.sh(OTHERS)?;
+            let before = dump(host)?;
             let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../flanneld/tests/golden")
                 .join(case);
-            let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
+            let read =
+                |file: &str| std::fs::read_to_string(folder.join(file)).context(file.to_owned());
             if case == "nft-dual" {
-                host.netns()
-                    .feed("nft", &["-f", "-"], &read("nft.txt"))
-                    .unwrap();
+                host.netns().feed("nft", &["-f", "-"], &read("nft.txt")?)?;
             } else {
-                for (program, payload) in payloads(&read("iptables.txt")) {
-                    host.netns()
-                        .feed(&program, &["--noflush"], &payload)
-                        .unwrap();
-                }
+                host.sh(&captured_rules(&read("iptables.txt")?))?;
             }
-            let state = if backend == "vxlan" {
-                format!(
-                    "ip link add flannel.1 mtu 1450 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning
-                     ip link add flannel-v6.1 mtu 1430 type vxlan id 1 local fd00:56::101 dev enp0s8 dstport 8472 nolearning
-                     ip address add {v4}/32 dev flannel.1; ip address add {v6}/128 dev flannel-v6.1; ip link set flannel.1 up; ip link set flannel-v6.1 up
-                     ip route add 10.244.70.0/24 via 10.244.70.0 dev flannel.1 onlink; ip -6 route add fd10:244:0:56::/64 via fd10:244:0:56:: dev flannel-v6.1 onlink
-                     ip neighbour add 10.244.70.0 lladdr da:2e:67:37:f5:5b nud permanent dev flannel.1
-                     bridge fdb add da:2e:67:37:f5:5b dev flannel.1 dst 192.168.56.102 self permanent
-                     ip route add blackhole {v4}/24; ip -6 route add blackhole {v6}/64"
-                )
-            } else {
-                "ip route add 10.244.70.0/24 via 192.168.56.102 dev enp0s8; ip -6 route add fd10:244:0:56::/64 via fd00:56::102 dev enp0s8".to_owned()
-            };
-            host.netns().sh(&state).unwrap();
-            let file = host.subnet_file().unwrap();
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(&file, read("subnet.env")).unwrap();
-            comes_back_to(host, &before, &[]);
+            host.sh(state)?;
+            write_subnet_env(host, &read("subnet.env")?)?;
+            comes_back_to(host, &before, &[])?;
 
             // Without subnet.env, cleanup removes unmarked routes only if the operator names the network.
-            if backend == "host-gw" {
-                host.netns().sh(&state).unwrap();
-                let (fine, output) = cleanup(host, &[]);
-                assert!(
-                    fine && output.contains("name the network with --network")
-                        && output.contains("nothing of flannel is left on this node"),
-                    "{output}"
-                );
-                let (fine, output) = cleanup(
-                    host,
-                    &["--network=10.244.0.0/16", "--network=fd10:244::/48"],
-                );
-                assert!(fine, "{output}");
-                assert_eq!(differences(&before, &dump(host)), "", "{output}");
-            }
-        }
+            host.sh(host_gw)?;
+            let there = dump(host)?;
+            let output = cleans_up(host, &[])?;
+            ensure!(output.contains("--network"), "{output}");
+            is_as(host, &there, &output)?;
+            let output = cleans_up(
+                host,
+                &["--network=10.244.0.0/16", "--network=fd10:244::/48"],
+            )?;
+            is_as(host, &before, &output)
+        })?;
     }
+    Ok(())
+}
+
+fn write_subnet_env(host: &Host, text: &str) -> Result<()> {
+    let file = host.subnet_file()?;
+    std::fs::create_dir_all(file.with_file_name(""))?;
+    Ok(std::fs::write(&file, text)?)
 }
 
 #[test]
-fn cleanup_reports_unclear_objects_and_removes_cni_on_request() {
-    let lab = Lab::new("doubt").unwrap();
-    let lan = lab.switch("lan").unwrap();
-    let hosts = lab.hosts(&lan, 1).unwrap();
-    let host = &hosts[0];
-    let notes = host.folder().unwrap().join("notes");
-    std::fs::create_dir_all(&notes).unwrap();
-    std::fs::write(notes.join("0123abcd"), "{}").unwrap();
-    host.netns()
-        .sh("ip link add flannel.1 type bridge; ip link add cni0 type bridge; ip link set cni0 up; ip address add 10.244.1.1/24 dev cni0
+fn cleanup_reports_unclear_objects_and_removes_cni_on_request() -> Result<()> {
+    Scene::of("doubt").nodes(1).stopped().run(|s| {
+        let host = &s[0];
+        let notes = host.folder()?.join("notes");
+        std::fs::create_dir_all(&notes)?;
+        let note = notes.join("0123abcd");
+        std::fs::write(&note, "{}")?;
+        host.sh("ip link add flannel.1 type bridge; ip link add cni0 type bridge; ip link set cni0 up; ip address add 10.244.1.1/24 dev cni0
              ip tuntap add dev flannel0 mode tun; ip link set flannel0 up; ip route add 10.244.0.0/16 dev flannel0
-             ip route add 10.244.128.0/17 via 192.168.56.254; ip route add blackhole 10.244.9.0/24")
-        .unwrap();
-    let file = host.subnet_file().unwrap();
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(&file, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=false\n").unwrap();
-    let folder = format!("--cni-dir={}", notes.display());
-    let (fine, output) = cleanup(host, &[&folder]);
-    assert!(fine, "{output}");
-    for line in [
-        "removed device flannel0 (tun)",
-        "manually: ip link delete flannel.1",
-        "manually: ip route delete 10.244.128.0/17 via 192.168.56.254 dev enp0s8 proto boot",
-        "manually: ip route delete blackhole 10.244.9.0/24 proto boot",
-        "kept device cni0 (bridge)",
-    ] {
-        assert!(output.contains(line), "{line}\n{output}");
-    }
-    assert!(notes.join("0123abcd").exists() && host.netns().link("flannel.1").unwrap().is_some());
-    // The printed commands work as pasted.
-    for command in output
-        .lines()
-        .filter_map(|line| line.split_once("manually: "))
-        .map(|(_, command)| command)
-        .filter(|command| !command.contains("cni0"))
-    {
-        host.netns().sh(command).unwrap();
-    }
-    let (fine, output) = cleanup(host, &["--cni", &folder]);
-    assert!(
-        fine && output.contains("removed device cni0 (bridge)") && output.contains("0123abcd"),
-        "{output}"
-    );
-    assert!(!notes.join("0123abcd").exists() && host.netns().link("cni0").unwrap().is_none());
-    let (fine, output) = cleanup(host, &["--cni", &folder]);
-    assert!(
-        fine && output.contains("nothing of flannel is left on this node")
-            && !output.contains("kept "),
-        "{output}"
-    );
+             ip route add 10.244.128.0/17 via 192.168.56.254; ip route add blackhole 10.244.9.0/24")?;
+        write_subnet_env(host, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=false\n")?;
+        let folder = format!("--cni-dir={}", notes.display());
+        let output = cleans_up(host, &[&folder])?;
+        let has = |name: &str| host.netns().link(name).map(|link| link.is_some());
+        ensure!(note.exists() && has("flannel.1")? && has("cni0")? && !has("flannel0")?, "{output}");
+        // The printed commands work as pasted.
+        let commands = output.lines().filter_map(|line| Some(line.split_once("manually: ")?.1));
+        let commands: Vec<&str> = commands.filter(|command| !command.contains("cni0")).collect();
+        ensure!(commands.len() == 3, "{output}");
+        host.sh(&format!("set -e\n{}", commands.join("\n")))?;
+        let output = cleans_up(host, &["--cni", &folder])?;
+        ensure!(output.contains("0123abcd") && !note.exists() && !has("cni0")? && !has("flannel.1")?, "{output}");
+        let output = cleans_up(host, &["--cni", &folder])?;
+        ensure!(output.contains("nothing of flannel is left") && !output.contains("kept "), "{output}");
+        Ok(())
+    })
 }
 
 #[test]
-fn cleanup_reports_what_it_cannot_remove() {
-    let lab = Lab::new("stuck").unwrap();
-    let lan = lab.switch("lan").unwrap();
-    let hosts = lab.hosts(&lan, 1).unwrap();
-    let host = &hosts[0];
-    // A folder is in the file's place: unlink refuses it, even for root.
-    std::fs::create_dir_all(host.subnet_file().unwrap()).unwrap();
-    host.netns()
-        .sh("ip route add blackhole 10.244.9.0/24 proto 241")
-        .unwrap();
-    let (fine, output) = cleanup(host, &[]);
-    assert!(
-        !fine
-            && output.contains("cannot read file ")
-            && output.contains(lab::code_or_text(
-                "subnet.env: file-not-regular",
-                "subnet.env: the path is not a regular file"
-            ))
-            && output.contains("removed route blackhole 10.244.9.0/24 proto 241"),
-        "{output}"
-    );
-    assert!(
-        output.contains("cleanup could not remove all objects"),
-        "{output}"
-    );
+fn cleanup_reports_what_it_cannot_remove() -> Result<()> {
+    Scene::of("stuck").nodes(1).stopped().run(|s| {
+        // A folder is in the file's place: unlink refuses it, even for root.
+        std::fs::create_dir_all(s[0].subnet_file()?)?;
+        s[0].sh("ip route add blackhole 10.244.9.0/24 proto 241")?;
+        let (is_done, output) = cleanup(&s[0], &[])?;
+        let reason = lab::code_or_text("file-not-regular", "not a regular file");
+        ensure!(
+            !is_done
+                && output.contains(reason)
+                && output.contains("removed route blackhole 10.244.9.0/24"),
+            "{output}"
+        );
+        Ok(())
+    })
 }

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::{Launch, Netns, Process, Scene, craft, json, stdout, texts, until, until_ok};
@@ -24,7 +23,7 @@ const NOBODY: [&str; 5] = [
 type Attack = fn(&mut Scene<'_>) -> Result<()>;
 
 /// Attacks by the user `nobody`, and attacks by a pod. Each attack returns an error if it has an effect.
-const USER_ATTACKS: [(&str, Attack); 6] = [
+const USER_ATTACKS: [(&str, Attack); 5] = [
     (
         "hold every name of the daemon's sockets, then wait for its restart",
         hold_names_before_a_start,
@@ -38,7 +37,6 @@ const USER_ATTACKS: [(&str, Attack); 6] = [
         "open 500 connections on each port, send half a head or read no answer",
         hold_connections,
     ),
-    ("ask in a loop", ask_in_a_loop),
     (
         "send junk to the ports of probes and tunnels",
         send_junk_from_here,
@@ -264,27 +262,6 @@ fn hold_connections(s: &mut Scene<'_>) -> Result<()> {
     ensure!(
         files < 400 && grown < 16 << 20,
         "{files} open files, {grown} bytes"
-    );
-    Ok(())
-}
-
-fn ask_in_a_loop(s: &mut Scene<'_>) -> Result<()> {
-    let begun = Instant::now();
-    for _ in 0..4 {
-        ensure!(
-            ask(
-                s[0].netns(),
-                ([127, 0, 0, 1], API),
-                "localhost",
-                "/api/v1/node"
-            )?
-            .starts_with("HTTP/1.1 200")
-        );
-    }
-    ensure!(
-        begun.elapsed() >= Duration::from_secs(3),
-        "four documents in {:?}",
-        begun.elapsed()
     );
     Ok(())
 }

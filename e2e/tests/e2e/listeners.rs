@@ -89,6 +89,7 @@ fn status_api_is_reachable_from_its_own_host_only() -> Result<()> {
             &["lab"],
             &["support-bundle"],
             &["peers"],
+            &["routes"],
         ] {
             let nobody = ["--reuid=65534", "--clear-groups", "/tmp/flannelctl"];
             let refused = here.output("setpriv", &[&nobody, args].concat())?;
@@ -114,7 +115,7 @@ fn has_state(node: &Node, code: i32, text: &str) -> Result<()> {
 }
 
 /// Runs flannelctl on a node that may have no running daemon.
-fn run_flannelctl(node: &Node, args: &[&str]) -> Result<Output> {
+pub(crate) fn run_flannelctl(node: &Node, args: &[&str]) -> Result<Output> {
     let file = format!("--subnet-file={}", node.subnet_file()?.display());
     node.flannelctl(&[args, &[&file]].concat())
 }

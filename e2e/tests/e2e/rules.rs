@@ -4,7 +4,7 @@
 mod content;
 mod guard;
 mod matrix;
-mod node;
+pub(crate) mod node;
 mod obstacles;
 mod repair;
 mod restart;

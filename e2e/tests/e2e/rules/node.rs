@@ -1,23 +1,13 @@
-//! A host for tests of traffic rules: the start of its daemon, its rules, and the warnings in its log.
+//! A node for tests of traffic rules: its programs, its rules, and the warnings in its log.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use lab::{
-    Flanneld, FlanneldOptions, Host, Lab, Netns, PingOptions, Pod, Probe, ProbeOptions, Programs,
-    Store, Switch, Uplink, Xtables, ping,
-};
+use lab::{Flanneld, Host, Probe, ProbeOptions, Programs, Scene, SceneOptions, Uplink, Xtables};
 
-/// A network without a tunnel device, and therefore without an encapsulation port.
-pub(super) const IPTABLES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
-pub(super) const NFTABLES: &str =
-    r#"{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"host-gw"}}"#;
-/// A dual-stack network with an encapsulation port.
-pub(super) const GUARDED_IPTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","IPv6SubnetLen":64,"Backend":{"Type":"vxlan"}}"#;
-pub(super) const GUARDED_NFTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","IPv6SubnetLen":64,"EnableNFTables":true,"Backend":{"Type":"vxlan"}}"#;
-pub(super) const GUARDS: [&str; 2] = ["--encap-notrack", "--encap-bar-pods"];
+/// The flags of the guard rules for the tunnel's port.
+pub(super) const GUARD: [&str; 3] = ["--encap-peers=drop", "--encap-notrack", "--encap-bar-pods"];
 
 /// Program that applies the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +17,6 @@ pub(super) enum Applier {
     Nftables,
 }
 pub(super) use Applier::{IptablesLegacy, IptablesNft, Nftables};
-
-pub(super) const APPLIERS: [Applier; 3] = [IptablesNft, IptablesLegacy, Nftables];
 
 impl Applier {
     pub(super) fn net_conf(self) -> String {
@@ -48,263 +36,79 @@ impl Applier {
     }
 }
 
-/// Rules by table and chain.
-pub(super) type Dump = BTreeMap<String, Vec<String>>;
-
-/// A host with its own lease store and daemon options.
-pub(super) struct Node {
-    pub(super) host: Host,
-    pub(super) store: Store,
-    /// Options of the host's daemon: with masquerade rules, and with a check of the rules each second.
-    pub(super) options: FlanneldOptions,
+/// Describes a stopped node with masquerade rules, which it checks each second.
+pub(super) fn node(title: &str, applier: Applier) -> SceneOptions<'static> {
+    let flags = Scene::of(title).arg("--ip-masq").arg("--iptables-resync=1");
+    flags.nodes(1).net(&applier.net_conf()).stopped()
 }
 
-impl Node {
-    /// Builds the only host on a switch. The host's daemon finds the programs of this machine.
-    pub(super) fn alone(lab: &Lab, net_conf: &str) -> Result<Node> {
-        let lan = lab.switch("lan")?;
-        Node::new(lab, &lan, 1, net_conf)
-    }
-
-    /// Builds the host `h<number>` on the switch. The host's daemon finds all programs.
-    pub(super) fn build(lab: &Lab, lan: &Switch, number: u8, applier: Applier) -> Result<Node> {
-        Node::with(
-            lab,
-            lan,
-            number,
-            applier,
-            &Programs::all(lab, &format!("h{number}"), applier.xtables())?,
-        )
-    }
-
-    /// Builds a host as [`Node::build`] does. The host's daemon finds only the programs in `programs`.
-    pub(super) fn with(
-        lab: &Lab,
-        lan: &Switch,
-        number: u8,
-        applier: Applier,
-        programs: &Programs,
-    ) -> Result<Node> {
-        let mut node = Node::new(lab, lan, number, &applier.net_conf())?;
-        node.options = node.options.env("PATH", &programs.path());
-        Ok(node)
-    }
-
-    fn new(lab: &Lab, lan: &Switch, number: u8, net_conf: &str) -> Result<Node> {
-        let store = Store::dir(&lab.folder(&format!("leases-{number}"))?);
-        store.configure(net_conf)?;
-        let host = lab.host(&format!("h{number}"), &[Uplink::enp0s8(lan, number)?])?;
-        let options = FlanneldOptions::new(&store)
-            .iface("enp0s8")
-            .arg("--ip-masq")
-            .arg("--iptables-resync=1");
-        Ok(Node {
-            host,
-            store,
-            options,
-        })
-    }
-
-    pub(super) fn start(&self) -> Result<Flanneld> {
-        self.host.flanneld(&self.options)
-    }
-
-    /// Configures the mode of `applier` and starts the daemon.
-    pub(super) fn start_as(&self, applier: Applier) -> Result<Flanneld> {
-        self.store.configure(&applier.net_conf())?;
-        self.start()
-    }
-
-    pub(super) fn run(&self, program: &str, args: &[&str]) -> Result<String> {
-        self.host.netns().exec(program, args)
-    }
-
-    pub(super) fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<()> {
-        self.host.netns().feed(program, args, input).map(drop)
-    }
-
-    /// Returns the rules of all iptables variants and of nftables, without counters.
-    pub(super) fn dump(&self) -> Result<Dump> {
-        let mut out = BTreeMap::new();
-        for (variant, family) in VARIANTS {
-            saved(
-                &format!("{family}tables-{variant}"),
-                &self.run(&format!("{family}tables-{variant}-save"), &[])?,
-                &mut out,
-            );
-        }
-        listed(&self.run("nft", &["-s", "list", "ruleset"])?, &mut out);
-        Ok(out)
-    }
-
-    /// Returns whether the host has neither rules nor empty chains of flannel for `applier`, in either family.
-    pub(super) fn is_clean(&self, applier: Applier) -> bool {
-        let programs: &[(&str, &[&str])] = match applier {
-            IptablesNft => &[("iptables-nft-save", &[]), ("ip6tables-nft-save", &[])],
-            IptablesLegacy => &[
-                ("iptables-legacy-save", &[]),
-                ("ip6tables-legacy-save", &[]),
-            ],
-            Nftables => &[("nft", &["list", "tables"])],
-        };
-        programs.iter().all(|(program, args)| {
-            let text = self.run(program, args);
-            text.is_ok_and(|text| !text.to_lowercase().contains("flannel"))
-        })
-    }
-
-    pub(super) fn has_rules(&self, applier: Applier) -> bool {
-        let text = match applier {
-            IptablesNft => self.run("iptables-nft-save", &[]),
-            IptablesLegacy => self.run("iptables-legacy-save", &[]),
-            Nftables => self.run("nft", &["list", "table", "ip", "flannel-ipv4"]),
-        };
-        text.is_ok_and(|text| {
-            text.to_lowercase().contains("masquerade") && text.contains("10.244.0.0/16")
-        })
-    }
+/// Runs `work` on such a node, which finds all programs.
+pub(super) fn on_node(
+    applier: Applier,
+    flags: &[&str],
+    work: impl FnOnce(&mut Scene<'_>) -> Result<()>,
+) -> Result<()> {
+    node("rules", applier).run(|s| {
+        let path = Programs::all(s.lab, "all", applier.xtables())?.path();
+        s[0].change(|options| {
+            let options = options.env("PATH", &path);
+            flags
+                .iter()
+                .fold(options, |options, flag| options.arg(flag))
+        });
+        work(s)
+    })
 }
 
-pub(super) const VARIANTS: [(&str, &str); 4] = [
-    ("nft", "ip"),
-    ("nft", "ip6"),
-    ("legacy", "ip"),
-    ("legacy", "ip6"),
-];
-
-/// Adds the output of iptables-save to a dump, by table and chain. Leaves out empty chains that have the policy ACCEPT.
-fn saved(name: &str, text: &str, out: &mut Dump) {
-    let mut table = "";
-    for line in text.lines() {
-        if let Some(name) = line.strip_prefix('*') {
-            table = name;
-        } else if let Some(chain) = line.strip_prefix(':') {
-            let mut words = chain.split(' ');
-            let (chain, policy) = (
-                words.next().unwrap_or_default(),
-                words.next().unwrap_or_default(),
-            );
-            if policy != "ACCEPT" {
-                out.entry(format!("{name} {table} {chain}"))
-                    .or_default()
-                    .push(format!("policy {policy}"));
-            }
-        } else if let Some(rule) = line.strip_prefix("-A ") {
-            let chain = rule.split(' ').next().unwrap_or_default();
-            out.entry(format!("{name} {table} {chain}"))
-                .or_default()
-                .push(line.to_owned());
-        }
-    }
+/// Returns the rules of nftables and of both variants of iptables, without counters.
+pub(crate) fn rules(host: &Host) -> Result<String> {
+    // One family at a time, because the order in which the two tables are created is undefined.
+    host.netns().sh(
+        r"nft -s list ruleset ip; nft -s list ruleset ip6
+        for family in iptables ip6tables; do $family-legacy-save | grep -v '^#' | sed 's/ \[.*//'; done",
+    )
 }
 
-/// Adds nft's listing to a dump, by table and chain. Leaves out the tables of iptables-nft, which
-/// `iptables-nft-save` lists. nft prints iptables-nft's masquerade rules in only one address family.
-fn listed(text: &str, out: &mut Dump) {
-    let (mut table, mut place) = (String::new(), String::new());
-    for line in text.lines() {
-        if line.starts_with("table ") {
-            line.trim_end_matches(" {").clone_into(&mut table);
-            place.clone_from(&table);
-            out.entry(place.clone()).or_default();
-        } else if let Some(chain) = line.strip_prefix("\tchain ") {
-            place = format!("{table} {}", chain.trim_end_matches(" {"));
-        } else if line == "\t}" {
-            place.clone_from(&table);
-        } else if !line.trim().is_empty() && line != "}" {
-            out.entry(place.clone())
-                .or_default()
-                .push(line.trim().to_owned());
-        }
-    }
-    let theirs = ["raw", "mangle", "nat", "filter"]
-        .iter()
-        .flat_map(|table| [format!("table ip {table}"), format!("table ip6 {table}")]);
-    let theirs: Vec<String> = theirs.collect();
-    out.retain(|place, _| {
-        !theirs
-            .iter()
-            .any(|table| place == table || place.starts_with(&format!("{table} ")))
-    });
+/// Returns whether a host has rules or chains of flannel for `applier`.
+pub(super) fn has(host: &Host, applier: Applier) -> Result<bool> {
+    let listed = host.netns().sh(match applier {
+        IptablesNft => "iptables-nft-save; ip6tables-nft-save",
+        IptablesLegacy => "iptables-legacy-save; ip6tables-legacy-save",
+        Nftables => "nft list tables",
+    })?;
+    Ok(listed.to_lowercase().contains("flannel"))
 }
 
 /// Returns the warnings and errors in a log. Leaves out the warning that a node is not ready, which only
 /// repeats the other warnings' reasons.
 pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
-    let warnings = log.lines().filter(|line| {
-        line.split_whitespace()
-            .take(3)
-            .any(|word| matches!(word, "WARN" | "ERROR"))
-    });
-    warnings
-        .filter(|line| !line.contains("WARN not ready reason="))
+    let is_complaint = |line: &&str| {
+        let mut words = line.split_whitespace().take(3);
+        words.any(|word| matches!(word, "WARN" | "ERROR"))
+            && !line.contains("WARN not ready reason=")
+    };
+    log.lines()
+        .filter(is_complaint)
         .map(str::to_owned)
         .collect()
 }
 
-pub(super) fn complaints_about(daemon: &Flanneld, what: &str) -> Vec<String> {
-    complaints(daemon)
-        .into_iter()
-        .filter(|line| line.contains(what))
-        .collect()
-}
-
-/// Returns the number of lines of a log that contain a text.
-pub(super) fn lines_with(log: &str, what: &str) -> usize {
-    log.lines().filter(|line| line.contains(what)).count()
-}
-
-pub(super) fn reaches(from: &Netns, to: IpAddr) -> bool {
-    ping(
-        from,
-        to,
-        &PingOptions::default().timeout(Duration::from_millis(700)),
-    )
-    .unwrap()
-    .is_some()
-}
-
-pub(super) fn difference(wanted: &Dump, found: &Dump) -> String {
-    let places: BTreeSet<&String> = wanted.keys().chain(found.keys()).collect();
-    let differ = places
-        .into_iter()
-        .filter(|place| wanted.get(*place) != found.get(*place));
-    differ
-        .map(|place| {
-            format!(
-                "  {place}:\n    wanted {:#?}\n    found {:#?}\n",
-                wanted.get(place),
-                found.get(place)
-            )
-        })
-        .collect()
-}
-
-/// A pod that sends packets through masquerade rules to a machine outside, each packet in a separate connection.
-pub(super) struct Stream {
-    pub(super) probe: Probe,
-    _pod: Pod,
-}
-
-impl Stream {
-    pub(super) fn start(lab: &Lab, lan: &Switch, node: &Node, daemon: &Flanneld) -> Result<Stream> {
-        let outside = lab.host("outside", &[Uplink::enp0s8(lan, 50)?])?;
-        let pod = node.host.pod("p1", &daemon.subnet_env()?)?;
-        // There are a thousand new connections a second, so conntrack must forget them soon.
-        node.host
-            .netns()
-            .sysctl("net/netfilter/nf_conntrack_udp_timeout", "3")?;
-        let options = ProbeOptions::default()
-            .interval(Duration::from_millis(1))
-            .flow_each()
-            .seen_as(IpAddr::V4(node.host.v4()?));
-        let probe = Probe::between(
-            (pod.netns(), pod.address()?),
-            (outside.netns(), IpAddr::V4(outside.v4()?)),
-            &options,
-        )?;
-        probe.wait_flowing()?;
-        Ok(Stream { probe, _pod: pod })
-    }
+/// Starts a stream from a pod of the first node through masquerade rules to a machine outside, each packet in a separate connection.
+pub(super) fn stream(s: &mut Scene<'_>) -> Result<Probe> {
+    let outside = s.lab.host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
+    let node = IpAddr::V4(s[0].v4()?);
+    // There are a thousand new connections a second, so conntrack must forget them soon.
+    s[0].netns()
+        .sysctl("net/netfilter/nf_conntrack_udp_timeout", "3")?;
+    let pod = s[0].pod("p1")?;
+    let each = ProbeOptions::default().interval(Duration::from_millis(1));
+    let target = (outside.netns(), IpAddr::V4(outside.v4()?));
+    let probe = Probe::between(
+        (pod.netns(), pod.address()?),
+        target,
+        &each.flow_each().seen_as(node),
+    )?;
+    probe.wait_flowing()?;
+    Ok(probe)
 }

@@ -187,13 +187,13 @@ fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
         let others = "ip link add mine type ipip local 192.168.56.101 remote 192.168.56.77; ip address add 172.30.0.1/30 dev mine
             iptables -A FORWARD -i mine -j ACCEPT; ip link set mine up; ip link add wg0 type wireguard; ip address add 172.30.1.1/24 dev wg0; ip link set wg0 up";
         host.netns().sh(others)?;
-        let before = cleanup::dump(host);
+        let before = cleanup::dump(host)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut daemons = daemons(&hosts, &options)?;
         daemons[0].terminate()?;
         // A device that Go flannel left, of a backend that this node once used.
         host.netns().sh("ip link add flannel-wg type wireguard; ip address add 10.244.9.0/32 dev flannel-wg; ip link set flannel-wg up")?;
-        let printed = cleanup::comes_back_to(host, &before, &[]);
+        let printed = cleanup::comes_back_to(host, &before, &[])?;
         ensure!(
             printed.contains("removed device flannel.ipip (ipip)")
                 && printed.contains("removed device flannel-wg (wireguard)"),
