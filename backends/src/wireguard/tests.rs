@@ -23,16 +23,18 @@ fn key(n: u8) -> PublicKey {
     Secret::new([n; 32]).public()
 }
 
+/// Returns backend data with the public key of node `n` and these further keys.
+fn data(n: u8, more: &str) -> String {
+    format!(r#"{{"PublicKey":"{}"{more}}}"#, key(n))
+}
+
 /// Returns a lease of node `n` as Go flannel writes the lease. In all modes, Go flannel writes the port of the IPv6 device into the IPv6 data.
-fn lease(n: u8, data: Option<String>) -> Lease {
-    let given = data;
-    let data = |port: u16| {
-        RawJson::parse(
-            &given
-                .clone()
-                .unwrap_or_else(|| format!(r#"{{"PublicKey":"{}","Port":{port}}}"#, key(n))),
-        )
-        .ok()
+fn lease(n: u8, given: Option<String>) -> Lease {
+    let data = move |port: u16| {
+        let text = given
+            .clone()
+            .unwrap_or_else(|| data(n, &format!(r#","Port":{port}"#)));
+        RawJson::parse(&text).ok()
     };
     let attrs = LeaseAttrs {
         backend: KIND.to_owned(),
@@ -107,44 +109,30 @@ fn a_device_for_each_family() {
 
 #[test]
 fn attribute_that_left_the_configuration_returns_to_its_default() {
-    let with = |keys: &str, preshared: bool| {
-        let plan = plan(DUAL, keys);
-        let secrets = Secrets::with(
-            &Secret::new([1; 32]),
-            preshared.then(|| Secret::new([77; 32])),
-        );
-        state(
-            &WireguardPlan {
-                secrets: Arc::new(secrets),
-                ..plan
-            },
-            vec![lease(2, None)],
-        )
+    let with = |keys: &str, preshared: Option<u8>| {
+        let preshared = preshared.map(|byte| Secret::new([byte; 32]));
+        let plan = WireguardPlan {
+            secrets: Arc::new(Secrets::with(&Secret::new([1; 32]), preshared)),
+            ..plan(DUAL, keys)
+        };
+        state(&plan, vec![lease(2, None)])
     };
-    for (what, from, of_peers, count) in [
-        ("ListenPort", with(r#","ListenPort":4500"#, false), false, 1),
-        (
-            "ListenPortV6",
-            with(r#","ListenPortV6":4501"#, false),
-            false,
-            1,
-        ),
-        ("MTU", with(r#","MTU":1400"#, false), false, 2),
-        (
-            "PersistentKeepaliveInterval",
-            with(r#","PersistentKeepaliveInterval":25"#, false),
-            true,
-            2,
-        ),
-        ("PSK", with("", true), true, 2),
+    let default = with("", None);
+    for (keys, preshared, of_peers, count) in [
+        (r#","ListenPort":4500"#, None, false, 1),
+        (r#","ListenPortV6":4501"#, None, false, 1),
+        (r#","MTU":1400"#, None, false, 2),
+        (r#","PersistentKeepaliveInterval":25"#, None, true, 2),
+        ("", Some(77), true, 2),
     ] {
-        let default = with("", false);
-        for (have, want) in [(&from, &default), (&default, &from)] {
-            let ops = diff(want, have);
+        let other = with(keys, preshared);
+        for (have, want) in [(&other, &default), (&default, &other)] {
             // All changes are made in place, without loss of packets.
+            let ops = diff(want, have);
+            let fits = |op: &Op| matches!(op, Op::Replace(key, _) if matches!(key, Key::WireguardPeer(..)) == of_peers);
             assert!(
-                ops.iter().all(|op| matches!(op, Op::Replace(key, _) if matches!(key, Key::WireguardPeer(..)) == of_peers)) && ops.len() == count,
-                "{what}: {ops:?}"
+                ops.iter().all(fits) && ops.len() == count,
+                "{keys}: {ops:?}"
             );
         }
     }
@@ -152,70 +140,42 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
 
 #[test]
 fn modes_other_than_separate_have_one_device() {
-    for (mode, endpoint) in [
-        ("auto", "192.168.56.2:51820"),
-        ("ipv4", "192.168.56.2:51820"),
-        ("ipv6", "[fd00:56::2]:51820"),
+    const V4: &str = r#""Network":"10.244.0.0/16""#;
+    const V6: &str = r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48""#;
+    // Go flannel publishes a port for IPv6 that has no listener.
+    for (families, mode, device, endpoint, subnets) in [
+        (DUAL, "auto", "flannel-wg", "192.168.56.2:51820", 2),
+        (DUAL, "ipv4", "flannel-wg", "192.168.56.2:51820", 2),
+        (DUAL, "ipv6", "flannel-wg", "[fd00:56::2]:51820", 2),
+        (V4, "auto", "flannel-wg", "192.168.56.2:51820", 1),
+        (V6, "separate", "flannel-wg-v6", "[fd00:56::2]:51821", 1),
     ] {
-        let plan = plan(
-            DUAL,
-            &format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#),
-        );
+        let keys = format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#);
+        let plan = plan(families, &keys);
         let found = lines(&state(&plan, vec![lease(2, None)]));
-        // Go flannel publishes a port for IPv6 that has no listener.
         let peer = format!(
-            "flannel-wg peer {} preshared-key (hidden) endpoint {endpoint} persistent-keepalive 25",
+            "{device} peer {} preshared-key (hidden) endpoint {endpoint} persistent-keepalive 25",
             key(2)
         );
+        let devices = found
+            .iter()
+            .filter(|line| line.contains(" wireguard port "));
+        let allowed = found.iter().filter(|line| line.contains("allowed-ips"));
         assert!(
-            found.contains(&peer) && !found.iter().any(|line| line.contains("flannel-wg-v6")),
+            found.contains(&peer) && (devices.count(), allowed.count()) == (1, subnets),
             "{mode}: {found:#?}"
         );
-        assert_eq!(
-            found
-                .iter()
-                .filter(|line| line.contains("allowed-ips"))
-                .count(),
-            2,
-            "{mode}: {found:#?}"
-        );
-        let announced = plan.announced(&facts([]));
-        let data = Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(1)));
-        assert_eq!(
-            (
-                announced.data.map(|data| data.as_str().to_owned()),
-                announced.v6_data.map(|data| data.as_str().to_owned())
-            ),
-            (data.clone(), data),
-            "{mode}"
-        );
+        if subnets == 2 {
+            let announced = plan.announced(&facts([]));
+            for published in [announced.data, announced.v6_data] {
+                assert_eq!(
+                    published.unwrap().as_str(),
+                    data(1, r#","Port":51820"#),
+                    "{mode}"
+                );
+            }
+        }
     }
-}
-
-#[test]
-fn one_family_alone() {
-    let v4 = lines(&state(
-        &plan(r#""Network":"10.244.0.0/16""#, r#","Mode":"auto""#),
-        vec![lease(2, None)],
-    ));
-    assert!(
-        v4.iter()
-            .any(|line| line.contains("allowed-ips 10.244.2.0/24"))
-            && !v4.iter().any(|line| line.contains("::/")),
-        "{v4:#?}"
-    );
-    let v6 = lines(&state(
-        &plan(
-            r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48""#,
-            "",
-        ),
-        vec![lease(2, None)],
-    ));
-    assert!(
-        v6.iter().any(|line| line.starts_with("flannel-wg-v6 mtu"))
-            && !v6.iter().any(|line| line.contains("0.0.0.0")),
-        "{v6:#?}"
-    );
 }
 
 /// For any leases, no two peers have the same allowed IP, and only the holder of a subnet receives the subnet's packets.
@@ -231,95 +191,50 @@ fn hostile_leases_take_nothing_from_others() {
         (r#"{"PublicKey":7}"#, "not a string"),
         (r#"{"PublicKey":"AAAA"}"#, "32 bytes"),
         (&format!(r#"{{"PublicKey":"{zero}"}}"#), "of small order"),
-        (
-            &format!(r#"{{"PublicKey":"{}","Port":70000}}"#, key(2)),
-            "its Port is 70000",
-        ),
-        (
-            &format!(r#"{{"PublicKey":"{}","Port":-1}}"#, key(2)),
-            "its Port is -1",
-        ),
+        (&data(2, r#","Port":70000"#), "Port"),
+        (&data(2, r#","Port":-1"#), "Port"),
     ] {
         let error = accepts(&lease(2, Some(data.to_owned()))).unwrap_err();
         assert!(error.to_string().contains(why), "{data}: {error}");
     }
-    assert!(
-        accepts(&lease(2, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(2))))).is_ok(),
-        "the port is that of our own device then"
-    );
-    assert!(
-        accepts(&Lease {
-            attrs: LeaseAttrs {
-                v6_data: None,
-                ..lease(2, None).attrs
-            },
-            ..lease(2, None)
-        })
-        .is_ok(),
-        "IPv4 can be used"
-    );
-    assert!(
-        accepts(&Lease {
-            attrs: LeaseAttrs {
-                backend: "vxlan".into(),
-                ..LeaseAttrs::default()
-            },
-            ..lease(2, None)
-        })
-        .is_ok()
-    );
+    // Without a port, the port is that of our own device. One family can be used alone.
+    let (mut v4, mut vxlan) = (lease(2, None), lease(2, None));
+    v4.attrs.v6_data = None;
+    vxlan.attrs = LeaseAttrs {
+        backend: "vxlan".into(),
+        ..LeaseAttrs::default()
+    };
+    for usable in [lease(2, Some(data(2, ""))), v4, vxlan] {
+        assert!(accepts(&usable).is_ok(), "{usable:?}");
+    }
     // A later lease with the key of another node gets none of its packets, not even in another spelling. Nor does one with our own key.
-    let copied = format!(
-        r#"{{"PublicKey":"{}"}}"#,
-        key(2).to_string().replace('=', "=\\r\\n")
-    );
     let alone = state(&plan, vec![lease(2, None)]);
-    assert_eq!(
-        state(&plan, vec![lease(2, None), lease(3, Some(copied))]),
-        alone
-    );
-    assert_eq!(
-        state(
-            &plan,
-            vec![
-                lease(2, None),
-                lease(3, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(1))))
-            ]
-        ),
-        alone
-    );
+    for copied in [data(2, "").replace('=', "=\\r\\n"), data(1, "")] {
+        let both = vec![lease(2, None), lease(3, Some(copied))];
+        assert_eq!(state(&plan, both), alone);
+    }
 }
 
 #[test]
 fn nodes_behind_one_address_are_peers() {
     let plan = plan(DUAL, "");
-    let mut behind = lease(2, None);
     // Behind NAT, no interface here has our published address.
-    behind.attrs.public_ip = Some([203, 0, 113, 9].into());
-    let addresses = Addresses::V4([10, 0, 0, 1].into());
-    let underlay = Underlay {
-        addresses,
-        public: Addresses::V4([203, 0, 113, 9].into()),
-        ..underlay()
-    };
     let facts = Facts {
-        underlay,
+        underlay: Underlay {
+            addresses: Addresses::V4([10, 0, 0, 1].into()),
+            public: Addresses::V4([203, 0, 113, 9].into()),
+            ..underlay()
+        },
         ..facts([])
     };
-    let found = lines(&Desired::whole(&plan, &table([behind.clone()]), &facts).state);
-    assert!(
-        found
-            .iter()
-            .any(|line| line.contains("endpoint 203.0.113.9:51820")),
-        "{found:#?}"
-    );
     // An address of an interface here leads to no other node.
-    behind.attrs.public_ip = Some([10, 0, 0, 1].into());
-    let found = lines(&Desired::whole(&plan, &table([behind]), &facts).state);
-    assert!(
-        !found.iter().any(|line| line.contains("10.0.0.1:")),
-        "{found:#?}"
-    );
+    for (address, is_peer) in [([203, 0, 113, 9], true), ([10, 0, 0, 1], false)] {
+        let mut behind = lease(2, None);
+        behind.attrs.public_ip = Some(address.into());
+        let found = lines(&Desired::whole(&plan, &table([behind]), &facts).state);
+        let has_endpoint = found.iter().any(|line| line.contains(":51820"));
+        assert_eq!(has_endpoint, is_peer, "{found:#?}");
+    }
 }
 
 #[test]
@@ -348,7 +263,7 @@ proptest! {
         for next in &tables {
             let published = |(n, (owner, since)): (&u8, &(u8, i64))| Lease {
                 since: *since,
-                ..lease(*n, Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(*owner))))
+                ..lease(*n, Some(data(*owner, r#","Port":51820"#)))
             };
             let next = table(next.iter().map(published));
             let whole = Desired::whole(&plan, &next, &facts);

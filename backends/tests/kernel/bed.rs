@@ -178,6 +178,21 @@ pub(crate) fn state() -> BTreeSet<String> {
         .collect()
 }
 
+/// Returns whether a line of [`state`] contains this text.
+pub(crate) fn shows(text: &str) -> bool {
+    count(text) > 0
+}
+
+/// Returns the number of lines of [`state`] that contain this text.
+pub(crate) fn count(text: &str) -> usize {
+    state().iter().filter(|line| line.contains(text)).count()
+}
+
+/// Returns the interface index of vxlan's IPv4 device.
+pub(crate) fn index() -> Value {
+    json("ip -j link show flannel.1")[0]["ifindex"].clone()
+}
+
 /// Returns the underlay of the namespace in the form in which the daemon passes the underlay to backends.
 pub(crate) fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
@@ -328,6 +343,21 @@ impl Node {
 
     pub(crate) fn writes(&self) -> u64 {
         self.status().kernel.writes
+    }
+
+    /// Returns the subnets of the peers whose objects the kernel refuses.
+    pub(crate) fn failed_peers(&self) -> Vec<String> {
+        let failed = self.status().kernel.failed_peers;
+        failed
+            .iter()
+            .map(|failed| failed.peer.subnet.to_string())
+            .collect()
+    }
+
+    /// Waits until the node is idle, and stops it.
+    pub(crate) async fn finish(self) {
+        self.idle().await;
+        self.stop().await;
     }
 
     /// Waits until the reconciler has made no pass for a quarter of a second.

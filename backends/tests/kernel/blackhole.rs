@@ -48,8 +48,7 @@ fn every_backend_adds_them_only_with_the_flag() {
             // The routes are repaired by event, because there is no audit here.
             sh("ip route flush proto 241; ip -6 route flush proto 241");
             until("they are back", || holes() == [V4_HOLE, V6_HOLE]).await;
-            node.idle().await;
-            node.stop().await;
+            node.finish().await;
             let node = Node::start(with(DUAL, backend), [1, 2]).await;
             node.idle().await;
             // A TUN device is deleted with its process.
@@ -134,8 +133,7 @@ fn routes_of_go_flannel_are_replaced_and_others_stay() {
                 == 2
         })
         .await;
-        node.idle().await;
-        node.stop().await;
+        node.finish().await;
     });
     in_namespace(|| async {
         sh(LEFT);

@@ -195,16 +195,6 @@ fn foreign_objects_are_reported_as_foreign() {
     });
 }
 
-/// Returns the subnets of the peers whose objects the kernel refuses.
-fn refused(node: &Node) -> Vec<String> {
-    node.status()
-        .kernel
-        .failed_peers
-        .iter()
-        .map(|failed| failed.peer.subnet.to_string())
-        .collect()
-}
-
 /// The inspection reports foreign routes that replace a route of flannel or take precedence over a route of flannel.
 #[test]
 fn conflicting_route_is_reported_with_the_kernel_error() {
@@ -213,7 +203,7 @@ fn conflicting_route_is_reported_with_the_kernel_error() {
         node.idle().await;
         sh("ip route replace 10.244.2.0/24 via 192.168.56.9 dev eth0 proto static");
         until("the conflict is known", || {
-            refused(&node) == ["10.244.2.0/24"]
+            node.failed_peers() == ["10.244.2.0/24"]
         })
         .await;
         let found = node.inspect().await;
@@ -245,7 +235,7 @@ fn conflicting_route_is_reported_with_the_kernel_error() {
 
         sh("ip route prepend 10.244.3.0/24 via 192.168.56.9 dev eth0 proto static");
         until("the conflict is known", || {
-            refused(&node) == ["10.244.3.0/24"]
+            node.failed_peers() == ["10.244.3.0/24"]
         })
         .await;
         let found = node.inspect().await;

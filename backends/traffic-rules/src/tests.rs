@@ -1,9 +1,7 @@
 use super::iptables_text::payload;
 use super::nftables_text;
 use super::programs::Variant;
-use super::rules::{
-    Ends, GuardOptions, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset,
-};
+use super::rules::{Ends, GuardOptions, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
 use super::*;
 use proptest::prelude::*;
 use types::{Dual, Encapsulation, Family};
@@ -166,19 +164,49 @@ fn golden_rules() {
         for rules in wanted.rulesets() {
             let golden = saved(rules.family.pick(&v4, &v6));
             assert_eq!(payload(&rules, &golden), None, "{case}");
-            let ours = restored(EMPTY, &payload(&rules, EMPTY).unwrap());
+            let ours = written(&rules, EMPTY);
             let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
             assert_eq!(sorted(&ours), sorted(&golden), "{case}");
         }
     }
 }
 
+fn rules_of(family: Family, options: &RuleOptions) -> Ruleset {
+    let (network, own) = networks(family);
+    ruleset(network, own, options)
+}
+
 fn rules() -> Ruleset {
-    ruleset(
-        "10.5.0.0/16".parse().unwrap(),
-        "10.5.1.0/24".parse().unwrap(),
-        &options(),
-    )
+    rules_of(Family::V4, &options())
+}
+
+/// Returns the cluster network and the node's subnet.
+fn networks(family: Family) -> (IpNet, IpNet) {
+    let (network, own) = family.pick(
+        ("10.5.0.0/16", "10.5.1.0/24"),
+        ("fd00:5::/48", "fd00:5:0:1::/64"),
+    );
+    (network.parse().unwrap(), own.parse().unwrap())
+}
+
+fn guard_options(unknown_senders: UnknownSenders) -> GuardOptions {
+    GuardOptions {
+        notrack: true,
+        unknown_senders,
+        bar_pods: true,
+    }
+}
+
+fn addresses(all: &[&str]) -> BTreeSet<IpAddr> {
+    all.iter().map(|ip| ip.parse().unwrap()).collect()
+}
+
+/// Returns what `iptables-save` prints after the rules were written to `saved`.
+fn written(rules: &Ruleset, saved: &str) -> String {
+    match payload(rules, saved) {
+        Some(payload) => restored(saved, &payload),
+        None => saved.to_owned(),
+    }
 }
 
 #[test]
@@ -188,15 +216,7 @@ fn non_masquerade_and_inbound() {
         masquerade_inbound: false,
         ..options()
     };
-    let text = payload(
-        &ruleset(
-            "10.5.0.0/16".parse().unwrap(),
-            "10.5.1.0/24".parse().unwrap(),
-            &chosen,
-        ),
-        EMPTY,
-    )
-    .unwrap();
+    let text = payload(&rules_of(Family::V4, &chosen), EMPTY).unwrap();
     assert!(text.contains("-A FLANNEL-POSTRTG -s 10.5.0.0/16 -d 10.0.0.0/8 -m comment --comment \"flanneld masq\" -j RETURN\n"), "{text}");
     assert!(
         !text.contains("fd00") && !text.contains("! -s 10.5.0.0/16 -d 10.5.0.0/16"),
@@ -210,9 +230,9 @@ fn insertion_moves_the_jump_to_the_front() {
         forward_insert: true,
         ..rules()
     };
-    let there = restored(EMPTY, &payload(&rules(), EMPTY).unwrap());
+    let there = written(&rules(), EMPTY);
     let with_reject = there.replace("-A FORWARD -m", "-A FORWARD -j REJECT\n-A FORWARD -m");
-    let after = restored(&with_reject, &payload(&first, &with_reject).unwrap());
+    let after = written(&first, &with_reject);
     let forward: Vec<&str> = after
         .lines()
         .filter(|line| line.starts_with("-A FORWARD"))
@@ -233,13 +253,13 @@ fn rules_of_old_versions_are_removed() {
         ":POSTROUTING ACCEPT [0:0]\n",
         ":POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\n-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE\n",
     );
-    let after = restored(&old, &payload(&rules(), &old).unwrap());
+    let after = written(&rules(), &old);
     assert!(
         !after.contains("-A POSTROUTING -s 10.5.0.0/16")
             && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE")
     );
     let nothing = Ruleset::empty(Family::V4);
-    let gone = restored(&after, &payload(&nothing, &after).unwrap());
+    let gone = written(&nothing, &after);
     assert!(
         !gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"),
         "{gone}"
@@ -249,46 +269,22 @@ fn rules_of_old_versions_are_removed() {
 
 /// Adds all guard rules for UDP port 8472 to a ruleset.
 fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
-    let (network, own) = rules.family.pick(
-        ("10.5.0.0/16", "10.5.1.0/24"),
-        ("fd00:5::/48", "fd00:5:0:1::/64"),
-    );
-    let hosts = [
-        "192.168.56.101".parse().unwrap(),
-        "fd00:56::101".parse().unwrap(),
-    ]
-    .into();
     let ends = Ends {
         encapsulation: Encapsulation::udp(8472),
-        pods: Some((network.parse().unwrap(), own.parse().unwrap())),
-        hosts: &hosts,
-        peers: &peers.iter().map(|ip| ip.parse().unwrap()).collect(),
+        pods: Some(networks(rules.family)),
+        hosts: &addresses(&["192.168.56.101", "fd00:56::101"]),
+        peers: &addresses(peers),
     };
     Ruleset {
-        encap: guard(
-            rules.family,
-            ends,
-            GuardOptions {
-                notrack: true,
-                unknown_senders,
-                bar_pods: true,
-            },
-        ),
+        encap: guard(rules.family, ends, guard_options(unknown_senders)),
         ..rules
     }
 }
 
 #[test]
 fn the_encapsulation_port_is_guarded() {
-    let text = payload(
-        &guarded(
-            rules(),
-            UnknownSenders::Drop,
-            &["192.168.56.102", "fd00:56::102"],
-        ),
-        EMPTY,
-    )
-    .unwrap();
+    let peers = ["192.168.56.102", "fd00:56::102"];
+    let text = payload(&guarded(rules(), UnknownSenders::Drop, &peers), EMPTY).unwrap();
     let raw = text.split("*raw\n").nth(1).unwrap();
     let c = "-m comment --comment \"flanneld encap\"";
     assert_eq!(
@@ -306,16 +302,7 @@ fn the_encapsulation_port_is_guarded() {
              -A OUTPUT -p udp -m udp --dport 8472 {c} -j FLANNEL-ENCAP\nCOMMIT\n"
         )
     );
-    let saved: String = raw
-        .lines()
-        .map(|line| {
-            if line.starts_with("-A") {
-                format!("[7:900] {line}\n")
-            } else {
-                format!("{line}\n")
-            }
-        })
-        .collect();
+    let saved = raw.replace("\n-A", "\n[7:900] -A");
     assert_eq!(iptables_text::unknown_senders(&saved, 0), Some(7));
     assert_eq!(
         iptables_text::unknown_senders(raw, 0),
@@ -336,30 +323,18 @@ fn the_encapsulation_port_is_guarded() {
 /// If the node network lies inside the pod network, the guard rules do not treat nodes as pods.
 #[test]
 fn nodes_inside_the_pod_network_are_not_pods() {
-    let hosts = ["10.5.200.1".parse().unwrap()].into();
-    let port = Ends {
+    let hosts = addresses(&["10.5.200.1"]);
+    let ends = Ends {
         encapsulation: Encapsulation::udp(8472),
-        pods: Some((
-            "10.5.0.0/16".parse().unwrap(),
-            "10.5.1.0/24".parse().unwrap(),
-        )),
+        pods: Some(networks(Family::V4)),
         hosts: &hosts,
         peers: &hosts,
     };
-    let chosen = GuardOptions {
-        notrack: true,
-        unknown_senders: UnknownSenders::Off,
-        bar_pods: true,
+    let rules = Ruleset {
+        encap: guard(Family::V4, ends, guard_options(UnknownSenders::Off)),
+        ..Ruleset::empty(Family::V4)
     };
-    let encap = guard(Family::V4, port, chosen).unwrap();
-    let text = payload(
-        &Ruleset {
-            encap: Some(encap),
-            ..Ruleset::empty(Family::V4)
-        },
-        "",
-    )
-    .unwrap();
+    let text = payload(&rules, "").unwrap();
     assert!(
         !text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "),
         "{text}"
@@ -372,10 +347,7 @@ fn nodes_inside_the_pod_network_are_not_pods() {
 
 #[test]
 fn uncommented_rules_are_reported() {
-    let (network, own) = (
-        "10.5.0.0/16".parse().unwrap(),
-        "10.5.1.0/24".parse().unwrap(),
-    );
+    let (network, own) = networks(Family::V4);
     let saved = "*nat\n[1:2] -A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully\n\
                  -A POSTROUTING -s 10.6.0.0/16 -d 10.6.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\nCOMMIT\n\
                  *filter\n-A FORWARD -d 10.5.0.0/16 -j ACCEPT\n-A FORWARD -d 10.5.0.0/16 -j DROP\n-A POSTROUTING ! -s 10.5.0.0/16 -d 10.5.0.0/16 -j MASQUERADE\nCOMMIT\n";
@@ -427,45 +399,6 @@ fn the_variant_is_picked_by_existing_rules() {
         pick(&[(Variant::Legacy, EMPTY, false)]).unwrap().why,
         "it is the only installed variant"
     );
-}
-
-fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
-    proptest::collection::vec((any::<usize>(), 0u8..4), 0..6)
-}
-
-proptest! {
-
-    /// After any damage, one call of iptables-restore sets the desired rules and keeps rules of other programs. A second pass writes nothing.
-    #[test]
-    fn one_restore_repairs_any_damage(damage in damage(), masquerade: bool, forward: bool, insert: bool, before in 0usize..3, after in 0usize..3, more: bool) {
-        let guards = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop];
-        let peers: &[&str] = if more { &["192.168.56.102", "192.168.56.103"] } else { &["192.168.56.102"] };
-        let foreign = ["-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE", "-A FORWARD -i docker0 -j DROP", "-A PREROUTING -s 1.2.3.4/32 -j DROP"];
-        let base = EMPTY.replace(":POSTROUTING ACCEPT [0:0]\n", &format!(":POSTROUTING ACCEPT [0:0]\n{}\n", foreign[0])).replace(":FORWARD ACCEPT [0:0]\n", &format!(":FORWARD ACCEPT [0:0]\n{}\n", foreign[1]));
-        let base = format!("{base}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{}\nCOMMIT\n", foreign[2]);
-        let first = guarded(rules(), guards[before], &["192.168.56.102"]);
-        let mut lines: Vec<String> = restored(&base, &payload(&first, &base).unwrap()).lines().map(str::to_owned).collect();
-        for (at, how) in damage {
-            let ours: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("-A") && lines[*at].contains("flanneld")).collect();
-            if ours.is_empty() { break; }
-            let at = ours[at % ours.len()];
-            match how {
-                0 => { lines.remove(at); }
-                1 => { let line = lines[at].clone(); lines.insert(at, line); }
-                2 => { if at + 1 < lines.len() && lines[at + 1].starts_with("-A") { lines.swap(at, at + 1); } }
-                _ => { lines[at] = lines[at].replace("10.5.0.0/16", "10.6.0.0/16").replace("8472", "4789"); }
-            }
-        }
-        let saved = format!("{}\n", lines.join("\n"));
-        let wanted = ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &RuleOptions { masquerade, forward, forward_insert: insert, ..options() });
-        let wanted = if after == 0 { wanted } else { guarded(wanted, guards[after], peers) };
-        let after_it = match payload(&wanted, &saved) { Some(payload) => restored(&saved, &payload), None => saved };
-        prop_assert_eq!(payload(&wanted, &after_it), None);
-        for rule in foreign { prop_assert!(after_it.contains(rule)); }
-        prop_assert_eq!(after_it.contains("FLANNEL-POSTRTG"), masquerade);
-        prop_assert_eq!(after_it.contains("FLANNEL-FWD"), forward);
-        prop_assert_eq!(after_it.contains("FLANNEL-ENCAP"), after > 0);
-    }
 }
 
 /// Returns all listings that differ from this listing in one detail. Each result lacks a rule, chain or set, repeats
@@ -542,10 +475,7 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
 /// flanneld recognises its own rules in the output of the real nft, and detects every change of this output.
 #[test]
 fn nft_output_is_recognised() {
-    for (network, own) in [
-        ("10.5.0.0/16", "10.5.1.0/24"),
-        ("fd00:5::/48", "fd00:5:0:1::/64"),
-    ] {
+    for family in Family::ALL {
         for (masquerade, forward, fully_random, unknown_senders) in [
             (true, true, true, None),
             (true, false, false, Some(UnknownSenders::Off)),
@@ -560,36 +490,32 @@ fn nft_output_is_recognised() {
                 non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
                 ..options()
             };
-            let peers = ["192.168.56.102", "fd00:56::102"];
-            let plain = ruleset(network.parse().unwrap(), own.parse().unwrap(), &chosen);
-            let rules = unknown_senders.map_or(plain.clone(), |unknown_senders| {
-                guarded(plain.clone(), unknown_senders, &peers)
-            });
-            let listing = in_namespace(&nftables_text::script(&rules, None), rules.family);
-            assert!(
-                nftables_text::holds(&rules, listing.as_ref()),
-                "{rules:?}\n{listing:?}"
-            );
-            let changes = listing.as_ref().map(changes).unwrap_or_default();
-            let unnoticed: Vec<_> = changes
-                .iter()
-                .filter(|(_, changed)| nftables_text::holds(&rules, Some(changed)))
-                .map(|(what, _)| what)
-                .collect();
-            assert!(unnoticed.is_empty(), "unnoticed: {unnoticed:#?}");
-            if let Some(first) = rules.masquerade.as_ref().and_then(|rules| rules.first()) {
-                let mut other = rules.clone();
-                other.masquerade = Some(vec![Rule { ..first.clone() }]);
-                assert!(!nftables_text::holds(&other, listing.as_ref()));
+            let plain = rules_of(family, &chosen);
+            let rules = match unknown_senders {
+                Some(unknown) => {
+                    guarded(plain.clone(), unknown, &["192.168.56.102", "fd00:56::102"])
+                }
+                None => plain.clone(),
+            };
+            let listing = in_namespace(&nftables_text::script(&rules, None), family);
+            let holds = |rules: &Ruleset| nftables_text::holds(rules, listing.as_ref());
+            assert!(holds(&rules), "{rules:?}\n{listing:?}");
+            for (what, changed) in listing.as_ref().map(changes).unwrap_or_default() {
+                assert!(
+                    !nftables_text::holds(&rules, Some(&changed)),
+                    "unnoticed: {what}"
+                );
             }
-            if unknown_senders.is_some() {
-                assert!(!nftables_text::holds(&plain, listing.as_ref()));
+            let mut other = rules.clone();
+            if let Some(masquerade) = &mut other.masquerade {
+                masquerade.truncate(1);
+                assert!(!holds(&other));
             }
-            // A different port is recognised as a difference.
             let mut other = rules.clone();
             if let Some(encap) = &mut other.encap {
+                assert!(!holds(&plain));
                 encap.encapsulation = Encapsulation::udp(1);
-                assert!(!nftables_text::holds(&other, listing.as_ref()));
+                assert!(!holds(&other));
             }
         }
     }
@@ -599,52 +525,26 @@ fn nft_output_is_recognised() {
 #[test]
 fn iptables_output_is_recognised() {
     for family in Family::ALL {
-        let plain = family.pick(
-            rules(),
-            ruleset(
-                "fd00:5::/48".parse().unwrap(),
-                "fd00:5:0:1::/64".parse().unwrap(),
-                &options(),
-            ),
-        );
         for unknown_senders in [
             UnknownSenders::Off,
             UnknownSenders::Count,
             UnknownSenders::Drop,
         ] {
-            let rules = guarded(
-                plain.clone(),
-                unknown_senders,
-                &["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"],
-            );
+            let peers = ["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"];
+            let rules = guarded(rules_of(family, &options()), unknown_senders, &peers);
             for variant in ["nft", "legacy"] {
                 let command = format!("{}-{variant}", family.pick("iptables", "ip6tables"));
-                let script = format!(
-                    "{command}-restore --noflush <<'X'\n{}X\n{command}-save -c",
-                    payload(&rules, "").unwrap()
-                );
-                let output = std::process::Command::new("unshare")
-                    .args(["-n", "sh", "-ec", &script])
-                    .output()
-                    .unwrap();
-                assert!(
-                    output.status.success(),
-                    "{command}: {}",
-                    String::from_utf8_lossy(&output.stderr)
-                );
-                let saved = String::from_utf8_lossy(&output.stdout);
+                let payload_of_all = payload(&rules, "").unwrap();
+                let saved = netns(&format!(
+                    "{command}-restore --noflush <<'X'\n{payload_of_all}X\n{command}-save -c"
+                ));
                 assert_eq!(payload(&rules, &saved), None, "{command}\n{saved}");
                 assert_eq!(
                     iptables_text::unknown_senders(&saved, 0),
                     (unknown_senders != UnknownSenders::Off).then_some(0),
                     "{saved}"
                 );
-                assert_eq!(
-                    iptables_text::remains(&saved).len(),
-                    7,
-                    "{:?}",
-                    iptables_text::remains(&saved)
-                );
+                assert_eq!(iptables_text::remains(&saved).len(), 7, "{saved}");
             }
         }
     }
@@ -652,20 +552,12 @@ fn iptables_output_is_recognised() {
 
 /// Returns rulesets of an IP family: without rules, without a guard, and with guards that differ in their options and peers.
 fn nft_states(family: Family) -> [Ruleset; 6] {
-    let plain = || {
-        family.pick(
-            rules(),
-            ruleset(
-                "fd00:5::/48".parse().unwrap(),
-                "fd00:5:0:1::/64".parse().unwrap(),
-                &options(),
-            ),
-        )
-    };
+    let empty = || Ruleset::empty(family);
+    let plain = || rules_of(family, &options());
     [
-        Ruleset::empty(family),
+        empty(),
         plain(),
-        guarded(Ruleset::empty(family), UnknownSenders::Off, &[]),
+        guarded(empty(), UnknownSenders::Off, &[]),
         guarded(
             plain(),
             UnknownSenders::Count,
@@ -719,27 +611,6 @@ fn nft_changes_any_rules_to_any_others() {
 }
 
 #[test]
-fn nft_table_with_foreign_contents_is_replaced_as_a_whole() {
-    for family in Family::ALL {
-        let (layer, name) = nftables_text::table(family);
-        let foreign = format!(
-            "add table {layer} {name}\nadd chain {layer} {name} theirs\nadd rule {layer} {name} theirs drop\nadd chain {layer} {name} postrtg\n"
-        );
-        let listing = in_namespace(&foreign, family);
-        for to in &nft_states(family) {
-            let after = in_namespace(
-                &format!("{foreign}{}", nftables_text::script(to, listing.as_ref())),
-                family,
-            );
-            assert!(
-                nftables_text::holds(to, after.as_ref()),
-                "{to:?}\n{after:?}"
-            );
-        }
-    }
-}
-
-#[test]
 fn nft_script_changes_only_the_set_when_peers_differ() {
     for family in Family::ALL {
         let (layer, name) = nftables_text::table(family);
@@ -768,36 +639,24 @@ fn nft_removes_the_iptables_set() {
     let script = format!(
         "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP; iptables-nft -t nat -A POSTROUTING -j FLANNEL-POSTRTG"
     );
-    let list = "for t in nat filter raw; do nft -j -a list table ip $t; done";
-    let listings = |script: &str| -> Vec<serde_json::Value> {
-        let output = std::process::Command::new("unshare")
-            .args(["-n", "sh", "-ec", script])
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout)
-            .lines()
+    let listings = |removal: &str| -> Vec<serde_json::Value> {
+        let list = "for t in nat filter raw; do nft -j -a list table ip $t; done";
+        let text = netns(&format!("{script}\nnft -f - <<'X'\n{removal}X\n{list}"));
+        text.lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
     };
-    let before = listings(&format!("{script}\n{list}"));
-    let (removal, words) =
-        nftables_text::iptables_removal(&before, &OtherDaemons::default()).unwrap();
+    let removal =
+        |listings: &[_]| nftables_text::iptables_removal(listings, &OtherDaemons::default());
+    let (script, words) = removal(&listings("")).unwrap();
     assert_eq!(words.len(), 3, "{words:?}");
-    let after = listings(&format!("{script}\nnft -f - <<'X'\n{removal}X\n{list}"));
+    let after = listings(&script);
     let text = format!("{after:?}");
     assert!(
         !text.contains("FLANNEL") && text.contains("1.2.3.4"),
         "{text}"
     );
-    assert_eq!(
-        nftables_text::iptables_removal(&after, &OtherDaemons::default()),
-        None
-    );
+    assert_eq!(removal(&after), None);
 }
 
 /// A dry run of the cleanup finds all rules of Go flannel and flannel-rs in nftables and in both variants of
@@ -856,29 +715,15 @@ fn everything_of_ours_is_cleared() {
 #[test]
 fn other_encapsulations_than_one_port_are_guarded() {
     let rules = |family: Family, encapsulation: Encapsulation| {
-        let (none, pods) = (
-            BTreeSet::new(),
-            Some((
-                "10.5.0.0/16".parse().unwrap(),
-                "10.5.1.0/24".parse().unwrap(),
-            )),
-        );
-        let options = GuardOptions {
-            notrack: true,
-            unknown_senders: UnknownSenders::Count,
-            bar_pods: true,
+        let none = BTreeSet::new();
+        let ends = Ends {
+            encapsulation,
+            pods: Some(networks(Family::V4)),
+            hosts: &none,
+            peers: &none,
         };
         Ruleset {
-            encap: guard(
-                family,
-                Ends {
-                    encapsulation,
-                    pods,
-                    hosts: &none,
-                    peers: &none,
-                },
-                options,
-            ),
+            encap: guard(family, ends, guard_options(UnknownSenders::Count)),
             ..Ruleset::empty(family)
         }
     };
@@ -895,19 +740,14 @@ fn other_encapsulations_than_one_port_are_guarded() {
         (Encapsulation::Ipip, "-p 4", "ip protocol 4"),
     ] {
         let rules = rules(Family::V4, encapsulation);
-        let text = payload(&rules, EMPTY).unwrap();
+        let saved = written(&rules, EMPTY);
         assert!(
-            text.contains(&format!("-A PREROUTING {iptables} -m comment")),
-            "{text}"
+            saved.contains(&format!("-A PREROUTING {iptables} -m comment")),
+            "{saved}"
         );
-        let saved = restored(EMPTY, &text);
-        assert_eq!(payload(&rules, &saved), None);
-        for name in ["ipencap", "ipv4"] {
-            assert_eq!(
-                payload(&rules, &saved.replace("-p 4 ", &format!("-p {name} "))),
-                None,
-                "{name}"
-            );
+        for name in ["4", "ipencap", "ipv4"] {
+            let saved = saved.replace("-p 4 ", &format!("-p {name} "));
+            assert_eq!(payload(&rules, &saved), None, "{name}");
         }
         let script = nftables_text::script(&rules, None);
         assert!(
@@ -915,20 +755,11 @@ fn other_encapsulations_than_one_port_are_guarded() {
             "{script}"
         );
     }
-    assert_eq!(
-        rules(Family::V6, Encapsulation::Ipip).encap,
-        None,
-        "it has no packets over IPv6"
-    );
+    let over_v6 = rules(Family::V6, Encapsulation::Ipip);
+    assert_eq!(over_v6.encap, None, "it has no packets over IPv6");
     // The guard of another encapsulation replaces this one.
-    let saved = restored(
-        EMPTY,
-        &payload(&rules(Family::V4, Encapsulation::udp(8472)), EMPTY).unwrap(),
-    );
-    let after = restored(
-        &saved,
-        &payload(&rules(Family::V4, Encapsulation::Ipip), &saved).unwrap(),
-    );
+    let saved = written(&rules(Family::V4, Encapsulation::udp(8472)), EMPTY);
+    let after = written(&rules(Family::V4, Encapsulation::Ipip), &saved);
     assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
 }
 
@@ -943,36 +774,22 @@ fn daemon_rules(
     let net = |number: usize| -> IpNet { format!("10.{}.0.0/16", 5 + number).parse().unwrap() };
     let own: IpNet = format!("10.{}.{number}.0/24", 5 + number).parse().unwrap();
     let other = 1 - number;
-    let hosts = ["192.168.56.101".parse().unwrap()].into();
-    let peers = ["192.168.56.102".parse().unwrap()].into();
-    let port = Ends {
+    let ends = Ends {
         encapsulation: Encapsulation::udp(8472),
         pods: Some((net(number), own)),
-        hosts: &hosts,
-        peers: &peers,
+        hosts: &addresses(&["192.168.56.101"]),
+        peers: &addresses(&["192.168.56.102"]),
     };
-    let encap = guard(
-        Family::V4,
-        port,
-        GuardOptions {
-            notrack: true,
-            unknown_senders,
-            bar_pods: true,
-        },
-    )
-    .filter(|_| guarded[number]);
+    let guards = [other as u16].into_iter().filter(|_| guarded[other]);
     let others = OtherDaemons {
         own: [net(number)].into(),
         served: [net(other)].into_iter().filter(|_| !unknown).collect(),
         unknown,
-        guards: guarded[other]
-            .then_some(u16::try_from(other).unwrap())
-            .into_iter()
-            .collect(),
+        guards: guards.collect(),
     };
     Ruleset {
-        encap,
-        guard_slot: u16::try_from(number).unwrap(),
+        encap: guard(Family::V4, ends, guard_options(unknown_senders)).filter(|_| guarded[number]),
+        guard_slot: number as u16,
         others,
         ..ruleset(net(number), own, options)
     }
@@ -980,17 +797,16 @@ fn daemon_rules(
 
 /// Returns the rules of one daemon's network and guard, from the output of iptables-save. A rule belongs to the first network in its text.
 fn lines_of(saved: &str, number: usize) -> Vec<&str> {
-    let guard = if number == 0 {
-        "FLANNEL-ENCAP"
-    } else {
-        "FLANNEL-ENCAP-1"
-    };
-    let is = |line: &&str| match line.contains("FLANNEL-ENCAP") {
-        true => line.split(' ').any(|word| word == guard),
-        false => line
-            .split(' ')
-            .find(|word| word.starts_with("10."))
-            .is_some_and(|net| net.starts_with(&format!("10.{}.", 5 + number))),
+    let guard = ["FLANNEL-ENCAP", "FLANNEL-ENCAP-1"][number];
+    let network = format!("10.{}.", 5 + number);
+    let is = |line: &&str| {
+        let mut words = line.split(' ');
+        match line.contains("FLANNEL-ENCAP") {
+            true => words.any(|word| word == guard),
+            false => words
+                .find(|word| word.starts_with("10."))
+                .is_some_and(|net| net.starts_with(&network)),
+        }
     };
     saved
         .lines()
@@ -1001,24 +817,33 @@ fn lines_of(saved: &str, number: usize) -> Vec<&str> {
 
 proptest! {
 
-    /// Two daemons for two networks never change each other's rules, whichever daemon runs first and after any damage to the rules. Both daemons
-    /// establish their desired rules and then write nothing. The removal of one daemon's rules leaves the
-    /// other daemon's rules in place.
+
+    /// Two daemons for two networks never change each other's rules or those of other programs, whichever daemon runs first, whatever
+    /// daemon 0 wanted before and after any damage to the rules. Both daemons establish their desired rules in one pass and then
+    /// write nothing. The removal of one daemon's rules leaves the other daemon's rules in place.
     #[test]
     fn two_daemons_share_the_chains(
-        damage in damage(), order in proptest::collection::vec(0usize..2, 2..6), wants in proptest::array::uniform2((any::<bool>(), any::<bool>(), any::<bool>())),
-        guarded: [bool; 2], unknown_senders in 1usize..3, unknown: bool, exception: bool,
+        damage in proptest::collection::vec((any::<usize>(), 0u8..4), 0..6), order in proptest::collection::vec(0usize..2, 2..6), wants in proptest::array::uniform3((any::<bool>(), any::<bool>(), any::<bool>())),
+        guarded: [bool; 3], unknown_senders in 0usize..3, unknown: bool, exception: bool,
     ) {
-        let unknown_senders = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop][unknown_senders];
-        let rulesets: Vec<Ruleset> = wants.iter().enumerate().map(|(number, (masquerade, forward, forward_insert))| {
+        let rules_of = |number: usize, (masquerade, forward, forward_insert), guarded, senders: usize| {
             // Exceptions may include the other daemon's network.
             let non_masquerade = if exception { vec!["10.0.0.0/8".parse().unwrap(), format!("10.{}.0.0/16", 6 - number).parse().unwrap()] } else { Vec::new() };
-            let chosen = RuleOptions { masquerade: *masquerade, forward: *forward, forward_insert: *forward_insert, non_masquerade, ..options() };
-            daemon_rules(number, &chosen, unknown_senders, guarded, unknown)
-        }).collect();
-        let run = |number: usize, saved: String| match payload(&rulesets[number], &saved) { Some(payload) => restored(&saved, &payload), None => saved };
-        let base = format!("{EMPTY}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
-        let mut lines: Vec<String> = run(order[0], run(1 - order[0], base)).lines().map(str::to_owned).collect();
+            let chosen = RuleOptions { masquerade, forward, forward_insert, non_masquerade, ..options() };
+            let senders = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop][senders % 3];
+            daemon_rules(number, &chosen, senders, guarded, unknown)
+        };
+        let rulesets = [0, 1].map(|number| rules_of(number, wants[number], [guarded[0], guarded[1]], unknown_senders));
+        let before = rules_of(0, wants[2], [guarded[2], guarded[1]], unknown_senders + 1);
+        let run = |number: usize, saved: &str| written(&rulesets[number], saved);
+        let foreign = ["-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE", "-A FORWARD -i docker0 -j DROP", "-A PREROUTING -s 1.2.3.4/32 -j DROP"];
+        let mut base = format!("{EMPTY}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
+        for (table, rule) in ["*nat", "*filter", "*raw"].into_iter().zip(foreign) {
+            let end = base[base.find(table).unwrap()..].find("COMMIT").unwrap() + base.find(table).unwrap();
+            base.insert_str(end, &format!("{rule}\n"));
+        }
+        let first = if order[0] == 0 { run(1, &written(&before, &base)) } else { written(&before, &run(1, &base)) };
+        let mut lines: Vec<String> = first.lines().map(str::to_owned).collect();
         for (at, how) in damage {
             let ours: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("-A") && lines[*at].contains("flanneld")).collect();
             if ours.is_empty() { break; }
@@ -1031,19 +856,19 @@ proptest! {
             }
         }
         let mut saved = format!("{}\n", lines.join("\n"));
-        for number in &order {
-            let after = run(*number, saved.clone());
-            prop_assert_eq!(payload(&rulesets[*number], &after), None, "one pass is enough\n{}\n{}", saved, after);
+        // A guard that daemon 0 no longer wants is removed by whichever daemon runs first.
+        for number in std::iter::once(0).filter(|_| guarded[2]).chain(order) {
+            let after = run(number, &saved);
+            prop_assert_eq!(payload(&rulesets[number], &after), None, "one pass is enough\n{}\n{}", saved, after);
             prop_assert_eq!(lines_of(&after, 1 - number), lines_of(&saved, 1 - number), "{}\n{}", saved, after);
             saved = after;
         }
-        saved = run(1, run(0, saved));
-        for rules in &rulesets {
-            prop_assert_eq!(payload(rules, &saved), None, "no further writes\n{}", saved);
-        }
-        // Each daemon has the rules that it would have as the only daemon, after the rule at the head of the chain.
+        saved = run(1, &run(0, &saved));
+        for rule in foreign { prop_assert!(saved.contains(rule), "{}", saved); }
         for (number, rules) in rulesets.iter().enumerate() {
-            let alone = restored(EMPTY, &payload(rules, EMPTY).unwrap_or_default());
+            prop_assert_eq!(payload(rules, &saved), None, "no further writes\n{}", saved);
+            // Each daemon has the rules that it would have as the only daemon, after the rule at the head of the chain.
+            let alone = written(rules, EMPTY);
             let of = |saved: &str| lines_of(saved, number).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
             prop_assert_eq!(of(&saved), of(&alone), "{}", saved);
             if rules.masquerade.is_some() {
@@ -1051,9 +876,12 @@ proptest! {
                 prop_assert!(first.is_some_and(|line| line.contains("--mark 0x4000/0x4000")), "{}", saved);
             }
         }
+        for (chain, wanted) in [("FLANNEL-POSTRTG", wants[0].0 || wants[1].0), ("FLANNEL-FWD", wants[0].1 || wants[1].1), ("FLANNEL-ENCAP", guarded[0] || guarded[1])] {
+            prop_assert_eq!(saved.contains(chain), wanted, "{}", saved);
+        }
         // One daemon is removed.
         let gone = Ruleset { others: rulesets[0].others.clone(), ..Ruleset::empty(Family::V4) };
-        let after = match payload(&gone, &saved) { Some(payload) => restored(&saved, &payload), None => saved.clone() };
+        let after = written(&gone, &saved);
         prop_assert_eq!(lines_of(&after, 1), lines_of(&saved, 1), "{}", after);
         prop_assert_eq!(lines_of(&after, 0), Vec::<&str>::new(), "{}", after);
         prop_assert_eq!(payload(&rulesets[1], &after), None, "{}", after);
@@ -1081,6 +909,10 @@ impl SharedTable {
         in_namespace(&self.0, Family::V4)
     }
 
+    fn holds(&self, rules: &Ruleset) -> bool {
+        nftables_text::holds(rules, self.listing().as_ref())
+    }
+
     /// Corrects the rules of one daemon in the table. Returns the listing of the corrected table.
     fn sync(&mut self, rules: &Ruleset) -> Option<serde_json::Value> {
         let listing = self.listing();
@@ -1094,29 +926,21 @@ impl SharedTable {
 
 /// Damages the table of two daemons, then lets both daemons correct their rules. Returns the corrected table.
 fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
-    let both_hold = |listing: Option<&serde_json::Value>| {
-        nftables_text::holds(a, listing) && nftables_text::holds(b, listing)
-    };
     let mut table = SharedTable(nftables_text::script(a, None));
-    let listing = table.sync(b);
-    assert!(both_hold(listing.as_ref()), "{}", table.0);
-    table.0.push_str(damage);
-    table.0.push('\n');
-    let unhurt = nftables_text::holds(b, table.listing().as_ref());
-    let listing = table.sync(a);
-    assert!(
-        nftables_text::holds(a, listing.as_ref()),
-        "{damage}\n{}",
-        table.0
-    );
+    table.sync(b);
+    assert!(table.holds(a) && table.holds(b), "{}", table.0);
+    table.0.push_str(&format!("{damage}\n"));
+    let unhurt = table.holds(b);
+    table.sync(a);
+    assert!(table.holds(a), "{damage}\n{}", table.0);
     // An unknown chain causes a replacement of the table with the guards of other daemons, which those restore.
     assert!(
-        !unhurt || nftables_text::holds(b, listing.as_ref()) || damage.contains("add chain"),
+        !unhurt || table.holds(b) || damage.contains("add chain"),
         "{damage}\n{}",
         table.0
     );
-    let listing = table.sync(b);
-    assert!(both_hold(listing.as_ref()), "{damage}\n{}", table.0);
+    table.sync(b);
+    assert!(table.holds(a) && table.holds(b), "{damage}\n{}", table.0);
     table
 }
 
@@ -1127,31 +951,20 @@ fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &
         ..Ruleset::empty(Family::V4)
     };
     assert!(nftables_text::is_shared(
-        table.listing().as_ref().unwrap(),
+        &table.listing().unwrap(),
         Family::V4,
         &a.others
     ));
-    let listing = table.sync(&gone);
-    assert!(
-        nftables_text::holds(b, listing.as_ref()) && nftables_text::holds(&gone, listing.as_ref()),
-        "{}",
-        table.0
-    );
-    let text = format!("{listing:?}");
-    assert!(!text.contains(network_of_a), "{text}");
+    let listing = table.sync(&gone).unwrap();
+    assert!(table.holds(b) && table.holds(&gone), "{}", table.0);
+    assert!(!listing.to_string().contains(network_of_a), "{listing}");
     let unknown = OtherDaemons {
         unknown: true,
         ..OtherDaemons::default()
     };
-    assert_eq!(
-        nftables_text::unserved(listing.as_ref().unwrap(), &unknown).len(),
-        1
-    );
-    assert_eq!(
-        table.sync(&Ruleset::empty(Family::V4)),
-        None,
-        "the last daemon removes the table"
-    );
+    assert_eq!(nftables_text::unserved(&listing, &unknown).len(), 1);
+    let last = table.sync(&Ruleset::empty(Family::V4));
+    assert_eq!(last, None, "the last daemon removes the table");
 }
 
 /// Two daemons share a table of the real nft, whichever daemon starts first and after damage. The last daemon removes the table.
@@ -1174,22 +987,22 @@ fn two_daemons_share_the_nftables_table() {
     }
 }
 
+/// Runs a shell script in an empty network namespace and returns its output.
+pub(crate) fn netns(script: &str) -> String {
+    let output = std::process::Command::new("unshare")
+        .args(["-n", "sh", "-ec", script])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}\n{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Applies an nft script in an empty network namespace and returns the listing of flannel's table.
 fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
     let (layer, name) = nftables_text::table(family);
-    let mut child = std::process::Command::new("unshare")
-        .args([
-            "-n",
-            "sh",
-            "-c",
-            &format!("nft -f - && {{ nft -j list table {layer} {name} 2>/dev/null || true; }}"),
-        ])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("needs unshare and nft");
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "nft refuses:\n{script}");
-    serde_json::from_slice(&output.stdout).ok()
+    let listing = netns(&format!(
+        "nft -f - <<'X'\n{script}X\nnft -j list table {layer} {name} 2>/dev/null || true"
+    ));
+    serde_json::from_str(&listing).ok()
 }

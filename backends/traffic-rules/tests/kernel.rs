@@ -21,7 +21,7 @@ use bed::{Bed, PACKETS, Sent};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sets::RuleSet;
-use std::collections::BTreeMap;
+
 use traffic_rules::reader::{Fate, Walk};
 
 /// The number of rule sets in one run.
@@ -41,7 +41,7 @@ fn kernel_drops_what_the_walk_predicts() {
     let (first, sets) = (variable("RULES_SEED", 1), variable("RULES_SETS", SETS));
     let bed = Bed::new();
     let (mut packets, mut perhaps, mut passed, mut wrong) = (0_u32, 0_u32, 0_u32, Vec::new());
-    let mut constructs: BTreeMap<&'static str, u64> = BTreeMap::new();
+
     let all: Vec<(u64, RuleSet, Vec<Sent>)> = (first..first + sets)
         .map(|seed| {
             let mut random = StdRng::seed_from_u64(seed);
@@ -57,9 +57,7 @@ fn kernel_drops_what_the_walk_predicts() {
             let next = all[place..].iter().take(BATCH).flat_map(|(.., sent)| sent);
             bed.establish(&next.filter(|sent| sent.established).collect::<Vec<_>>());
         }
-        set.constructs
-            .iter()
-            .for_each(|construct| *constructs.entry(construct).or_default() += 1);
+
         let rules = bed.apply(set);
         let fates: Vec<Fate> = sent
             .iter()
@@ -82,7 +80,7 @@ fn kernel_drops_what_the_walk_predicts() {
         }
     }
     println!(
-        "{sets} sets from seed {first}: {packets} packets, {passed} passed, {perhaps} perhaps; sets with each construct: {constructs:?}"
+        "{sets} sets from seed {first}: {packets} packets, {passed} passed, {perhaps} perhaps"
     );
     assert!(
         wrong.is_empty(),
@@ -97,13 +95,5 @@ fn kernel_drops_what_the_walk_predicts() {
     assert!(
         passed * 8 > packets && passed * 8 < packets * 7,
         "{passed} of {packets} passed: that shows little"
-    );
-    let rare: Vec<_> = sets::CONSTRUCTS
-        .iter()
-        .filter(|name| constructs.get(*name).copied().unwrap_or_default() * 10 < sets)
-        .collect();
-    assert!(
-        rare.is_empty(),
-        "in less than a tenth of the sets: {rare:?} of {constructs:?}"
     );
 }

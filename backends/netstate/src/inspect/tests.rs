@@ -128,12 +128,41 @@ fn surveyed(have: &KernelState) -> Vec<Seen> {
         .iter()
         .filter(|(key, _)| matches!(key, Key::Fdb(..) | Key::Neighbor(..) | Key::Route(..)));
     on_devices
-        .map(|(key, value)| Seen {
-            key: *key,
-            value: value.clone(),
-            origin: Origin::Set,
-        })
+        .map(|(key, value)| seen(*key, value.clone(), Origin::Set))
         .collect()
+}
+
+fn seen(key: Key, value: Value, origin: Origin) -> Seen {
+    Seen { key, value, origin }
+}
+
+impl Sighting {
+    fn has(&mut self, key: Key, value: Value) {
+        self.have.set(key, value);
+        self.survey.objects = surveyed(&self.have);
+    }
+
+    fn lacks(&mut self, key: Key) {
+        self.have.0.remove(&key);
+        self.survey.objects = surveyed(&self.have);
+    }
+
+    /// Adds a foreign route over eth1.
+    fn meets(&mut self, to: &str, metric: u32, protocol: u8) {
+        let route = route("192.0.2.250", "eth1", protocol);
+        self.survey
+            .objects
+            .push(seen(Key::Route(net(to), metric), route, Origin::Set));
+    }
+
+    fn fails(&mut self, verb: &'static str, key: Key, kind: FailureKind, why: Failure) {
+        self.errors = vec![OpError {
+            verb,
+            key,
+            kind,
+            why,
+        }];
+    }
 }
 
 fn look(sighting: &Sighting) -> Inspection {
@@ -150,12 +179,20 @@ fn wrong(inspection: &Inspection) -> Vec<(&str, ObjectState, Option<&str>)> {
         .collect()
 }
 
-fn foreign_object(to: &str, metric: u32, value: Value) -> Seen {
-    Seen {
-        key: Key::Route(net(to), metric),
-        value,
-        origin: Origin::Set,
-    }
+fn first_wrong(inspection: &Inspection) -> &Object {
+    let mut objects = inspection.objects.iter();
+    objects
+        .find(|object| object.state != ObjectState::InSync)
+        .unwrap()
+}
+
+/// Returns the conflicts of each foreign object.
+fn conflicts(inspection: &Inspection) -> Vec<&[String]> {
+    inspection
+        .foreign
+        .iter()
+        .map(|foreign| &foreign.conflicts_with[..])
+        .collect()
 }
 
 #[test]
@@ -165,58 +202,40 @@ fn healthy_node_is_in_sync() {
         (wrong(&found), found.foreign.len(), found.objects.len()),
         (vec![], 0, 8)
     );
-    let texts: Vec<(ObjectKind, &str, Option<String>)> = found
-        .objects
-        .iter()
-        .map(|object| {
-            (
-                object.kind,
-                object.text.as_str(),
-                object
-                    .holder
-                    .as_ref()
-                    .and_then(|holder| holder.node.clone()),
-            )
-        })
-        .collect();
-    assert_eq!(
-        texts[..3],
-        [
-            (
-                ObjectKind::Link,
-                "flannel.1 mtu 1450 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
-                None
-            ),
-            (ObjectKind::Address, "10.244.1.0/32 dev flannel.1", None),
-            (
-                ObjectKind::Fdb,
-                "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.2 self permanent",
-                Some("node-2".to_owned())
-            ),
-        ]
-    );
+    for (object, (kind, text, node)) in found.objects.iter().zip([
+        (
+            ObjectKind::Link,
+            "flannel.1 mtu 1450 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
+            None,
+        ),
+        (ObjectKind::Address, "10.244.1.0/32 dev flannel.1", None),
+        (ObjectKind::Fdb, "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.2 self permanent", Some("node-2")),
+    ]) {
+        let holder = object.holder.as_ref().and_then(|holder| holder.node.as_deref());
+        assert_eq!((object.kind, object.text.as_str(), holder), (kind, text, node));
+    }
 }
 
 #[test]
 fn kernel_route_to_own_address_is_not_foreign() {
-    let mut sighting = healthy();
-    sighting.survey.objects.push(foreign_object(
-        "10.244.1.0/32",
-        256,
-        route("", "flannel.1", 2),
-    ));
-    assert_eq!(look(&sighting).foreign, []);
-    for (to, dev, protocol) in [
-        ("10.244.1.1/32", "flannel.1", 2),
-        ("10.244.1.0/32", "cni0", 2),
-        ("10.244.1.0/32", "flannel.1", 4),
+    for (to, dev, protocol, foreign) in [
+        ("10.244.1.0/32", "flannel.1", 2, 0),
+        ("10.244.1.1/32", "flannel.1", 2, 1),
+        ("10.244.1.0/32", "cni0", 2, 1),
+        ("10.244.1.0/32", "flannel.1", 4, 1),
     ] {
         let mut sighting = healthy();
-        sighting
-            .survey
-            .objects
-            .push(foreign_object(to, 256, route("", dev, protocol)));
-        assert_eq!(look(&sighting).foreign.len(), 1, "{to} {dev} {protocol}");
+        let route = seen(
+            Key::Route(net(to), 256),
+            route("", dev, protocol),
+            Origin::Set,
+        );
+        sighting.survey.objects.push(route);
+        assert_eq!(
+            look(&sighting).foreign.len(),
+            foreign,
+            "{to} {dev} {protocol}"
+        );
     }
 }
 
@@ -224,37 +243,32 @@ fn kernel_route_to_own_address_is_not_foreign() {
 fn missing_and_different_objects_are_reported() {
     let mut sighting = healthy();
     let name = device("flannel.1");
-    sighting
-        .have
-        .0
-        .remove(&Key::Neighbor(name, "10.244.2.0".parse().unwrap()));
-    sighting.have.set(
+    sighting.lacks(Key::Neighbor(name, "10.244.2.0".parse().unwrap()));
+    sighting.has(
         Key::Fdb(name, mac(3)),
         Value::Fdb("192.0.2.33".parse().unwrap()),
     );
-    let Some(Value::Link(spec)) = sighting.have.0.get_mut(&Key::Link(name)) else {
-        panic!()
+    let link = LinkSpec {
+        mtu: 1400,
+        ..tunnel(1)
     };
-    spec.mtu = 1400;
-    sighting.survey.objects = surveyed(&sighting.have);
+    sighting.has(Key::Link(name), Value::Link(Box::new(link)));
     let found = look(&sighting);
-    let reported: Vec<(ObjectKind, &ObjectState, Option<&str>)> = found
+    let reported = found
         .objects
         .iter()
-        .filter(|object| object.state != ObjectState::InSync)
-        .map(|object| (object.kind, &object.state, object.found.as_deref()))
+        .filter(|object| object.state != ObjectState::InSync);
+    let reported: Vec<_> = reported
+        .map(|object| (object.kind, object.state, object.found.as_deref()))
         .collect();
     let link = "flannel.1 mtu 1400 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning";
+    let entry = "02:00:00:00:00:03 dev flannel.1 dst 192.0.2.33 self permanent";
     assert_eq!(
         reported,
         [
-            (ObjectKind::Link, &ObjectState::Different, Some(link)),
-            (
-                ObjectKind::Fdb,
-                &ObjectState::Different,
-                Some("02:00:00:00:00:03 dev flannel.1 dst 192.0.2.33 self permanent")
-            ),
-            (ObjectKind::Neighbour, &ObjectState::Missing, None),
+            (ObjectKind::Link, ObjectState::Different, Some(link)),
+            (ObjectKind::Fdb, ObjectState::Different, Some(entry)),
+            (ObjectKind::Neighbour, ObjectState::Missing, None),
         ]
     );
     assert_eq!(found.foreign, []);
@@ -264,243 +278,167 @@ fn missing_and_different_objects_are_reported() {
 fn a_learned_entry_in_the_place_of_ours_is_shown_there() {
     let mut sighting = healthy();
     let key = Key::Fdb(device("flannel.1"), mac(2));
-    sighting.have.0.remove(&key);
-    sighting.survey.objects = surveyed(&sighting.have);
-    sighting.survey.objects.push(Seen {
-        key,
-        value: Value::Fdb("192.0.2.9".parse().unwrap()),
-        origin: Origin::Learned,
-    });
-    let found = look(&sighting);
-    let object = found
+    sighting.lacks(key);
+    let learned = Value::Fdb("192.0.2.9".parse().unwrap());
+    sighting
+        .survey
         .objects
-        .iter()
-        .find(|object| object.state != ObjectState::InSync)
-        .unwrap();
+        .push(seen(key, learned, Origin::Learned));
+    let found = look(&sighting);
+    let object = first_wrong(&found);
     let text = "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.9 self";
     assert_eq!(
-        (&object.state, object.found.as_deref()),
-        (&ObjectState::Different, Some(text))
+        (object.state, object.found.as_deref()),
+        (ObjectState::Different, Some(text))
     );
     assert_eq!(found.foreign[0].text, text);
-    assert_eq!(
-        found.foreign[0].by,
-        "the kernel, which learned the entry, or an operator"
-    );
+    assert!(found.foreign[0].by.contains("learned"), "{found:?}");
 }
 
 #[test]
 fn refused_route_has_its_reason_and_the_conflicting_route() {
     let mut sighting = healthy();
     let key = Key::Route(net("10.244.2.0/24"), 0);
-    sighting.have.0.remove(&key);
-    sighting.survey.objects = surveyed(&sighting.have);
-    sighting.survey.objects.push(foreign_object(
-        "10.244.2.0/24",
-        0,
-        route("192.0.2.250", "eth1", 12),
-    ));
-    sighting.errors = vec![OpError {
-        verb: "add",
-        key,
-        kind: FailureKind::Conflict,
-        why: refused(libc::EEXIST),
-    }];
+    sighting.lacks(key);
+    sighting.meets("10.244.2.0/24", 0, 12);
+    let why = refused(libc::EEXIST);
+    sighting.fails("add", key, FailureKind::Conflict, why.clone());
     let found = look(&sighting);
+    let text = "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink";
     assert_eq!(
         wrong(&found),
-        [(
-            "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink",
-            ObjectState::Refused,
-            Some(refused(libc::EEXIST).to_string().as_str())
-        )]
+        [(text, ObjectState::Refused, Some(why.to_string().as_str()))]
     );
-    let object = found
-        .objects
-        .iter()
-        .find(|object| object.state != ObjectState::InSync)
-        .unwrap();
     assert_eq!(
-        object.found.as_deref(),
+        first_wrong(&found).found.as_deref(),
         Some("10.244.2.0/24 via 192.0.2.250 dev eth1 proto bird")
     );
-    let [foreign] = &found.foreign[..] else {
-        panic!("{:?}", found.foreign)
-    };
+    let conflicts = conflicts(&found);
     assert_eq!(
-        (foreign.by.as_str(), foreign.conflicts_with.as_slice()),
-        ("bird", &["10.244.2.0/24 (node-2)".to_owned()][..])
+        (found.foreign[0].by.as_str(), conflicts),
+        ("bird", vec![&["10.244.2.0/24 (node-2)".to_owned()][..]])
     );
     // An error of an earlier pass no longer applies once the object exists.
-    sighting.have.set(key, sighting.want.0[&key].clone());
-    sighting.survey.objects = surveyed(&sighting.have);
+    sighting.has(key, sighting.want.0[&key].clone());
     assert_eq!(wrong(&look(&sighting)), []);
 }
 
 #[test]
 fn route_conflict_depends_on_prefix_metric_and_order() {
-    let (ours_v6, theirs) = (net("fd00:2::/64"), "192.0.2.250");
+    let ours_v6 = Key::Route(net("fd00:2::/64"), 1024);
     let mut base = healthy();
-    let holder = Holder {
+    base.owners.insert(ours_v6, base.holders.len());
+    base.holders.push(Holder {
         node: None,
-        subnet: ours_v6,
+        subnet: net("fd00:2::/64"),
         address: "fd00:56::2".parse().unwrap(),
-    };
-    base.owners
-        .insert(Key::Route(ours_v6, 1024), base.holders.len());
-    base.holders.push(holder);
-    base.want.set(
-        Key::Route(ours_v6, 1024),
-        route("fd00:2::", "flannel-v6.1", 241),
-    );
-    base.have.set(
-        Key::Route(ours_v6, 1024),
-        route("fd00:2::", "flannel-v6.1", 241),
-    );
-    base.survey.objects = surveyed(&base.have);
+    });
+    let route = route("fd00:2::", "flannel-v6.1", 241);
+    base.want.set(ours_v6, route.clone());
+    base.has(ours_v6, route);
     for (to, metric, way) in [
-        ("10.244.2.0/25", 100, vec!["10.244.2.0/24 (node-2)"]),
-        ("10.244.3.7/32", 0, vec!["10.244.3.0/24 (node-3)"]),
-        ("10.244.2.0/24", 4096, vec![]),
-        ("10.244.2.0/24", 0, vec![]),
-        ("10.244.0.0/16", 0, vec![]),
-        ("10.244.2.0/23", 0, vec![]),
-        ("10.244.1.0/24", 0, vec![]),
-        ("10.244.77.0/24", 0, vec![]),
-        ("fd00:2::/64", 256, vec!["fd00:2::/64"]),
-        ("fd00:2::/64", 2048, vec![]),
-        ("fd00:2::/80", 2048, vec!["fd00:2::/64"]),
+        ("10.244.2.0/25", 100, &["10.244.2.0/24 (node-2)"][..]),
+        ("10.244.3.7/32", 0, &["10.244.3.0/24 (node-3)"]),
+        ("10.244.2.0/24", 4096, &[]),
+        ("10.244.2.0/24", 0, &[]),
+        ("10.244.0.0/16", 0, &[]),
+        ("10.244.2.0/23", 0, &[]),
+        ("10.244.1.0/24", 0, &[]),
+        ("10.244.77.0/24", 0, &[]),
+        ("fd00:2::/64", 256, &["fd00:2::/64"]),
+        ("fd00:2::/64", 2048, &[]),
+        ("fd00:2::/80", 2048, &["fd00:2::/64"]),
     ] {
         let mut sighting = base.clone();
         // The route comes after ours: of several equal routes, the kernel uses the first.
-        sighting
-            .survey
-            .objects
-            .push(foreign_object(to, metric, route(theirs, "eth1", 4)));
+        sighting.meets(to, metric, 4);
         let found = look(&sighting);
-        let [foreign] = &found.foreign[..] else {
-            panic!("{to}: {:?}", found.foreign)
-        };
-        assert_eq!(foreign.conflicts_with, way, "{to} metric {metric}");
-        assert_eq!(foreign.own_subnet, to == "10.244.1.0/24");
+        assert_eq!(conflicts(&found), [way], "{to} metric {metric}");
+        assert_eq!(found.foreign[0].own_subnet, to == "10.244.1.0/24");
         assert_eq!(wrong(&found), [], "{to}");
     }
 }
 
 #[test]
 fn one_route_for_all_peers_is_beaten_by_any_longer_one() {
-    let mut sighting = healthy();
-    let name = device("flannel0");
+    let mut base = healthy();
+    (base.want, base.have, base.owners) = Default::default();
     let whole = Key::Route(net("10.244.0.0/16"), 0);
-    sighting.want = KernelState::default();
-    sighting.want.set(
-        whole,
-        Value::Route(RouteSpec {
-            via: None,
-            dev: name,
-            onlink: false,
-            kind: RouteKind::Unicast,
-            scope: 0,
-            protocol: 241,
-        }),
-    );
-    (sighting.have, sighting.owners) = (sighting.want.clone(), BTreeMap::new());
-    for (to, way) in [
+    base.want.set(whole, route("", "flannel0", 241));
+    base.has(whole, route("", "flannel0", 241));
+    let way = |sighting: &Sighting, to: &str| {
+        let mut sighting = sighting.clone();
+        sighting.meets(to, 0, 4);
+        look(&sighting).foreign[0].conflicts_with.clone()
+    };
+    for (to, wanted) in [
         (
             "10.244.2.0/23",
-            vec!["10.244.2.0/24 (node-2)", "10.244.3.0/24 (node-3)"],
+            &["10.244.2.0/24 (node-2)", "10.244.3.0/24 (node-3)"][..],
         ),
-        ("10.244.3.0/24", vec!["10.244.3.0/24 (node-3)"]),
-        ("10.244.1.0/24", vec![]),
-        ("10.244.9.0/24", vec![]),
+        ("10.244.3.0/24", &["10.244.3.0/24 (node-3)"]),
+        ("10.244.1.0/24", &[]),
+        ("10.244.9.0/24", &[]),
     ] {
-        sighting.survey.objects = surveyed(&sighting.have);
-        sighting
-            .survey
-            .objects
-            .push(foreign_object(to, 0, route("192.0.2.250", "eth1", 4)));
-        assert_eq!(look(&sighting).foreign[0].conflicts_with, way, "{to}");
+        assert_eq!(way(&base, to), wanted, "{to}");
     }
+    // Many peers are counted.
+    base.holders.extend((10..60).map(|number| Holder {
+        node: None,
+        subnet: net(&format!("10.244.{number}.0/24")),
+        address: "192.0.2.9".parse().unwrap(),
+    }));
+    let many = way(&base, "10.244.0.0/18");
+    assert_eq!((many.len(), many[16].as_str()), (17, "and 36 more"));
 }
 
 #[test]
 fn undesired_objects_of_ours_are_leftovers() {
     let mut sighting = healthy();
     let key = Key::Route(net("10.244.9.0/24"), 0);
-    sighting
-        .have
-        .set(key, route("10.244.9.0", "flannel.1", 241));
-    sighting.survey.objects = surveyed(&sighting.have);
+    sighting.has(key, route("10.244.9.0", "flannel.1", 241));
     let by = |sighting: &Sighting| {
         let found = look(sighting);
-        assert_eq!((wrong(&found), found.foreign.len()), (vec![], 1));
-        assert_eq!(found.foreign[0].conflicts_with, [""; 0]);
+        assert_eq!((wrong(&found), conflicts(&found)), (vec![], vec![&[][..]]));
         found.foreign[0].by.clone()
     };
-    assert_eq!(by(&sighting), "left over: flanneld removes the object");
+    assert!(by(&sighting).starts_with("left over"));
     sighting.held = true;
-    assert!(by(&sighting).contains("for a minute"));
-    sighting.errors = vec![OpError {
-        verb: "delete",
-        key,
-        kind: FailureKind::Other,
-        why: refused(libc::EBUSY),
-    }];
-    assert_eq!(
-        by(&sighting),
-        format!(
-            "left over: flanneld cannot remove the object: {}",
-            refused(libc::EBUSY)
-        )
-    );
+    assert!(by(&sighting).contains("minute"));
+    let why = refused(libc::EBUSY);
+    sighting.fails("delete", key, FailureKind::Other, why.clone());
+    assert!(by(&sighting).ends_with(&why.to_string()));
 }
 
 #[test]
 fn device_with_our_tunnel_conflicts_with_a_missing_one() {
     let mut sighting = healthy();
-    sighting.survey.links.push((9, device("other"), tunnel(1)));
-    sighting
-        .survey
-        .links
-        .push((10, device("second"), tunnel(2)));
-    let far = LinkSpec {
-        kind: LinkKind::Vxlan(VxlanSpec {
-            vni: 1,
-            port: 4789,
-            local: None,
-            lower: 2,
-            learning: false,
-            gbp: false,
-        }),
-        ..tunnel(1)
-    };
-    sighting.survey.links.push((11, device("elsewhere"), far));
-    let ways = |sighting: &Sighting| -> Vec<(String, Vec<String>)> {
-        let first = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
-        look(sighting)
-            .foreign
-            .iter()
-            .map(|foreign| (first(&foreign.text), foreign.conflicts_with.clone()))
-            .collect()
-    };
+    let mut far = tunnel(1);
+    if let LinkKind::Vxlan(vxlan) = &mut far.kind {
+        vxlan.port = 4789;
+    }
+    for (index, name, spec) in [
+        (9, "other", tunnel(1)),
+        (10, "second", tunnel(2)),
+        (11, "elsewhere", far),
+    ] {
+        sighting.survey.links.push((index, device(name), spec));
+    }
     // The tunnels of both families share a port, and may share a VNI.
-    assert_eq!(
-        ways(&sighting),
-        [("other".to_owned(), vec![]), ("second".to_owned(), vec![])]
-    );
+    let found = look(&sighting);
+    let names = found
+        .foreign
+        .iter()
+        .map(|foreign| foreign.text.split(' ').next().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["other", "second"]);
+    assert_eq!(conflicts(&found), [&[""; 0]; 2]);
     let key = Key::Link(device("flannel.1"));
     sighting.have.0.remove(&key);
-    sighting.errors = vec![OpError {
-        verb: "add",
-        key,
-        kind: FailureKind::Conflict,
-        why: refused(libc::EEXIST),
-    }];
+    sighting.fails("add", key, FailureKind::Conflict, refused(libc::EEXIST));
     assert_eq!(
-        ways(&sighting)[0],
-        ("other".to_owned(), vec!["flannel.1".to_owned()])
+        conflicts(&look(&sighting)),
+        [&["flannel.1".to_owned()][..], &[]]
     );
-    assert_eq!(ways(&sighting)[1], ("second".to_owned(), vec![]));
 }
 
 #[test]
@@ -512,27 +450,25 @@ fn another_kind_under_our_name_is_refused() {
         ..tunnel(1)
     };
     sighting.have = KernelState::default();
-    sighting
-        .have
-        .set(Key::Link(name), Value::Link(Box::new(bridge)));
-    sighting.survey.objects.clear();
+    sighting.has(Key::Link(name), Value::Link(Box::new(bridge)));
     let taken = Failure::NameTaken {
         link: name,
         kind: "dummy".to_owned(),
     };
-    sighting.errors = vec![OpError {
-        verb: "take over",
-        key: Key::Link(name),
-        kind: FailureKind::Conflict,
-        why: taken.clone(),
-    }];
+    sighting.fails(
+        "take over",
+        Key::Link(name),
+        FailureKind::Conflict,
+        taken.clone(),
+    );
     let found = look(&sighting);
+    let link = &found.objects[0];
     assert_eq!(
-        (found.objects[0].state, found.objects[0].why.clone()),
-        (ObjectState::Refused, Some(taken.to_string()))
+        (link.state, &link.why),
+        (ObjectState::Refused, &Some(taken.to_string()))
     );
     assert_eq!(
-        found.objects[0].found.as_deref(),
+        link.found.as_deref(),
         Some("flannel.1 mtu 1450 up address 02:00:00:00:00:01 bridge")
     );
     assert!(
@@ -541,38 +477,6 @@ fn another_kind_under_our_name_is_refused() {
             .all(|object| object.state == ObjectState::Missing)
             && found.foreign.is_empty(),
         "{found:?}"
-    );
-}
-
-#[test]
-fn many_peers_behind_one_route_are_counted() {
-    let mut sighting = healthy();
-    for number in 10..60 {
-        sighting.holders.push(Holder {
-            node: None,
-            subnet: net(&format!("10.244.{number}.0/24")),
-            address: "192.0.2.9".parse().unwrap(),
-        });
-    }
-    sighting.want.set(
-        Key::Route(net("10.244.0.0/16"), 0),
-        route("", "flannel0", 241),
-    );
-    sighting.survey.objects.push(foreign_object(
-        "10.244.0.0/18",
-        0,
-        route("192.0.2.250", "eth1", 4),
-    ));
-    let found = look(&sighting);
-    let way = &found
-        .foreign
-        .iter()
-        .find(|foreign| foreign.text.starts_with("10.244.0.0/18"))
-        .unwrap()
-        .conflicts_with;
-    assert_eq!(
-        (way.len(), way.last().unwrap().as_str()),
-        (17, "and 34 more")
     );
 }
 

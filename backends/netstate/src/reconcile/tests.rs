@@ -2,6 +2,7 @@
 
 mod encrypting;
 
+use super::questions::KernelAudit;
 use super::*;
 use crate::blackhole;
 use crate::fake::FakeKernel;
@@ -95,12 +96,7 @@ impl Plan for Routes {
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        Announced {
-            backend: "x".into(),
-            data: None,
-            v6_data: None,
-            mtu: facts.underlay.mtu,
-        }
+        announced(facts.underlay.mtu)
     }
 }
 
@@ -169,10 +165,12 @@ fn an_earlier_backends_device_stays_until_there_is_another() {
 
 /// A running loop. The clock is paused, so waiting takes no time.
 struct Running {
+    kernel: FakeKernel,
     leases: watch::Sender<Arc<LeaseTable>>,
     underlay: watch::Sender<Underlay>,
     out: watch::Receiver<Announced>,
     progress: Arc<Progress>,
+    audit: KernelAudit,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -189,30 +187,49 @@ async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) ->
     let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &leases, options)
         .await
         .unwrap();
-    let progress = reconciler.progress();
+    let (progress, audit) = (reconciler.progress(), reconciler.kernel_audit());
     let (leases, leases_seen) = watch::channel(Arc::new(leases));
     let (underlay, underlay_seen) = watch::channel(underlay());
-    let (announcements, out) = watch::channel(Announced {
-        backend: "x".into(),
-        data: None,
-        v6_data: None,
-        mtu: 1500,
-    });
+    let (announcements, out) = watch::channel(announced(1500));
     let stop = CancellationToken::new();
     let inputs = Inputs {
         leases: leases_seen,
         underlay: underlay_seen,
         stop: stop.clone(),
     };
-    let task = tokio::spawn(reconciler.run(inputs, announcements));
     Running {
+        kernel: kernel.clone(),
         leases,
         underlay,
         out,
         progress,
+        audit,
         stop,
-        task,
+        task: tokio::spawn(reconciler.run(inputs, announcements)),
     }
+}
+
+fn announced(mtu: u32) -> Announced {
+    Announced {
+        backend: "x".into(),
+        data: None,
+        v6_data: None,
+        mtu,
+    }
+}
+
+/// Starts and ends a loop with these leases.
+async fn ran(leases: LeaseTable) -> FakeKernel {
+    let kernel = FakeKernel::default();
+    start(&kernel, leases).await.end().await;
+    kernel
+}
+
+/// Starts a loop on an empty kernel.
+async fn started(peers: impl IntoIterator<Item = (u8, u8)>) -> Running {
+    let running = start(&FakeKernel::default(), table(peers)).await;
+    running.wait().await;
+    running
 }
 
 impl Running {
@@ -220,18 +237,36 @@ impl Running {
         sleep(Duration::from_secs(30)).await;
     }
 
-    async fn end(self) {
-        self.stop.cancel();
-        self.task.await.unwrap();
+    async fn lease(&self, leases: LeaseTable) {
+        self.leases.send_replace(Arc::new(leases));
+        self.wait().await;
     }
 
-    fn want(&self) -> KernelState {
+    /// Another program deletes the route to the subnet of peer `n`.
+    fn lose(&self, n: u8) {
+        self.kernel
+            .modify(|world| drop(world.state.0.remove(&key(n))));
+    }
+
+    fn passes(&self) -> u64 {
+        self.progress.passes.load(Relaxed)
+    }
+
+    #[track_caller]
+    fn is_done(&self) {
         let facts = Facts {
             underlay: underlay(),
             on_link: BTreeSet::new(),
             accepted_macs: BTreeMap::new(),
         };
-        Desired::whole(&routes(), &self.leases.borrow(), &facts).state
+        let want = Desired::whole(&routes(), &self.leases.borrow(), &facts).state;
+        assert_eq!(self.kernel.world().state, want);
+        assert!(self.progress.in_sync.load(Relaxed));
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
     }
 }
 
@@ -251,28 +286,29 @@ proptest! {
     fn the_loop_converges_after_any_finite_faults(
         first in proptest::collection::btree_map(2u8..12, 2u8..20, 0..8),
         second in proptest::collection::btree_map(2u8..12, 2u8..20, 0..8),
-        mut faults in proptest::collection::vec(any::<bool>(), 0..40),
+        faults in proptest::collection::vec(any::<bool>(), 0..40),
         vandal in proptest::collection::vec(2u8..12, 0..4),
     ) {
         paused(async move {
             let kernel = FakeKernel::default();
-            // If reads always fail, joining also fails. Another test covers that.
-            faults.truncate(40);
             let running = start(&kernel, table(first)).await;
             kernel.world().faults = faults.into();
-            running.leases.send_replace(Arc::new(table(second)));
+            running.leases.send_replace(Arc::new(table(second.clone())));
             for n in vandal {
-                kernel.modify(|world| { world.state.0.remove(&key(n)); });
+                running.lose(n);
                 sleep(Duration::from_millis(30)).await;
             }
             // A first pass may delay deletions for a minute.
             sleep(Duration::from_secs(300)).await;
-            assert_eq!(kernel.world().state, running.want());
-            assert!(running.progress.in_sync.load(Relaxed));
-            let (passes, writes) = (running.progress.passes.load(Relaxed), kernel.world().writes);
+            running.is_done();
+            let (passes, writes) = (running.passes(), kernel.world().writes);
             sleep(Duration::from_secs(3600)).await;
-            assert_eq!((running.progress.passes.load(Relaxed), kernel.world().writes), (passes, writes));
+            assert_eq!((running.passes(), kernel.world().writes), (passes, writes));
             running.end().await;
+            // A warm start writes nothing.
+            kernel.world().faults.clear();
+            start(&kernel, table(second)).await.end().await;
+            assert_eq!(kernel.world().writes, writes);
         });
     }
 }
@@ -319,7 +355,7 @@ proptest! {
                         kernel.world().faults.clear();
                         running = start_with(&kernel, table(peers.clone()), with).await;
                     }
-                    Event::Delete => kernel.modify(|world| { world.state.0.remove(&ours); }),
+                    Event::Delete => kernel.modify(|world| drop(world.state.0.remove(&ours))),
                     Event::Go => {
                         left = true;
                         kernel.modify(|world| { world.leftovers.insert(gos, dead(3)); });
@@ -343,31 +379,15 @@ proptest! {
 #[test]
 fn repairs_are_counted_apart_from_changes() {
     paused(async {
-        let kernel = FakeKernel::default();
-        let running = start(&kernel, table([(2, 2), (3, 3)])).await;
+        let running = started([(2, 2), (3, 3)]).await;
+        let counts = || {
+            [&running.progress.writes, &running.progress.repairs].map(|count| count.load(Relaxed))
+        };
+        running.lease(table([(2, 2), (3, 3), (4, 4)])).await;
+        assert_eq!(counts(), [3, 0]);
+        running.lose(3);
         running.wait().await;
-        running
-            .leases
-            .send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
-        running.wait().await;
-        assert_eq!(
-            (
-                running.progress.writes.load(Relaxed),
-                running.progress.repairs.load(Relaxed)
-            ),
-            (3, 0)
-        );
-        kernel.modify(|world| {
-            world.state.0.remove(&key(3));
-        });
-        running.wait().await;
-        assert_eq!(
-            (
-                running.progress.writes.load(Relaxed),
-                running.progress.repairs.load(Relaxed)
-            ),
-            (4, 1)
-        );
+        assert_eq!(counts(), [4, 1]);
         running.end().await;
     });
 }
@@ -375,43 +395,25 @@ fn repairs_are_counted_apart_from_changes() {
 #[test]
 fn lease_changes_need_no_read_of_the_kernel() {
     paused(async {
-        let kernel = FakeKernel::default();
-        let running = start(&kernel, table([(2, 2), (3, 3)])).await;
-        running.wait().await;
-        let (reads, passes) = (kernel.world().reads, running.progress.passes.load(Relaxed));
+        let running = started([(2, 2), (3, 3)]).await;
+        let reads = || running.kernel.world().reads;
+        let (read, passes) = (reads(), running.passes());
         for n in 4..40 {
-            running
-                .leases
-                .send_replace(Arc::new(table((3..n).map(|peer| (peer, n)))));
-            running.wait().await;
-            assert_eq!(kernel.world().state, running.want());
+            running.lease(table((3..n).map(|peer| (peer, n)))).await;
+            running.is_done();
         }
-        assert_eq!(
-            (
-                kernel.world().reads,
-                running.progress.passes.load(Relaxed) - passes
-            ),
-            (reads, 36)
-        );
+        assert_eq!((reads(), running.passes() - passes), (read, 36));
         // Changes by others are noticed, before or after a change of leases.
-        kernel.modify(|world| {
-            world.state.0.remove(&key(5));
-        });
-        running
-            .leases
-            .send_replace(Arc::new(table((2..30).map(|peer| (peer, 7)))));
-        running.wait().await;
-        assert_eq!(kernel.world().state, running.want());
-        assert!(kernel.world().reads > reads);
+        running.lose(5);
+        running.lease(table((2..30).map(|peer| (peer, 7)))).await;
+        running.is_done();
+        assert!(reads() > read);
         // After a failed operation the kernel is read again.
-        let reads = kernel.world().reads;
-        kernel.world().faults = vec![true].into();
-        running
-            .leases
-            .send_replace(Arc::new(table((2..40).map(|peer| (peer, 7)))));
-        running.wait().await;
-        assert_eq!(kernel.world().state, running.want());
-        assert!(kernel.world().reads > reads && running.progress.in_sync.load(Relaxed));
+        let read = reads();
+        running.kernel.world().faults = vec![true].into();
+        running.lease(table((2..40).map(|peer| (peer, 7)))).await;
+        running.is_done();
+        assert!(reads() > read);
         running.end().await;
     });
 }
@@ -419,27 +421,21 @@ fn lease_changes_need_no_read_of_the_kernel() {
 #[test]
 fn objects_of_an_unreadable_lease_are_removed_with_its_key() {
     paused(async {
-        let kernel = FakeKernel::default();
-        start(&kernel, table([(2, 2), (3, 3)])).await.end().await;
+        let kernel = ran(table([(2, 2), (3, 3)])).await;
         // A loop that starts now knows only the key of the unreadable lease.
-        let blank = |peers: Vec<(u8, u8)>| {
+        let blank = |peers: &[(u8, u8)]| {
+            let readable = table(peers.iter().copied());
             LeaseTable::of(
-                table(peers).shared_leases().cloned().collect::<Vec<_>>(),
+                readable.shared_leases().cloned().collect::<Vec<_>>(),
                 [subnets(3)].into(),
             )
         };
-        let running = start(&kernel, blank(vec![(2, 2)])).await;
+        let running = start(&kernel, blank(&[(2, 2)])).await;
         running.wait().await;
-        running
-            .leases
-            .send_replace(Arc::new(blank(vec![(2, 2), (4, 4)])));
-        running.wait().await;
+        running.lease(blank(&[(2, 2), (4, 4)])).await;
         assert!(kernel.world().state.0.contains_key(&key(3)));
-        running
-            .leases
-            .send_replace(Arc::new(table([(2, 2), (4, 4)])));
-        running.wait().await;
-        assert_eq!(kernel.world().state, running.want());
+        running.lease(table([(2, 2), (4, 4)])).await;
+        running.is_done();
         running.end().await;
     });
 }
@@ -447,19 +443,18 @@ fn objects_of_an_unreadable_lease_are_removed_with_its_key() {
 #[test]
 fn a_burst_of_changes_takes_few_passes() {
     paused(async {
-        let kernel = FakeKernel::default();
-        let running = start(&kernel, table([])).await;
-        running.wait().await;
-        let before = running.progress.passes.load(Relaxed);
+        let running = started([]).await;
+        let before = running.passes();
         for n in 0..5000u32 {
-            running.leases.send_replace(Arc::new(table(
-                (2..60).map(|peer| (peer, u8::try_from(n % 200).unwrap() + 2)),
-            )));
+            let ip = u8::try_from(n % 200).unwrap() + 2;
+            running
+                .leases
+                .send_replace(Arc::new(table((2..60).map(|peer| (peer, ip)))));
             tokio::task::yield_now().await;
         }
         running.wait().await;
-        assert!(running.progress.passes.load(Relaxed) - before <= 4);
-        assert_eq!(kernel.world().state, running.want());
+        assert!(running.passes() - before <= 4);
+        running.is_done();
         running.end().await;
     });
 }
@@ -481,76 +476,62 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         let named: Vec<_> = now
             .failed_peers
             .iter()
-            .map(|failed| {
-                (
-                    failed.peer.subnet.to_string(),
-                    failed.why.why == Failure::refused(Errno(libc::EEXIST)),
-                )
-            })
+            .map(|failed| (failed.peer.subnet.to_string(), failed.why.why.clone()))
             .collect();
-        assert_eq!(named, [("10.244.3.0/24".to_owned(), true)]);
+        assert_eq!(
+            named,
+            [(
+                "10.244.3.0/24".to_owned(),
+                Failure::refused(Errno(libc::EEXIST))
+            )]
+        );
         // The longest pause between attempts is five seconds.
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
-        assert_eq!(kernel.world().state, running.want());
+        running.is_done();
         assert_eq!(running.progress.snapshot().failed_peers, []);
         // Repairs after changes by another program are still counted. Retries of the failed peer are not.
         kernel.world().foreign.insert(key(3));
-        kernel.modify(|world| drop(world.state.0.remove(&key(3))));
+        running.lose(3);
         running.wait().await;
         let repairs = running.progress.snapshot().repairs;
-        kernel.modify(|world| drop(world.state.0.remove(&key(2))));
+        running.lose(2);
         running.wait().await;
         let now = running.progress.snapshot();
-        assert_eq!(
-            (
-                now.repairs,
-                now.repaired.iter().map(|(key, _)| *key).collect::<Vec<_>>()
-            ),
-            (repairs + 1, vec![key(2)])
-        );
+        let repaired: Vec<_> = now.repaired.iter().map(|(key, _)| *key).collect();
+        assert_eq!((now.repairs, repaired), (repairs + 1, vec![key(2)]));
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
         // If all of several peers fail, the cause is on this host.
-        running.leases.send_replace(Arc::new(table([])));
-        running.wait().await;
+        running.lease(table([])).await;
         kernel.world().foreign = [key(3), key(4)].into();
-        running
-            .leases
-            .send_replace(Arc::new(table([(3, 3), (4, 4)])));
-        running.wait().await;
-        let now = running.progress.snapshot();
-        assert!(
-            !now.in_sync
-                && now.trouble_text().contains("10.244.3.0/24")
-                && now.failed_peers.is_empty(),
-            "{now:?}"
-        );
+        running.lease(table([(3, 3), (4, 4)])).await;
+        has_trouble_with("10.244.3.0/24", &running);
         running.end().await;
     });
+}
+
+/// Checks that the cause is on this host, not at one peer.
+fn has_trouble_with(subnet: &str, running: &Running) {
+    let now = running.progress.snapshot();
+    assert!(
+        !now.in_sync && now.trouble_text().contains(subnet) && now.failed_peers.is_empty(),
+        "{now:?}"
+    );
 }
 
 #[test]
 fn a_local_cause_holds_the_node_back_even_for_one_peer() {
     paused(async {
-        let kernel = FakeKernel::default();
-        let running = start(&kernel, table([(2, 2), (3, 3)])).await;
-        running.wait().await;
-        kernel.world().faults = vec![true; 1000].into();
-        running
-            .leases
-            .send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
+        let running = started([(2, 2), (3, 3)]).await;
+        running.kernel.world().faults = vec![true; 1000].into();
+        let leases = table([(2, 2), (3, 3), (4, 4)]);
+        running.leases.send_replace(Arc::new(leases));
         sleep(Duration::from_millis(10)).await;
-        let now = running.progress.snapshot();
-        assert!(
-            !now.in_sync
-                && now.trouble_text().contains("10.244.4.0/24")
-                && now.failed_peers.is_empty(),
-            "{now:?}"
-        );
-        kernel.world().faults.clear();
+        has_trouble_with("10.244.4.0/24", &running);
+        running.kernel.world().faults.clear();
         running.wait().await;
-        assert!(running.progress.snapshot().in_sync);
+        running.is_done();
         running.end().await;
     });
 }
@@ -558,20 +539,19 @@ fn a_local_cause_holds_the_node_back_even_for_one_peer() {
 #[test]
 fn a_first_pass_delays_many_deletions_for_a_minute() {
     paused(async {
-        let kernel = FakeKernel::default();
-        start(&kernel, table((2..22).map(|n| (n, n))))
-            .await
-            .end()
-            .await;
+        let kernel = ran(table((2..22).map(|n| (n, n)))).await;
         let running = start(&kernel, table((2..12).map(|n| (n, 100)))).await;
         sleep(Duration::from_secs(55)).await;
-        assert_eq!(kernel.world().state.len(), 20, "nothing is deleted yet");
-        assert!(
-            kernel.world().state.0.get(&key(5)) == running.want().0.get(&key(5)),
-            "existing routes are updated"
-        );
+        let state = kernel.world().state.clone();
+        assert_eq!(state.len(), 20, "nothing is deleted yet");
         sleep(Duration::from_secs(6)).await;
-        assert_eq!(kernel.world().state, running.want());
+        running.is_done();
+        let updated = kernel.world().state.0[&key(5)].clone();
+        assert_eq!(
+            state.0[&key(5)],
+            updated,
+            "existing routes are updated at once"
+        );
         // Later deletions are not delayed: the feed has its own hold-down.
         running.leases.send_replace(Arc::new(table([])));
         sleep(Duration::from_secs(1)).await;
@@ -583,41 +563,15 @@ fn a_first_pass_delays_many_deletions_for_a_minute() {
 #[test]
 fn a_first_pass_stops_waiting_once_few_deletions_remain() {
     paused(async {
-        let kernel = FakeKernel::default();
-        start(&kernel, table((2..22).map(|n| (n, n))))
-            .await
-            .end()
-            .await;
+        let kernel = ran(table((2..22).map(|n| (n, n)))).await;
         let running = start(&kernel, table([])).await;
         sleep(Duration::from_secs(5)).await;
+        // Two of twenty deletions are not delayed.
         running
             .leases
             .send_replace(Arc::new(table((2..20).map(|n| (n, n)))));
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(
-            kernel.world().state,
-            running.want(),
-            "two of twenty deletions are not delayed"
-        );
-        running.end().await;
-    });
-}
-
-#[test]
-fn a_warm_start_writes_nothing() {
-    paused(async {
-        let kernel = FakeKernel::default();
-        start(&kernel, table((2..22).map(|n| (n, n))))
-            .await
-            .end()
-            .await;
-        let writes = kernel.world().writes;
-        let running = start(&kernel, table((2..22).map(|n| (n, n)))).await;
-        running.wait().await;
-        assert_eq!(
-            (kernel.world().writes, running.progress.writes.load(Relaxed)),
-            (writes, 0)
-        );
+        running.is_done();
         running.end().await;
     });
 }
@@ -625,8 +579,7 @@ fn a_warm_start_writes_nothing() {
 #[test]
 fn the_underlays_mtu_is_announced() {
     paused(async {
-        let kernel = FakeKernel::default();
-        let mut running = start(&kernel, table([])).await;
+        let mut running = started([]).await;
         running.underlay.send_modify(|underlay| underlay.mtu = 9000);
         running.out.changed().await.unwrap();
         assert_eq!(running.out.borrow().mtu, 9000);
@@ -637,23 +590,16 @@ fn the_underlays_mtu_is_announced() {
 #[test]
 fn a_conflict_is_not_a_hot_loop() {
     paused(async {
-        let kernel = FakeKernel::default();
-        let running = start(&kernel, table([(2, 2)])).await;
-        running.wait().await;
-        let before = running.progress.passes.load(Relaxed);
+        let running = started([(2, 2)]).await;
+        let before = running.passes();
         for _ in 0..1000 {
-            kernel.modify(|world| {
-                world.state.0.remove(&key(2));
-            });
+            running.lose(2);
             sleep(Duration::from_millis(10)).await;
         }
-        assert!(
-            running.progress.passes.load(Relaxed) - before < 80,
-            "{}",
-            running.progress.passes.load(Relaxed) - before
-        );
+        let passes = running.passes() - before;
+        assert!(passes < 80, "{passes}");
         running.wait().await;
-        assert_eq!(kernel.world().state, running.want());
+        running.is_done();
         running.end().await;
     });
 }
@@ -679,85 +625,40 @@ fn an_unreadable_kernel_fails_the_start() {
 #[test]
 fn kernel_audit_reports_the_current_state() {
     paused(async {
-        let kernel = FakeKernel::default();
-        let options = Options {
-            audit: None,
-            blackhole: false,
-        };
-        let reconciler = Reconciler::join(
-            routes(),
-            kernel.clone(),
-            &underlay(),
-            &table([(2, 2), (3, 3)]),
-            options,
-        )
-        .await
-        .unwrap();
-        let kernel_audit = reconciler.kernel_audit();
-        let (leases, leases_seen) = watch::channel(Arc::new(table([(2, 2), (3, 3)])));
-        let (_underlay, underlay_seen) = watch::channel(underlay());
-        let (announcements, _out) = watch::channel(Announced {
-            backend: "x".into(),
-            data: None,
-            v6_data: None,
-            mtu: 1500,
-        });
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(reconciler.run(
-            Inputs {
-                leases: leases_seen,
-                underlay: underlay_seen,
-                stop: stop.clone(),
-            },
-            announcements,
-        ));
-        let seen = kernel_audit.look().await.unwrap();
+        let running = start(&FakeKernel::default(), table([(2, 2), (3, 3)])).await;
+        let (kernel, audit) = (running.kernel.clone(), running.audit.clone());
+        let seen = audit.look().await.unwrap();
         assert_eq!(
-            (
-                seen.want.len(),
-                &seen.want,
-                seen.holders.len(),
-                seen.owners[&key(3)]
-            ),
-            (2, &seen.have, 2, 1)
+            (&seen.want, seen.holders.len(), seen.owners[&key(3)]),
+            (&seen.have, 2, 1)
         );
-        sleep(Duration::from_secs(30)).await;
+        running.wait().await;
         // This change has no notification, so only a read finds it. An audit repairs nothing.
-        let writes = {
-            let mut world = kernel.world();
-            world.state.0.remove(&key(2));
-            world.writes
-        };
+        kernel.world().state.0.remove(&key(2));
+        let writes = kernel.world().writes;
         for _ in 0..2 {
-            let seen = kernel_audit.look().await.unwrap();
+            let seen = audit.look().await.unwrap();
             assert_eq!(
                 (seen.want.len(), seen.have.len(), kernel.world().writes),
                 (2, 1, writes)
             );
         }
         // New leases are applied before an audit is answered.
-        leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
-        let seen = kernel_audit.look().await.unwrap();
+        let leases = table([(2, 2), (3, 3), (4, 4)]);
+        running.leases.send_replace(Arc::new(leases));
+        let seen = audit.look().await.unwrap();
         assert!(seen.want.len() == 3 && seen.have.0.contains_key(&key(4)));
         // If a read fails, the audit fails. The next audit reads the kernel again.
         kernel.world().faults = [true].into();
-        assert!(kernel_audit.look().await.is_err());
-        assert!(kernel_audit.look().await.is_ok());
+        assert!(audit.look().await.is_err());
+        assert!(audit.look().await.is_ok());
         // An abandoned audit reads nothing.
         let reads = kernel.world().reads;
-        drop(tokio::time::timeout(Duration::ZERO, kernel_audit.look()).await);
+        drop(tokio::time::timeout(Duration::ZERO, audit.look()).await);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(kernel.world().reads, reads);
-        stop.cancel();
-        task.await.unwrap();
-        assert!(
-            kernel_audit
-                .look()
-                .await
-                .unwrap_err()
-                .to_string()
-                .contains("stopping")
-        );
+        running.end().await;
+        assert!(audit.look().await.is_err());
     });
 }
 
@@ -765,56 +666,20 @@ fn kernel_audit_reports_the_current_state() {
 #[test]
 fn kernel_audit_is_answered_during_a_conflict() {
     paused(async {
-        let kernel = FakeKernel::default();
-        let options = Options {
-            audit: None,
-            blackhole: false,
-        };
-        let reconciler = Reconciler::join(
-            routes(),
-            kernel.clone(),
-            &underlay(),
-            &table([(2, 2)]),
-            options,
-        )
-        .await
-        .unwrap();
-        let kernel_audit = reconciler.kernel_audit();
-        let (_leases, leases_seen) = watch::channel(Arc::new(table([(2, 2)])));
-        let (_underlay, underlay_seen) = watch::channel(underlay());
-        let (announcements, _out) = watch::channel(Announced {
-            backend: "x".into(),
-            data: None,
-            v6_data: None,
-            mtu: 1500,
-        });
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(reconciler.run(
-            Inputs {
-                leases: leases_seen,
-                underlay: underlay_seen,
-                stop: stop.clone(),
-            },
-            announcements,
-        ));
-        let vandal = tokio::spawn({
-            let kernel = kernel.clone();
-            async move {
+        let running = started([(2, 2)]).await;
+        for _ in 0..20 {
+            let vandalism = async {
                 loop {
-                    kernel.modify(|world| drop(world.state.0.remove(&key(2))));
+                    running.lose(2);
                     sleep(Duration::from_millis(3)).await;
                 }
+            };
+            tokio::select! {
+                seen = running.audit.look() => drop(seen.unwrap()),
+                () = vandalism => {}
+                () = sleep(Duration::from_secs(2)) => panic!("no answer"),
             }
-        });
-        sleep(Duration::from_secs(30)).await;
-        for _ in 0..20 {
-            tokio::time::timeout(Duration::from_secs(2), kernel_audit.look())
-                .await
-                .unwrap()
-                .unwrap();
         }
-        vandal.abort();
-        stop.cancel();
-        task.await.unwrap();
+        running.end().await;
     });
 }

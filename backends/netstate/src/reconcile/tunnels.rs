@@ -267,83 +267,103 @@ mod tests {
         state
     }
 
-    /// Returns the session as the kernel reports it after `at` seconds. The session's last handshake was `handshake` seconds before `at`.
-    fn sessions(at: u64, handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
-        let handshake_at = handshake.map(|ago| Duration::from_secs(10_000 + at - ago));
-        [(
-            (name(), PEER),
-            Session {
-                handshake: handshake.map(Duration::from_secs),
+    fn session(
+        handshake: Option<Duration>,
+        handshake_at: Option<u64>,
+        received: u64,
+        sent: u64,
+    ) -> Sessions {
+        let session = Session {
+            handshake,
+            handshake_at: handshake_at.map(Duration::from_secs),
+            received,
+            sent,
+        };
+        [((name(), PEER), session)].into()
+    }
+
+    /// Tunnels, and the time of the first read.
+    struct Clock(Tunnels, Instant);
+
+    impl Clock {
+        fn new() -> Self {
+            Self(
+                Tunnels::default(),
+                Instant::now() + Duration::from_secs(3600),
+            )
+        }
+
+        fn at(&self, seconds: u64) -> Instant {
+            self.1 + Duration::from_secs(seconds)
+        }
+
+        /// Reads the session after `at` seconds. The session's last handshake was `handshake` seconds before `at`.
+        fn note(&mut self, at: u64, handshake: Option<u64>, received: u64, sent: u64) {
+            let handshake_at = handshake.map(|ago| 10_000 + at - ago);
+            let session = session(
+                handshake.map(Duration::from_secs),
                 handshake_at,
                 received,
                 sent,
-            },
-        )]
-        .into()
+            );
+            self.0.note(&session, self.at(at));
+        }
+
+        fn silent(&self, seconds: u64) -> Vec<Silent> {
+            self.0.silent(self.at(seconds))
+        }
+
+        /// Returns whether the endpoint to which the peer moved is accepted in place of the lease's endpoint.
+        fn accepts(&self, seconds: u64, lease: &str) -> bool {
+            let (mut have, want) = (state("198.51.100.1:40000"), state(lease));
+            let found = self.0.accept(&mut have, &want, self.at(seconds));
+            assert_eq!(have == want, !found.is_empty());
+            have == want
+        }
     }
+
+    const LEASE: &str = "192.0.2.1:51820";
 
     #[test]
     fn a_roamed_endpoint_stays_while_it_answers() {
-        let (lease, moved, start) = (
-            state("192.0.2.1:51820"),
-            state("198.51.100.1:40000"),
-            Instant::now() + Duration::from_secs(3600),
-        );
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let accepted = |tunnels: &Tunnels, want: &KernelState, now| {
-            let mut have = moved.clone();
-            let found = tunnels.accept(&mut have, want, now);
-            assert_eq!(have == *want, !found.is_empty());
-            have == *want
-        };
-        let mut tunnels = Tunnels::default();
+        let mut clock = Clock::new();
+        assert!(!clock.accepts(0, LEASE), "nothing is known");
         // After a start of the daemon.
-        tunnels.note(&sessions(0, Some(100), 10, 10), start);
-        assert!(accepted(&tunnels, &lease, start), "it works");
-        tunnels.follow(&lease);
+        clock.note(0, Some(100), 10, 10);
+        assert!(clock.accepts(0, LEASE), "it works");
+        clock.0.follow(&state(LEASE));
         assert!(
-            !accepted(&tunnels, &state("192.0.2.9:51820"), start),
+            !clock.accepts(0, "192.0.2.9:51820"),
             "the lease now has another endpoint"
         );
-        tunnels.note(&sessions(10, Some(110), 10, 20), after(10));
+        for (second, received, sent, accepted) in [
+            // An answer may be under way.
+            (10, 10, 20, true),
+            (35, 10, 30, false),
+            (36, 20, 40, true),
+            // The session is over, and neither node sent packets.
+            (200, 20, 40, true),
+        ] {
+            clock.note(second, Some(100 + second), received, sent);
+            assert_eq!(clock.accepts(second, LEASE), accepted, "{second} s");
+        }
+        let mut clock = Clock::new();
+        clock.note(0, Some(300), 20, 40);
         assert!(
-            accepted(&tunnels, &lease, after(10)),
-            "an answer may be under way"
-        );
-        tunnels.note(&sessions(35, Some(135), 10, 30), after(35));
-        assert!(!accepted(&tunnels, &lease, after(35)), "nothing answers");
-        tunnels.note(&sessions(36, Some(136), 20, 40), after(36));
-        assert!(accepted(&tunnels, &lease, after(36)), "it answers again");
-        tunnels.note(&sessions(200, Some(300), 20, 40), after(200));
-        assert!(
-            accepted(&tunnels, &lease, after(200)),
-            "the session is over, and neither node sent packets"
-        );
-        assert!(
-            !accepted(&Tunnels::default(), &lease, start),
-            "nothing is known"
-        );
-        let mut tunnels = Tunnels::default();
-        tunnels.note(&sessions(0, Some(300), 20, 40), start);
-        assert!(
-            !accepted(&tunnels, &lease, start),
+            !clock.accepts(0, LEASE),
             "the session was over at the first read"
         );
     }
 
     #[test]
     fn silence_is_reported_only_of_peers_with_traffic() {
-        let start = Instant::now() + Duration::from_secs(3600);
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let mut tunnels = Tunnels::default();
-        tunnels.note(&sessions(0, None, 0, 0), start);
-        tunnels.note(&sessions(100, None, 0, 0), after(100));
-        assert_eq!(tunnels.silent(after(100)), [], "nobody sent anything");
-        for (second, sent) in [(105, 148), (110, 296), (130, 700)] {
-            tunnels.note(&sessions(second, None, 0, sent), after(second));
-            assert_eq!(tunnels.silent(after(second)), []);
+        let mut clock = Clock::new();
+        // Nobody sent anything for a long time.
+        for (second, sent) in [(0, 0), (100, 0), (105, 148), (110, 296), (130, 700)] {
+            clock.note(second, None, 0, sent);
+            assert_eq!(clock.silent(second), []);
         }
-        tunnels.note(&sessions(135, None, 0, 900), after(135));
+        clock.note(135, None, 0, 900);
         let silent = Silent {
             link: name(),
             key: PEER,
@@ -352,147 +372,95 @@ mod tests {
             silence: SILENCE,
             initiates: false,
         };
-        assert_eq!(tunnels.silent(after(135)), [silent]);
+        assert_eq!(clock.silent(135), [silent]);
         assert_eq!(
-            tunnels.silent(after(400)),
+            clock.silent(400),
             [],
             "this node sent its last packet to the peer long ago"
         );
         // The peer's own handshake attempts are not a response: they also arrive if the preshared keys differ.
-        tunnels.note(&sessions(138, None, 148, 1000), after(138));
-        assert_eq!(tunnels.silent(after(138)).len(), 1);
-        tunnels.note(&sessions(140, Some(0), 240, 1100), after(140));
-        assert_eq!(tunnels.silent(after(140)), [], "it answered");
+        clock.note(138, None, 148, 1000);
+        assert_eq!(clock.silent(138).len(), 1);
+        clock.note(140, Some(0), 240, 1100);
+        assert_eq!(clock.silent(140), [], "it answered");
     }
 
     /// If the preshared keys differ, both ends start handshakes repeatedly, and the kernel counts these handshakes as received.
     #[test]
     fn handshakes_that_are_never_completed_are_no_answer() {
-        let start = Instant::now() + Duration::from_secs(3600);
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let mut tunnels = Tunnels::default();
-        tunnels.follow(&state("192.0.2.1:51820"));
-        for (second, handshake, received) in [
-            (0, None, 0),
-            (5, None, 148),
-            (10, None, 148),
-            (15, None, 444),
-            (30, None, 740),
-            (35, None, 888),
-        ] {
-            tunnels.note(
-                &sessions(second, handshake, received, second * 100),
-                after(second),
-            );
+        let mut clock = Clock::new();
+        clock.0.follow(&state(LEASE));
+        for (second, received) in [(0, 0), (5, 148), (10, 148), (15, 444), (30, 740), (35, 888)] {
+            clock.note(second, None, received, second * 100);
         }
-        let silent = tunnels.silent(after(35));
+        let [silent] = <[_; 1]>::try_from(clock.silent(35)).unwrap();
         assert!(
-            silent.len() == 1
-                && silent[0].initiates
-                && silent[0].endpoint == "192.0.2.1:51820".parse().ok(),
+            silent.initiates && silent.endpoint == LEASE.parse().ok(),
             "{silent:?}"
         );
+        // The peer answered, and then no more.
+        for (second, ago, sent) in [(45, 0, 4100), (50, 5, 4200), (85, 40, 4300)] {
+            clock.note(second, Some(ago), 1276, sent);
+        }
+        let [silent] = <[_; 1]>::try_from(clock.silent(85)).unwrap();
+        assert!(!silent.initiates, "{silent:?}");
         // The handshake attempts after a session has ended are not a response either.
-        let mut ended = Tunnels::default();
-        ended.note(&sessions(0, Some(200), 1036, 4000), start);
-        ended.note(&sessions(5, Some(205), 1184, 4148), after(5));
-        ended.note(&sessions(40, Some(240), 1332, 4296), after(40));
-        assert_eq!(ended.silent(after(40)).len(), 1);
-        tunnels.note(&sessions(45, Some(0), 1276, 4100), after(45));
-        tunnels.note(&sessions(50, Some(5), 1276, 4200), after(50));
-        tunnels.note(&sessions(85, Some(40), 1276, 4300), after(85));
-        let silent = tunnels.silent(after(85));
-        assert!(
-            silent.len() == 1 && !silent[0].initiates,
-            "it answered, and then no more: {silent:?}"
-        );
+        let mut ended = Clock::new();
+        for (second, received, sent) in [(0, 1036, 4000), (5, 1184, 4148), (40, 1332, 4296)] {
+            ended.note(second, Some(200 + second), received, sent);
+        }
+        assert_eq!(ended.silent(40).len(), 1);
     }
 
     #[test]
     fn handshake_age_survives_a_wall_clock_change() {
-        let start = Instant::now() + Duration::from_secs(3600);
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let session = |ago: u64, received, sent| -> Sessions {
-            let (handshake, handshake_at) = (
-                Some(Duration::from_secs(ago)),
-                Some(Duration::from_secs(10_000)),
-            );
-            [(
-                (name(), PEER),
-                Session {
-                    handshake,
-                    handshake_at,
-                    received,
-                    sent,
-                },
-            )]
-            .into()
+        let note = |clock: &mut Clock, second, ago, received, sent| {
+            let session = session(Some(Duration::from_secs(ago)), Some(10_000), received, sent);
+            clock.0.note(&session, clock.at(second));
         };
         // The clock was set back: the handshake seems to be in the future, but is not recent.
-        let mut tunnels = Tunnels::default();
-        tunnels.note(&session(170, 500, 500), start);
+        let mut clock = Clock::new();
+        note(&mut clock, 0, 170, 500, 500);
         for second in (5..=60).step_by(5) {
-            tunnels.note(&session(0, 500, 500 + second * 148), after(second));
+            note(&mut clock, second, 0, 500, 500 + second * 148);
         }
-        let silent = tunnels.silent(after(60));
-        assert_eq!(
-            silent.iter().map(|peer| peer.handshake).collect::<Vec<_>>(),
-            [Some(Duration::from_secs(230))]
-        );
+        let [silent] = <[_; 1]>::try_from(clock.silent(60)).unwrap();
+        assert_eq!(silent.handshake, Some(Duration::from_secs(230)));
         // The clock was set forward by an hour: the session is still alive.
-        let mut tunnels = Tunnels::default();
-        tunnels.note(&session(10, 500, 500), start);
+        let mut clock = Clock::new();
+        note(&mut clock, 0, 10, 500, 500);
         for second in (5..=100).step_by(5) {
-            tunnels.note(
-                &session(3600 + second, 500 + second * 100, 500 + second * 100),
-                after(second),
-            );
-            assert_eq!(tunnels.silent(after(second)), []);
+            let bytes = 500 + second * 100;
+            note(&mut clock, second, 3600 + second, bytes, bytes);
+            assert_eq!(clock.silent(second), []);
         }
     }
 
     #[test]
     fn keepalives_need_no_answer() {
-        let start = Instant::now() + Duration::from_secs(3600);
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let handshake_at = Some(Duration::from_secs(10_000));
-        for keepalive in [0, 1, 2, 25, 40] {
-            let mut kept = state("192.0.2.1:51820");
+        for (keepalive, each) in [(0, 0), (1, 5), (2, 2), (25, 1), (40, 1)] {
             let peer = WireguardPeer {
                 endpoint: None,
                 preshared: None,
                 keepalive,
             };
-            kept.set(
-                Key::WireguardPeer(name(), PEER),
-                Value::WireguardPeer(Box::new(peer)),
-            );
-            let mut tunnels = Tunnels::default();
-            let mut sent = 0;
-            let mut look = |tunnels: &mut Tunnels, second: u64, more: u64| {
+            let mut kept = KernelState::default();
+            let key = Key::WireguardPeer(name(), PEER);
+            kept.set(key, Value::WireguardPeer(Box::new(peer)));
+            let (mut clock, mut sent) = (Clock::new(), 0);
+            let mut look = |clock: &mut Clock, second: u64, more: u64| {
                 sent += more;
-                let session = Session {
-                    handshake: Some(Duration::from_secs(second)),
-                    handshake_at,
-                    received: 500,
-                    sent,
-                };
-                tunnels.note(&[((name(), PEER), session)].into(), after(second));
-                tunnels.silent(after(second)).len()
+                clock.note(second, Some(second), 500, sent);
+                clock.silent(second).len()
             };
-            look(&mut tunnels, 0, 500);
-            tunnels.follow(&kept);
-            let each = if keepalive == 0 {
-                0
-            } else {
-                (5 / u64::from(keepalive)).max(1)
-            };
+            look(&mut clock, 0, 500);
+            clock.0.follow(&kept);
             for second in (5..=100).step_by(5) {
-                assert_eq!(look(&mut tunnels, second, each * 32), 0, "{keepalive}");
+                assert_eq!(look(&mut clock, second, each * 32), 0, "{keepalive}");
             }
             // Handshake attempts, or data.
-            look(&mut tunnels, 105, 148);
-            assert_eq!(look(&mut tunnels, 140, 148), 1, "{keepalive}");
+            look(&mut clock, 105, 148);
+            assert_eq!(look(&mut clock, 140, 148), 1, "{keepalive}");
         }
     }
 }

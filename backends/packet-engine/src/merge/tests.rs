@@ -1,6 +1,6 @@
 //! Tests that the merger merges the right packets, and that it does not lose, invent or reorder packets of a flow.
 
-use super::super::split::tests::{Recipe, recipe};
+use super::super::split::tests::{Recipe, all, recipe};
 use super::*;
 use proptest::prelude::*;
 
@@ -26,18 +26,6 @@ fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
     merger.groups().iter().map(Group::count).collect()
 }
 
-fn tcp(sequence: u32, length: usize) -> Recipe {
-    Recipe {
-        ipv6: false,
-        tcp: true,
-        sequence,
-        flags: 0x10,
-        options: 3,
-        id: 1,
-        payload: vec![5; length],
-    }
-}
-
 /// Returns a packet with one changed byte and a correct TCP checksum.
 fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
     let mut packet = recipe.packet();
@@ -61,45 +49,78 @@ fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
 
 #[test]
 fn a_stream_is_merged_until_it_ends() {
-    let stream: Vec<_> = (0..5).map(|n| tcp(n * 1000, 1000).packet()).collect();
-    assert_eq!(counts(&stream), [5]);
-    let short = [
-        &stream[..3],
-        &[tcp(3000, 500).packet(), tcp(3500, 1000).packet()],
-    ]
-    .concat();
-    assert_eq!(counts(&short), [4, 1], "a shorter segment is the last");
-    let pushed = [
-        stream[0].clone(),
-        Recipe {
-            flags: 0x18,
-            ..tcp(1000, 1000)
-        }
-        .packet(),
-        stream[2].clone(),
-    ];
-    assert_eq!(counts(&pushed), [2, 1], "PSH ends it");
-    let longer = [tcp(0, 900).packet(), tcp(900, 1000).packet()];
-    assert_eq!(counts(&longer), [1, 1]);
-    let many: Vec<_> = (0..130).map(|n| tcp(n * 10, 10).packet()).collect();
-    assert_eq!(counts(&many), [64, 64, 2]);
-    let long: Vec<_> = (0..50).map(|n| tcp(n * 1448, 1448).packet()).collect();
+    let stream = |number: u32, length: usize| -> Vec<_> {
+        let segment = |n| Recipe::stream(n * length as u32, length).packet();
+        (0..number).map(segment).collect()
+    };
+    assert_eq!(counts(&stream(5, 1000)), [5]);
+    assert_eq!(counts(&stream(130, 10)), [64, 64, 2]);
     assert_eq!(
-        counts(&long),
+        counts(&stream(50, 1448)),
         [45, 5],
         "no packet is longer than 65535 bytes"
     );
+    let segments = |parts: &[(u32, usize, u8)]| -> Vec<_> {
+        let segment = |&(sequence, length, flags)| {
+            Recipe {
+                flags,
+                ..Recipe::stream(sequence, length)
+            }
+            .packet()
+        };
+        parts.iter().map(segment).collect()
+    };
+    for (what, parts, wanted) in [
+        (
+            "a shorter segment is the last",
+            [(0, 900, 0x10), (900, 500, 0x10), (1400, 900, 0x10)],
+            &[2, 1][..],
+        ),
+        (
+            "PSH ends it",
+            [(0, 900, 0x10), (900, 900, 0x18), (1800, 900, 0x10)],
+            &[2, 1],
+        ),
+        (
+            "a longer one is another",
+            [(0, 900, 0x10), (900, 1000, 0x10), (1900, 1000, 0x10)],
+            &[1, 2],
+        ),
+        (
+            "a gap",
+            [(0, 900, 0x10), (1800, 900, 0x10), (2700, 900, 0x10)],
+            &[1, 2],
+        ),
+        (
+            "a repetition",
+            [(0, 900, 0x10), (0, 900, 0x10), (900, 900, 0x10)],
+            &[1, 2],
+        ),
+        (
+            "no packet is overtaken",
+            [(0, 900, 0x10), (900, 0, 0x10), (900, 900, 0x10)],
+            &[1, 1, 1],
+        ),
+    ] {
+        assert_eq!(counts(&segments(&parts)), wanted, "{what}");
+    }
+    for flags in [0x11, 0x12, 0x14, 0x30, 0x90, 0x50, 0x00] {
+        let parts = [(0, 900, flags), (900, 900, 0x10), (1800, 900, flags)];
+        assert_eq!(counts(&segments(&parts)), [1, 1, 1], "flags {flags:#x}");
+    }
 }
 
 #[test]
 fn packets_that_differ_are_not_merged() {
-    let first = tcp(0, 1000);
-    let second = tcp(1000, 1000);
-    assert_eq!(counts(&[first.packet(), second.packet()]), [2]);
+    let (first, second) = (Recipe::stream(0, 1000), Recipe::stream(1000, 1000));
+    let mut wrong = second.packet();
+    wrong[60] ^= 1;
+    let mut others = vec![("a wrong checksum is not corrected".to_owned(), wrong)];
     // TOS, fragment bits, TTL, an address, a port, the acknowledgement, the window, an option.
     for (at, value) in [
         (1, 3),
         (6, 0),
+        (6, 0x20),
         (8, 62),
         (15, 9),
         (21, 9),
@@ -107,95 +128,18 @@ fn packets_that_differ_are_not_merged() {
         (34, 9),
         (41, 9),
     ] {
-        assert_eq!(
-            counts(&[first.packet(), changed(&second, at, value)]),
-            [1, 1],
-            "byte {at}"
-        );
+        others.push((format!("byte {at}"), changed(&second, at, value)));
     }
-}
-
-#[test]
-fn segments_with_control_flags_are_not_merged() {
-    let first = tcp(0, 1000);
-    let second = tcp(1000, 1000);
-    for flags in [0x11, 0x12, 0x14, 0x30, 0x90, 0x50, 0x00] {
-        let other = Recipe {
-            flags,
-            ..second.clone()
-        };
-        assert_eq!(
-            counts(&[first.packet(), other.packet()]),
-            [1, 1],
-            "flags {flags:#x}"
-        );
-        assert_eq!(
-            counts(&[
-                Recipe {
-                    flags,
-                    ..first.clone()
-                }
-                .packet(),
-                second.packet()
-            ]),
-            [1, 1],
-            "flags {flags:#x} first"
-        );
+    for (what, other) in others {
+        assert_eq!(counts(&[first.packet(), other]), [1, 1], "{what}");
     }
-}
-
-#[test]
-fn segments_out_of_sequence_are_not_merged() {
-    let first = tcp(0, 1000);
-    let second = tcp(1000, 1000);
-    assert_eq!(
-        counts(&[first.packet(), tcp(2000, 1000).packet()]),
-        [1, 1],
-        "a gap"
-    );
-    assert_eq!(
-        counts(&[first.packet(), first.packet()]),
-        [1, 1],
-        "a repetition"
-    );
-    let acknowledgement = Recipe {
-        payload: Vec::new(),
-        ..second.clone()
-    };
-    assert_eq!(
-        counts(&[first.packet(), acknowledgement.packet(), second.packet()]),
-        [1, 1, 1],
-        "no packet is overtaken"
-    );
-}
-
-#[test]
-fn wrong_checksums_and_fragments_are_not_merged() {
-    let first = tcp(0, 1000);
-    let second = tcp(1000, 1000);
-    let mut wrong = second.packet();
-    wrong[60] ^= 1;
-    assert_eq!(
-        counts(&[first.packet(), wrong]),
-        [1, 1],
-        "a wrong checksum is not corrected"
-    );
-    let mut fragment = second.packet();
-    fragment[6] = 0x20;
-    assert_eq!(
-        counts(&[first.packet(), fragment, second.packet()]),
-        [1, 1, 1]
-    );
-}
-
-#[test]
-fn datagrams_without_checksum_are_not_merged() {
     let datagram = Recipe {
         tcp: false,
-        ..tcp(0, 1000)
-    };
-    assert_eq!(counts(&[datagram.packet(), datagram.packet()]), [2]);
-    let mut unchecked = datagram.packet();
+        ..first
+    }
+    .packet();
+    assert_eq!(counts(&[datagram.clone(), datagram.clone()]), [2]);
+    let mut unchecked = datagram;
     unchecked[26..28].fill(0);
     assert_eq!(
         counts(&[unchecked.clone(), unchecked]),
@@ -206,10 +150,12 @@ fn datagrams_without_checksum_are_not_merged() {
 
 #[test]
 fn small_flows_are_written_before_a_stream() {
-    let stream: Vec<_> = (0..60).map(|n| tcp(n * 1400, 1400).packet()).collect();
+    let stream: Vec<_> = (0..60)
+        .map(|n| Recipe::stream(n * 1400, 1400).packet())
+        .collect();
     let answer = Recipe {
         tcp: false,
-        ..tcp(0, 40)
+        ..Recipe::stream(0, 40)
     }
     .packet();
     let turns = |packets: &[Vec<u8>]| {
@@ -234,7 +180,10 @@ fn small_flows_are_written_before_a_stream() {
 
 #[test]
 fn disabled_merging_merges_nothing() {
-    let stream = [tcp(0, 100).packet(), tcp(100, 100).packet()];
+    let stream = [
+        Recipe::stream(0, 100).packet(),
+        Recipe::stream(100, 100).packet(),
+    ];
     let mut merger = Merger::new(false, true);
     offer(&mut merger, &stream);
     assert_eq!(merger.groups().len(), 2);
@@ -258,22 +207,11 @@ fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
 
 /// Returns the single packets of a group.
 fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
-    use super::super::split::{Split, split};
     let mut packet: Vec<u8> = group
         .ranges()
         .flat_map(|range| buffer[range.clone()].iter().copied())
         .collect();
-    let header = Header::parse(&packet).unwrap();
-    match split(vnet, &header, &mut packet).unwrap() {
-        Split::Whole => vec![packet],
-        Split::Segments(segments) => (0..segments.count())
-            .map(|index| {
-                let mut room = [0; 192];
-                let (made, payload) = segments.header(index, &packet, &mut room).unwrap();
-                [&room[..made], &packet[payload]].concat()
-            })
-            .collect(),
-    }
+    all(vnet, &mut packet).unwrap()
 }
 
 /// Returns the flow of a packet, and the packet.
@@ -311,6 +249,7 @@ proptest! {
         let group = &merger.groups()[0];
         prop_assert_eq!((group.count(), group.bytes()), (singles.len(), singles.iter().map(Vec::len).sum()));
         let vnet = merger.finish(0, &mut buffer);
+        prop_assert_eq!(vnet, if singles.len() > 1 { recipe.vnet(size) } else { vnet });
         let found = out(&vnet, &merger.groups()[0], &buffer);
         prop_assert_eq!(&found, &singles);
         // Without merging, each checksum is completed.
@@ -362,25 +301,12 @@ proptest! {
         }).collect();
         let mut merger = Merger::new(true, true);
         let mut buffer = offer(&mut merger, &packets);
-        let mut out: Vec<Vec<u8>> = Vec::new();
+        let mut found: Vec<Vec<u8>> = Vec::new();
         merger.arrange();
         for position in 0..merger.groups().len() {
             let index = merger.group_at(position);
             let vnet = merger.finish(index, &mut buffer);
-            let group = &merger.groups()[index];
-            let mut packet = buffer[group.first.clone()].to_vec();
-            group.rest.iter().for_each(|range| packet.extend(&buffer[range.clone()]));
-            let header = Header::parse(&packet).unwrap();
-            match super::super::split::split(&vnet, &header, &mut packet).unwrap() {
-                super::super::split::Split::Whole => out.push(packet),
-                super::super::split::Split::Segments(segments) => {
-                    for index in 0..segments.count() {
-                        let mut room = [0; 192];
-                        let (made, payload) = segments.header(index, &packet, &mut room).unwrap();
-                        out.push([&room[..made], &packet[payload]].concat());
-                    }
-                }
-            }
+            found.extend(out(&vnet, &merger.groups()[index], &buffer));
         }
         // Merging loses only the identifier.
         let bare = |packets: &[Vec<u8>]| {
@@ -395,6 +321,6 @@ proptest! {
             all.sort_by(|a, b| a.0.cmp(&b.0));
             all
         };
-        prop_assert_eq!(bare(&out), bare(&packets));
+        prop_assert_eq!(bare(&found), bare(&packets));
     }
 }

@@ -44,6 +44,10 @@ fn datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> 
         .collect()
 }
 
+fn piece(made: bool, at: u32, len: u32) -> Piece {
+    Piece { made, at, len }
+}
+
 #[test]
 fn messages_arrive_as_they_were_sent() {
     for features in [Features::offload(), Features::mmsg(), Features::plain()] {
@@ -51,7 +55,6 @@ fn messages_arrive_as_they_were_sent() {
             let (from, socket, to) = pair(&features, address);
             let made = [1; 10];
             let read: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
-            let piece = |made, at, len| Piece { made, at, len };
             // Three datagrams of 1010, 1010 and 510 bytes in one send, and a single one with a congestion mark.
             let pieces = [
                 piece(true, 0, 10),
@@ -63,22 +66,16 @@ fn messages_arrive_as_they_were_sent() {
                 piece(false, 2500, 77),
             ];
             let many = Message {
-                to: to.into(),
-                pieces: 0..6,
                 segment: 1010,
                 count: 3,
                 bytes: 2530,
                 tos: 0,
-                socket: 0,
+                ..message(to.into(), 0..6)
             };
             let one = Message {
-                to: to.into(),
-                pieces: 6..7,
                 segment: 77,
-                count: 1,
                 bytes: 77,
-                tos: 1,
-                socket: 0,
+                ..message(to.into(), 6..7)
             };
             let mut sender = Sender::default();
             let (sent, error) = sender.send(&from, &[many, one], &pieces, &made, &read);
@@ -87,21 +84,14 @@ fn messages_arrive_as_they_were_sent() {
             let mut got = Vec::new();
             while got.len() < 4 {
                 let metas = receive(&mut receiver, &socket);
-                assert!(
-                    metas
-                        .iter()
-                        .all(|meta| meta.from.ip() == address.parse::<IpAddr>().unwrap()
-                            && !meta.truncated)
-                );
+                for meta in &metas {
+                    assert!(meta.from.ip() == to.ip() && !meta.truncated);
+                }
                 got.extend(datagrams(&mut receiver, &metas));
             }
-            let with_head = |range: Range<usize>| [&made[..], &read[range]].concat();
-            let want = [
-                (with_head(0..1000), 0),
-                (with_head(1000..2000), 0),
-                (with_head(2000..2500), 0),
-                (read[2500..2577].to_vec(), 1),
-            ];
+            let with_head = |range: Range<usize>| ([&made[..], &read[range]].concat(), 0);
+            let [a, b, c] = [0..1000, 1000..2000, 2000..2500].map(with_head);
+            let want = [a, b, c, (read[2500..2577].to_vec(), 1)];
             assert_eq!(got, want, "{} {address}", features.name);
         }
     }
@@ -112,33 +102,8 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let features = Features::mmsg();
     let (from, socket, to) = pair(&features, "127.0.0.1");
     let read = vec![0; 100_000];
-    let pieces = [
-        Piece {
-            made: false,
-            at: 0,
-            len: 10,
-        },
-        Piece {
-            made: false,
-            at: 0,
-            len: 70_000,
-        },
-        Piece {
-            made: false,
-            at: 0,
-            len: 20,
-        },
-    ];
-    let message = |n: usize| Message {
-        to: to.into(),
-        pieces: n..n + 1,
-        segment: 0,
-        count: 1,
-        bytes: 0,
-        tos: 0,
-        socket: 0,
-    };
-    let messages = [message(0), message(1), message(2)];
+    let pieces = [10, 70_000, 20].map(|len| piece(false, 0, len));
+    let messages = [0, 1, 2].map(|n| message(to.into(), n..n + 1));
     let mut sender = Sender::default();
     let (sent, error) = sender.send(&from, &messages, &pieces, &[], &read);
     assert_eq!(
@@ -150,11 +115,8 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let mut receiver = Receiver::new(8);
     let mut lengths = Vec::new();
     while lengths.len() < 2 {
-        lengths.extend(
-            receive(&mut receiver, &socket)
-                .iter()
-                .map(|meta| meta.at.len()),
-        );
+        let metas = receive(&mut receiver, &socket);
+        lengths.extend(metas.iter().map(|meta| meta.at.len()));
     }
     assert_eq!(lengths, [10, 20]);
 }
@@ -162,11 +124,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
 /// Returns a buffer and its six pieces of 100 bytes; each byte of the buffer is the index of its piece.
 fn six_pieces() -> (Vec<u8>, [Piece; 6]) {
     let read = (0..600u16).map(|n| (n / 100) as u8).collect();
-    let pieces = [0, 100, 200, 300, 400, 500].map(|at| Piece {
-        made: false,
-        at,
-        len: 100,
-    });
+    let pieces = [0, 100, 200, 300, 400, 500].map(|at| piece(false, at, 100));
     (read, pieces)
 }
 

@@ -2,7 +2,7 @@ use super::*;
 use ipnet::{Ipv4Net, Ipv6Net};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 
 fn settings() -> TableSettings {
     TableSettings {
@@ -32,12 +32,7 @@ fn peer(address: &str) -> Peer {
 }
 
 fn numbered(n: u32) -> Peer {
-    Peer {
-        address: (Ipv4Addr::from_bits(0xc0a8_0000 + n), 8285).into(),
-        mac: [0; 6],
-        carries_v6: true,
-        outer_ecn: false,
-    }
+    peer(&Ipv4Addr::from_bits(0xc0a8_0000 + n).to_string())
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -62,41 +57,20 @@ fn is_flat(table: &Table) -> [bool; 2] {
 
 /// Returns the first and last address of each subnet, and addresses next to them.
 fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
-    let mut probes = vec![
-        ip("0.0.0.0"),
-        ip("255.255.255.255"),
-        ip("::"),
-        ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
-    ];
-    for (net, _) in peers {
-        match net {
-            IpNet::V4(net) => {
-                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
-                let around = [
-                    first.wrapping_sub(1),
-                    first,
-                    first.wrapping_add(1),
-                    last.wrapping_sub(1),
-                    last,
-                    last.wrapping_add(1),
-                ];
-                probes.extend(around.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))));
-            }
-            IpNet::V6(net) => {
-                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
-                let around = [
-                    first.wrapping_sub(1),
-                    first,
-                    first.wrapping_add(1),
-                    last.wrapping_sub(1),
-                    last,
-                    last.wrapping_add(1),
-                ];
-                probes.extend(around.map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))));
-            }
-        }
-    }
-    probes
+    let edges = |net: &IpNet| {
+        [-1, 0, 1].map(|step: i8| {
+            [net.network(), net.broadcast()].map(|ip| match ip {
+                IpAddr::V4(ip) => IpAddr::V4(ip.to_bits().wrapping_add_signed(step.into()).into()),
+                IpAddr::V6(ip) => IpAddr::V6(ip.to_bits().wrapping_add_signed(step.into()).into()),
+            })
+        })
+    };
+    let all = ["0.0.0.0/0", "::/0"].map(|net| net.parse().unwrap());
+    all.iter()
+        .chain(peers.iter().map(|(net, _)| net))
+        .flat_map(edges)
+        .flatten()
+        .collect()
 }
 
 fn check(nets: Vec<IpNet>, more: Vec<IpAddr>) -> Result<Table, TestCaseError> {
@@ -214,91 +188,61 @@ fn table_without_peers_has_no_routes() {
 #[test]
 fn a_peer_inside_a_subnet_is_refused() {
     // The addresses of these peers are inside the peer's own, another peer's or our subnet. A node may be inside the network, but outside of leased
-    // subnets.
-    let nets: Vec<IpNet> = [
-        "10.5.2.0/24",
-        "10.5.3.0/24",
-        "fd00:5:0:4::/64",
-        "10.5.5.0/24",
-        "10.5.6.0/24",
-        "10.5.7.0/24",
-    ]
-    .map(|net| net.parse().unwrap())
-    .into();
-    let addresses = [
-        "192.168.0.2",
-        "10.5.3.7",
-        "[fd00:5::1]",
-        "[::ffff:10.5.2.9]",
-        "10.5.1.9",
-        "10.5.99.9",
-    ];
-    let table = Table::build(settings(), nets.iter().copied().zip(addresses.map(peer)));
-    assert_eq!(table.refused, [nets[1], nets[3], nets[4]]);
-    assert_eq!(table.lookup(ip("10.5.2.9")), Some(&peer("192.168.0.2")));
-    assert_eq!(table.lookup(ip("10.5.7.9")), Some(&peer("10.5.99.9")));
-    assert_eq!(
-        table.lookup(ip("fd00:5:0:4::9")),
-        Some(&peer("[fd00:5::1]"))
-    );
-    for lost in ["10.5.3.9", "10.5.5.9", "10.5.6.9"] {
-        assert_eq!(table.lookup(ip(lost)), None, "{lost}");
-    }
-    assert_eq!(
+    // subnets. Host bits of a subnet are ignored, the last of equal subnets wins, and mapped addresses are IPv4 addresses.
+    let peers = [
+        ("10.5.2.0/24", "10.5.98.9", "10.5.2.9", Some("10.5.99.9")),
+        ("10.5.2.77/24", "10.5.99.9", "10.5.2.1", Some("10.5.99.9")),
+        ("10.5.3.0/24", "10.5.3.7", "10.5.3.9", None),
         (
-            table.knows(ip("10.5.3.7")),
-            table.knows(ip("192.168.0.2")),
-            table.knows(ip("10.5.99.9"))
+            "fd00:5:0:4::/64",
+            "[fd00:5::1]",
+            "fd00:5:0:4::9",
+            Some("[fd00:5::1]"),
         ),
-        (false, true, true)
-    );
-    assert_eq!(table.peers().len(), 3);
-}
-
-#[test]
-fn the_last_of_equal_subnets_wins() {
-    let net: IpNet = "10.5.2.0/24".parse().unwrap();
-    // Host bits are ignored.
+        ("10.5.5.0/24", "[::ffff:10.5.2.9]", "10.5.5.9", None),
+        ("10.5.6.0/24", "10.5.1.9", "10.5.6.9", None),
+        (
+            "10.5.7.0/24",
+            "[::ffff:192.168.0.2]",
+            "10.5.7.9",
+            Some("192.168.0.2"),
+        ),
+    ];
+    let net = |net: &str| net.parse::<IpNet>().unwrap();
     let table = Table::build(
         settings(),
-        [
-            (net, peer("192.168.0.2")),
-            ("10.5.2.77/24".parse().unwrap(), peer("192.168.0.3")),
-        ],
+        peers.map(|(subnet, address, ..)| (net(subnet), peer(address))),
     );
-    assert_eq!(table.lookup(ip("10.5.2.9")), Some(&peer("192.168.0.3")));
-}
-
-#[test]
-fn mapped_addresses_are_the_v4_ones() {
-    let table = Table::build(
-        settings(),
-        [("10.5.2.0/24".parse().unwrap(), peer("[::ffff:192.168.0.2]"))],
+    assert_eq!(
+        table.refused,
+        ["10.5.3.0/24", "10.5.5.0/24", "10.5.6.0/24"].map(net)
     );
-    assert!(table.knows(ip("192.168.0.2")));
-    assert_eq!(table.lookup(ip("10.5.2.1")), Some(&peer("192.168.0.2")));
+    for (_, _, pod, found) in peers {
+        assert_eq!(table.lookup(ip(pod)), found.map(peer).as_ref(), "{pod}");
+    }
+    for (node, known) in [
+        ("10.5.3.7", false),
+        ("192.168.0.2", true),
+        ("10.5.99.9", true),
+    ] {
+        assert_eq!(table.knows(ip(node)), known, "{node}");
+    }
 }
 
 #[test]
 fn the_last_address_of_a_subnet_is_its_broadcast() {
-    let judge = |own: &str, ip: &str| {
-        let settings = TableSettings {
-            own: Networks {
-                v4: Some(own.parse().unwrap()),
-                v6: None,
-            },
-            ..settings()
-        };
-        Table::build(settings, []).is_broadcast(ip.parse().unwrap())
-    };
-    assert!(judge("10.5.1.0/24", "10.5.1.255") && judge("10.5.1.0/30", "10.5.1.3"));
-    for (own, ip) in [
-        ("10.5.1.0/24", "10.5.1.254"),
-        ("10.5.1.0/24", "10.5.2.255"),
-        ("10.5.1.0/31", "10.5.1.1"),
-        ("10.5.1.1/32", "10.5.1.1"),
-        ("10.5.1.0/24", "::a05:1ff"),
+    for (own, ip, is) in [
+        ("10.5.1.0/24", "10.5.1.255", true),
+        ("10.5.1.0/30", "10.5.1.3", true),
+        ("10.5.1.0/24", "10.5.1.254", false),
+        ("10.5.1.0/24", "10.5.2.255", false),
+        ("10.5.1.0/31", "10.5.1.1", false),
+        ("10.5.1.1/32", "10.5.1.1", false),
+        ("10.5.1.0/24", "::a05:1ff", false),
     ] {
-        assert!(!judge(own, ip), "{ip} in {own}");
+        let mut settings = settings();
+        settings.own.v4 = Some(own.parse().unwrap());
+        let table = Table::build(settings, []);
+        assert_eq!(table.is_broadcast(ip.parse().unwrap()), is, "{ip} in {own}");
     }
 }

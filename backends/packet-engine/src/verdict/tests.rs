@@ -27,28 +27,34 @@ const HERE: &str = "192.168.0.1";
 const OWN: [&str; 2] = ["10.5.1.0/24", "fd00:5:0:1::/64"];
 const NETWORKS: [&str; 2] = ["10.5.0.0/16", "fd00:5::/48"];
 
-fn build(checks: Checks, routed: bool) -> Table {
-    let both = |nets: [&str; 2]| Networks {
-        v4: Some(nets[0].parse().unwrap()),
-        v6: Some(nets[1].parse().unwrap()),
-    };
-    let settings = TableSettings {
-        networks: both(NETWORKS),
-        own: both(OWN),
+fn settings(networks: Networks, own: Networks, checks: Checks, routed: bool) -> TableSettings {
+    TableSettings {
+        networks,
+        own,
         checks,
         mtu: 1472,
         routed,
         encap_port: 8285,
         address: Some(ip(HERE)),
-    };
-    let peer = |address: &str, carries_v6| Peer {
+    }
+}
+
+fn peer(address: &str, carries_v6: bool) -> Peer {
+    Peer {
         address: (ip(address), 8285).into(),
         mac: [0; 6],
         carries_v6,
         outer_ecn: false,
+    }
+}
+
+fn build(checks: Checks, routed: bool) -> Table {
+    let both = |nets: [&str; 2]| Networks {
+        v4: Some(nets[0].parse().unwrap()),
+        v6: Some(nets[1].parse().unwrap()),
     };
     Table::build(
-        settings,
+        settings(both(NETWORKS), both(OWN), checks, routed),
         LEASES
             .iter()
             .map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))),
@@ -259,287 +265,102 @@ proptest! {
         };
         prop_assert_eq!(got, want);
     }
-
-    #[test]
-    fn martians_are_those_of_the_list(ip in addresses()) {
-        prop_assert_eq!(martian(&ip), slow_martian(&ip));
-    }
 }
 
 #[test]
 fn martian_ranges_have_exact_ends() {
-    let martians = [
-        "0.0.0.0",
-        "0.255.255.255",
-        "127.0.0.1",
-        "127.255.255.255",
-        "169.254.0.0",
-        "169.254.169.254",
-        "169.254.255.255",
-        "224.0.0.0",
-        "239.255.255.255",
-        "240.0.0.0",
-        "255.255.255.254",
-        "255.255.255.255",
-        "::",
-        "::1",
-        "fe80::",
-        "febf:ffff::1",
-        "ff00::",
-        "ff02::1",
-        "ffff::",
-        "::ffff:0.0.0.0",
-        "::ffff:10.5.2.1",
-        "::ffff:255.255.255.255",
-    ];
-    let ordinary = [
-        "1.0.0.0",
-        "126.255.255.255",
-        "128.0.0.0",
-        "169.253.255.255",
-        "169.255.0.0",
-        "223.255.255.255",
+    for net in MARTIAN_NETS.iter() {
+        let (first, last) = match net {
+            IpNet::V4(net) => (
+                net.network().to_bits().into(),
+                net.broadcast().to_bits().into(),
+            ),
+            IpNet::V6(net) => (net.network().to_bits(), net.broadcast().to_bits()),
+        };
+        for bits in [first.wrapping_sub(1), first, last, last.wrapping_add(1)] {
+            let ip = match net {
+                IpNet::V4(_) => IpAddr::V4((bits as u32).into()),
+                IpNet::V6(_) => IpAddr::V6(bits.into()),
+            };
+            assert_eq!(martian(&ip), slow_martian(&ip), "{ip}");
+        }
+    }
+    for ordinary in [
         "10.5.2.1",
         "100.64.0.1",
-        "::2",
-        "::fffe:ffff:ffff",
-        "::1:0:0:0",
-        "fe7f:ffff::",
-        "fec0::",
-        "feff:ffff::",
         "fd00::1",
         "2001:db8::1",
         "::10.5.2.1",
-    ];
-    for (list, want) in [(&martians[..], true), (&ordinary, false)] {
-        for text in list {
-            assert_eq!(martian(&ip(text)), want, "{text}");
-        }
-    }
-}
-
-#[test]
-fn allowed_sources_by_sender() {
-    let judge = |checks, source, from| {
-        inbound(
-            &header(ip(source), ip("10.5.1.9"), 64, 100),
-            &[],
-            ip(from),
-            table(checks, true),
-        )
-    };
-    // The source, the sender, and the results with cluster and strict checks.
-    let rows = [
-        ("10.5.2.9", "192.168.0.2", Ok(()), Ok(())),
-        ("10.5.20.9", "192.168.0.2", Ok(()), Ok(())),
-        ("10.5.2.0", "::ffff:192.168.0.2", Ok(()), Ok(())),
-        (
-            "10.5.3.9",
-            "192.168.0.2",
-            Err(Reason::Spoofed),
-            Err(Reason::Spoofed),
-        ),
-        (
-            "10.5.99.9",
-            "192.168.0.2",
-            Err(Reason::Spoofed),
-            Err(Reason::Spoofed),
-        ),
-        (
-            "10.5.1.7",
-            "192.168.0.2",
-            Err(Reason::Spoofed),
-            Err(Reason::Spoofed),
-        ),
-        ("192.168.0.2", "192.168.0.2", Ok(()), Err(Reason::Spoofed)),
-        ("8.8.8.8", "192.168.0.3", Ok(()), Err(Reason::Spoofed)),
-        (
-            "8.8.8.8",
-            "192.168.0.9",
-            Err(Reason::UnknownPeer),
-            Err(Reason::UnknownPeer),
-        ),
-        (
-            "10.5.2.9",
-            "192.168.0.9",
-            Err(Reason::UnknownPeer),
-            Err(Reason::UnknownPeer),
-        ),
-        (
-            "127.0.0.1",
-            "192.168.0.2",
-            Err(Reason::Martian),
-            Err(Reason::Martian),
-        ),
-    ];
-    for (source, from, cluster, strict) in rows {
-        assert_eq!(
-            (
-                judge(Checks::Cluster, source, from),
-                judge(Checks::Strict, source, from)
-            ),
-            (cluster, strict),
-            "{source} from {from}"
-        );
-        assert_eq!(judge(Checks::Off, source, from), Ok(()));
-    }
-    // Without checks, the TTL still applies.
-    for checks in [Checks::Cluster, Checks::Strict, Checks::Off] {
-        assert_eq!(
-            inbound(
-                &header(ip("10.5.2.9"), ip("10.5.1.9"), 0, 100),
-                &[],
-                ip("192.168.0.2"),
-                table(checks, true)
-            ),
-            Err(Reason::TtlExceeded)
-        );
-    }
-}
-
-#[test]
-fn peers_cannot_send_from_our_subnets() {
-    let judge = |own: &str, lease: &str| {
-        let settings = TableSettings {
-            networks: Networks {
-                v4: Some("10.5.0.0/16".parse().unwrap()),
-                v6: None,
-            },
-            own: Networks {
-                v4: Some(own.parse().unwrap()),
-                v6: None,
-            },
-            checks: Checks::Cluster,
-            mtu: 1472,
-            routed: true,
-            encap_port: 8285,
-            address: None,
-        };
-        let peer = Peer {
-            address: (ip("192.168.0.2"), 8285).into(),
-            mac: [0; 6],
-            carries_v6: true,
-            outer_ecn: false,
-        };
-        let table = Table::build(settings, [(net(lease), peer)]);
-        let ours = net(own).addr();
-        inbound(&header(ours, ours, 64, 100), &[], ip("192.168.0.2"), &table)
-    };
-    // A source in our own subnet is spoofed, even if the network no longer contains our lease, or if a peer's lease contains ours.
-    assert_eq!(judge("10.6.1.0/24", "10.5.2.0/24"), Err(Reason::Spoofed));
-    assert_eq!(judge("10.5.1.0/24", "10.5.0.0/20"), Err(Reason::Spoofed));
-}
-
-#[test]
-fn a_node_inside_the_network_sends_as_itself() {
-    let judge = |checks, source: &str| {
-        let settings = TableSettings {
-            networks: Networks {
-                v4: Some("192.168.0.0/16".parse().unwrap()),
-                v6: None,
-            },
-            own: Networks {
-                v4: Some("192.168.1.0/24".parse().unwrap()),
-                v6: None,
-            },
-            checks,
-            mtu: 1472,
-            routed: true,
-            encap_port: 8285,
-            address: None,
-        };
-        let peer = Peer {
-            address: (ip("192.168.56.102"), 8285).into(),
-            mac: [0; 6],
-            carries_v6: true,
-            outer_ecn: false,
-        };
-        let table = Table::build(settings, [(net("192.168.2.0/24"), peer)]);
-        inbound(
-            &header(ip(source), ip("192.168.1.9"), 64, 100),
-            &[],
-            ip("192.168.56.102"),
-            &table,
-        )
-    };
-    assert_eq!(judge(Checks::Cluster, "192.168.56.102"), Ok(()));
-    assert_eq!(judge(Checks::Cluster, "192.168.2.9"), Ok(()));
-    assert_eq!(
-        judge(Checks::Cluster, "192.168.56.103"),
-        Err(Reason::Spoofed)
-    );
-    assert_eq!(
-        judge(Checks::Strict, "192.168.56.102"),
-        Err(Reason::Spoofed)
-    );
-}
-
-#[test]
-fn only_our_subnets_are_reached() {
-    let judge = |destination| {
-        inbound(
-            &header(ip("10.5.2.9"), ip(destination), 64, 100),
-            &[],
-            ip("192.168.0.2"),
-            table(Checks::Cluster, true),
-        )
-    };
-    assert_eq!(judge("10.5.1.0"), Ok(()));
-    for other in ["10.5.3.9", "192.168.0.1", "8.8.8.8", "10.6.1.9"] {
-        assert_eq!(judge(other), Err(Reason::NotOurs), "{other}");
-    }
-    for other in [
-        "127.0.0.1",
-        "224.0.0.251",
-        "255.255.255.255",
-        "169.254.169.254",
-        "10.5.1.255",
     ] {
-        assert_eq!(judge(other), Err(Reason::Martian), "{other}");
+        assert!(!martian(&ip(ordinary)), "{ordinary}");
     }
 }
 
+/// The network may no longer contain our lease, a peer's lease may contain ours, and a node may be inside the network.
 #[test]
-fn tunnel_packets_to_nodes_are_dropped_in_the_tunnel_and_those_to_pods_pass() {
-    let tx = |destination, port| {
-        let source = if ip(destination).is_ipv4() {
-            "10.5.1.9"
-        } else {
-            "fd00:5:0:1::9"
+fn peers_send_as_themselves_and_not_from_our_subnet() {
+    for (network, own, lease, node, source, cluster, strict) in [
+        (
+            "10.5.0.0/16",
+            "10.6.1.0/24",
+            "10.5.2.0/24",
+            HERE,
+            "10.6.1.0",
+            Err(Reason::Spoofed),
+            Err(Reason::Spoofed),
+        ),
+        (
+            "10.5.0.0/16",
+            "10.5.1.0/24",
+            "10.5.0.0/20",
+            HERE,
+            "10.5.1.0",
+            Err(Reason::Spoofed),
+            Err(Reason::Spoofed),
+        ),
+        (
+            "10.5.0.0/16",
+            "10.5.1.0/24",
+            "10.5.2.0/24",
+            "10.5.56.2",
+            "10.5.56.2",
+            Ok(()),
+            Err(Reason::Spoofed),
+        ),
+        (
+            "10.5.0.0/16",
+            "10.5.1.0/24",
+            "10.5.2.0/24",
+            "10.5.56.2",
+            "10.5.2.9",
+            Ok(()),
+            Ok(()),
+        ),
+        (
+            "10.5.0.0/16",
+            "10.5.1.0/24",
+            "10.5.2.0/24",
+            "10.5.56.2",
+            "10.5.56.3",
+            Err(Reason::Spoofed),
+            Err(Reason::Spoofed),
+        ),
+    ] {
+        let judge = |checks| {
+            let only = |net: &str| Networks {
+                v4: Some(net.parse().unwrap()),
+                v6: None,
+            };
+            let settings = settings(only(network), only(own), checks, true);
+            let table = Table::build(settings, [(net(lease), peer(node, true))]);
+            let header = header(ip(source), net(own).addr(), 64, 100);
+            inbound(&header, &[], ip(node), &table)
         };
-        let header = header(ip(source), ip(destination), 64, 100);
-        match outbound(
-            &header,
-            &to_port(&header, port),
-            table(Checks::Cluster, true),
-            None,
-        ) {
-            Outbound::Send(_) => Ok(()),
-            Outbound::Reply(_, reason) | Outbound::Drop(reason) => Err(reason),
-        }
-    };
-    for node in ["192.168.0.2", "192.168.0.4", HERE, "fd77::6"] {
-        assert_eq!(tx(node, 8285), Err(Reason::Loop), "{node}");
-        assert_eq!(tx(node, 8472), Err(Reason::NoRoute), "{node}");
-    }
-    // Tunnels between pods are allowed.
-    for pod in ["10.5.2.9", "fd00:5:0:2::9"] {
-        assert_eq!(tx(pod, 8285), Ok(()), "{pod}");
-    }
-    // A datagram's inner packet must not leave this node as a datagram of the tunnel.
-    let rx = |destination, checks| {
-        let header = header(ip("10.5.2.9"), ip(destination), 64, 100);
-        inbound(
-            &header,
-            &to_port(&header, 8285),
-            ip("192.168.0.2"),
-            table(checks, true),
-        )
-    };
-    assert_eq!(rx("10.5.1.9", Checks::Strict), Ok(()));
-    for node in ["192.168.0.3", HERE] {
-        assert_eq!(rx(node, Checks::Off), Err(Reason::Loop), "{node}");
-        assert_eq!(rx(node, Checks::Cluster), Err(Reason::NotOurs), "{node}");
+        assert_eq!(
+            (judge(Checks::Cluster), judge(Checks::Strict)),
+            (cluster, strict),
+            "{source} of {node}"
+        );
     }
 }
 
@@ -549,14 +370,8 @@ fn every_reason_has_an_index_and_a_label() {
         Reason::ALL.iter().map(|reason| reason.as_str()).collect();
     assert_eq!(labels.len(), Reason::ALL.len());
     assert!(
-        Reason::ALL
-            .iter()
-            .enumerate()
+        (0..)
+            .zip(Reason::ALL)
             .all(|(n, reason)| reason.index() == n)
     );
-    assert!(labels.iter().all(|label| {
-        label
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-    }));
 }

@@ -4,24 +4,15 @@ use super::nft::Extent;
 use super::packet::{Mark, Packet};
 use super::{Device, Fate, HookPath, Ranges, Rules, Walk, iptables, nft};
 use crate::programs::Variant;
-use std::process::{Command, Stdio};
+use crate::tests::netns;
 use types::Family;
 
 /// Returns the rules that the real nft lists after a script.
 fn by_nft(script: &str) -> Rules {
-    let mut child = Command::new("unshare")
-        .args(["-n", "sh", "-ec", "nft -f - && nft -j -a list ruleset"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "nft refuses\n{script}");
-    nft::read(
-        &serde_json::from_slice(&output.stdout).unwrap(),
-        Extent::Rules,
-    )
+    let listing = netns(&format!(
+        "nft -f - <<'X'\n{script}\nX\nnft -j -a list ruleset"
+    ));
+    nft::read(&serde_json::from_str(&listing).unwrap(), Extent::Rules)
 }
 
 fn by_iptables(saved: &str) -> Rules {

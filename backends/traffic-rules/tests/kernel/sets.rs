@@ -4,42 +4,9 @@ use crate::bed::{PORTS, address};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use std::collections::BTreeSet;
+
 use std::fmt;
 use types::Family;
-
-/// Constructs of rules. Each construct must occur in at least a tenth of the rule sets.
-pub(crate) const CONSTRUCTS: [&str; 29] = [
-    "jump",
-    "goto",
-    "return",
-    "raw",
-    "mangle",
-    "policy",
-    "set",
-    "interval",
-    "concatenation",
-    "verdict map",
-    "interface",
-    "wildcard",
-    "address",
-    "negation",
-    "list",
-    "prefix",
-    "range",
-    "protocol",
-    "port",
-    "state",
-    "mark",
-    "mark set",
-    "icmp",
-    "established",
-    "physdev",
-    "bridge",
-    "bridge forward",
-    "priorities",
-    "ingress",
-];
 
 /// A set of rules.
 pub(crate) struct RuleSet {
@@ -52,7 +19,6 @@ pub(crate) struct RuleSet {
     pub nft_variant: String,
     /// Input for nft.
     pub nft: String,
-    pub constructs: BTreeSet<&'static str>,
 }
 
 impl fmt::Display for RuleSet {
@@ -72,11 +38,7 @@ impl RuleSet {
         } else {
             Family::V4
         };
-        let mut dice = Dice {
-            random,
-            family,
-            used: BTreeSet::new(),
-        };
+        let mut dice = Dice { random, family };
         let (mut legacy, mut nft_variant, mut nft) = (String::new(), String::new(), String::new());
         match seed % 4 {
             0 => legacy = dice.iptables(),
@@ -96,7 +58,6 @@ impl RuleSet {
             legacy,
             nft_variant,
             nft,
-            constructs: dice.used,
         }
     }
 
@@ -109,7 +70,6 @@ impl RuleSet {
             legacy,
             nft_variant,
             nft,
-            constructs: BTreeSet::new(),
         }
     }
 }
@@ -117,7 +77,6 @@ impl RuleSet {
 struct Dice<'a> {
     random: &'a mut StdRng,
     family: Family,
-    used: BTreeSet<&'static str>,
 }
 
 impl Dice<'_> {
@@ -129,22 +88,14 @@ impl Dice<'_> {
         all.choose(self.random).unwrap()
     }
 
-    fn uses(&mut self, construct: &'static str) {
-        self.used.insert(construct);
-    }
-
     /// Returns a random network or address that may match a sender if `source` is true, otherwise a receiver.
     fn net(&mut self, source: bool) -> String {
         let (net, part) = (if source { 1 } else { 2 }, self.random.random_range(0..4));
         let one = address(self.family, net, part);
         match self.random.random_range(0..4) {
             0 => one.to_string(),
-            1 => {
-                self.uses("prefix");
-                format!("{one}/{}", self.family.pick(16, 32))
-            }
+            1 => format!("{one}/{}", self.family.pick(16, 32)),
             _ => {
-                self.uses("prefix");
                 format!(
                     "{one}/{}",
                     self.family.pick(24, 48) - i32::from(self.random.random_bool(0.3))
@@ -155,7 +106,6 @@ impl Dice<'_> {
     }
 
     fn span(&mut self, source: bool) -> String {
-        self.uses("range");
         let (net, first) = (if source { 1 } else { 2 }, self.random.random_range(0..3));
         let last = self.random.random_range(first + 1..5);
         format!(
@@ -170,18 +120,13 @@ impl Dice<'_> {
     }
 
     fn ports(&mut self) -> (u16, u16) {
-        self.uses("range");
         let (one, two) = (self.port(), self.port());
         // nft accepts no range of one port.
         (one.min(two), one.max(two) + 1)
     }
 
     fn not(&mut self) -> bool {
-        let negated = self.chance(0.2);
-        if negated {
-            self.uses("negation");
-        }
-        negated
+        self.chance(0.2)
     }
 
     fn iptables(&mut self) -> String {
@@ -198,21 +143,13 @@ impl Dice<'_> {
             if !self.chance(of) {
                 continue;
             }
-            if let Some(construct) = ["raw", "mangle"]
-                .into_iter()
-                .find(|construct| *construct == table)
-            {
-                self.uses(construct);
-            }
+
             text += &format!("*{table}\n");
             let policies: Vec<bool> = chains
                 .iter()
                 .map(|_| self.chance(if table == "filter" { 0.4 } else { 0.03 }))
                 .collect();
             for (chain, drops) in chains.iter().zip(policies) {
-                if drops {
-                    self.uses("policy");
-                }
                 text += &format!(":{chain} {} [0:0]\n", if drops { "DROP" } else { "ACCEPT" });
             }
             let own: &[&str] = if self.chance(0.7) {
@@ -240,22 +177,16 @@ impl Dice<'_> {
             let not = if self.not() { " !" } else { "" };
             match self.random.random_range(0..10) {
                 0 if !text.contains(" -s ") => {
-                    self.uses("address");
                     text += &format!("{not} -s {}", self.net(true));
                 }
                 1 if !text.contains(" -d ") => text += &format!("{not} -d {}", self.net(false)),
                 2 if chain != "POSTROUTING" && !text.contains(" -i ") => {
-                    self.uses("interface");
                     let name = self.pick(&["br0", "eth9", "br+", "eth+", "b+"]);
-                    if name.ends_with('+') {
-                        self.uses("wildcard");
-                    }
                     text += &format!("{not} -i {name}");
                 }
                 3 if !matches!(chain, "PREROUTING" | "INPUT" | "own" | "more")
                     && !text.contains(" -o ") =>
                 {
-                    self.uses("interface");
                     text += &format!("{not} -o {}", self.pick(&["out0", "out+", "br0", "eth9"]));
                 }
                 4 | 5 if !protocol => {
@@ -264,7 +195,6 @@ impl Dice<'_> {
                 }
                 6 if !text.contains("--ctstate") => text += &self.iptables_state(not),
                 7 if !text.contains("--mark") => {
-                    self.uses("mark");
                     text += &format!(
                         " -m mark{not} --mark {}",
                         self.pick(&["0x1/0x1", "0x0/0x3", "0x2", "0x10/0xf0"])
@@ -289,22 +219,15 @@ impl Dice<'_> {
     }
 
     fn iptables_protocol(&mut self, not: &str) -> String {
-        self.uses("protocol");
         let name = self.pick(&["udp", "tcp"]);
         match self.random.random_range(0..5) {
             0 => format!("{not} -p {name}"),
-            1 => {
-                self.uses("port");
-                format!(" -p {name} -m {name}{not} --dport {}", self.port())
-            }
+            1 => format!(" -p {name} -m {name}{not} --dport {}", self.port()),
             2 => {
-                self.uses("port");
                 let (first, last) = self.ports();
                 format!(" -p {name} -m {name}{not} --dport {first}:{last}")
             }
             3 => {
-                self.uses("list");
-                self.uses("port");
                 let (first, last) = self.ports();
                 format!(
                     " -p {name} -m multiport{not} --dports {},{first}:{last}",
@@ -312,7 +235,6 @@ impl Dice<'_> {
                 )
             }
             _ => {
-                self.uses("icmp");
                 let (own, module) = self.family.pick(
                     ("icmp", "icmp --icmp-type 8"),
                     ("ipv6-icmp", "icmp6 --icmpv6-type 128"),
@@ -323,7 +245,6 @@ impl Dice<'_> {
     }
 
     fn iptables_state(&mut self, not: &str) -> String {
-        self.uses("state");
         let state = self.pick(&[
             "NEW",
             "RELATED,ESTABLISHED",
@@ -332,16 +253,11 @@ impl Dice<'_> {
             "NEW,DNAT",
             "UNTRACKED",
         ]);
-        self.uses(if state.ends_with("ESTABLISHED") {
-            "established"
-        } else {
-            "state"
-        });
+
         format!(" -m conntrack{not} --ctstate {state}")
     }
 
     fn iptables_physdev(&mut self, chain: &str, not: &str) -> String {
-        self.uses("physdev");
         let leaves = matches!(chain, "FORWARD" | "POSTROUTING");
         let condition = match self.random.random_range(0..if leaves { 4 } else { 2 }) {
             0 | 1 => format!(
@@ -364,25 +280,13 @@ impl Dice<'_> {
             _ => own.first(),
         };
         match (self.random.random_range(0..10), next) {
-            (0 | 1, Some(next)) => {
-                self.uses("jump");
-                format!("-j {next}")
-            }
-            (2, Some(next)) => {
-                self.uses("goto");
-                format!("-g {next}")
-            }
-            (3, _) => {
-                self.uses("return");
-                "-j RETURN".to_owned()
-            }
-            (4 | 5, _) if table == "mangle" => {
-                self.uses("mark set");
-                format!(
-                    "-j MARK --set-xmark {}",
-                    self.pick(&["0x1/0x1", "0x2/0xffffffff", "0x10/0x10"])
-                )
-            }
+            (0 | 1, Some(next)) => format!("-j {next}"),
+            (2, Some(next)) => format!("-g {next}"),
+            (3, _) => "-j RETURN".to_owned(),
+            (4 | 5, _) if table == "mangle" => format!(
+                "-j MARK --set-xmark {}",
+                self.pick(&["0x1/0x1", "0x2/0xffffffff", "0x10/0x10"])
+            ),
             (4, _) if table == "raw" && chain == "PREROUTING" => "-j CT --notrack".to_owned(),
             (6 | 7, _) if table == "filter" || self.chance(0.3) => {
                 if table == "filter" && self.chance(0.4) {
@@ -448,16 +352,8 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
             if !self.chance(of) {
                 continue;
             }
-            match priority {
-                10 => self.uses("priorities"),
-                -300 => self.uses("raw"),
-                -150 => self.uses("mangle"),
-                _ => {}
-            }
+
             let drops = self.chance(if priority < 0 { 0.03 } else { 0.35 });
-            if drops {
-                self.uses("policy");
-            }
             let policy = if drops { "drop" } else { "accept" };
             text += &format!(
                 "chain {hook}{} {{ type filter hook {hook} priority {priority}; policy {policy};\n",
@@ -476,7 +372,6 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
     }
 
     fn nft_bridge_table(&mut self, word: &str) -> String {
-        self.uses("bridge");
         let hook = self.pick(&[
             "prerouting",
             "input",
@@ -485,9 +380,6 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
             "forward",
             "postrouting",
         ]);
-        if hook == "forward" {
-            self.uses("bridge forward");
-        }
         let (net, to, port) = (self.net(true), self.net(false), self.port());
         let rule = match self.random.random_range(0..7) {
             0 => format!("{word} saddr {net} drop"),
@@ -504,7 +396,6 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
     }
 
     fn nft_ingress_table(&mut self) -> String {
-        self.uses("ingress");
         let (device, port) = (self.pick(&["pt0", "out0"]), self.port());
         format!(
             "table netdev gate {{ chain c {{ type filter hook ingress device {device} priority 0;\nudp dport {port} drop\n}}\n}}\n"
@@ -520,46 +411,25 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
             parts.push("meta length < 60".to_owned());
         }
         let end = match (self.random.random_range(0..14), next) {
-            (0 | 1, [first, ..]) => {
-                self.uses("jump");
-                format!("jump {first}")
-            }
-            (2, [first, ..]) => {
-                self.uses("goto");
-                format!("goto {first}")
-            }
-            (3, _) => {
-                self.uses("return");
-                "return".to_owned()
-            }
-            (4, _) => {
-                self.uses("mark set");
-                self.pick(&[
+            (0 | 1, [first, ..]) => format!("jump {first}"),
+            (2, [first, ..]) => format!("goto {first}"),
+            (3, _) => "return".to_owned(),
+            (4, _) => self
+                .pick(&[
                     "meta mark set 0x1",
                     "meta mark set mark or 0x10",
                     "meta mark set mark and 0xfffffffe",
                     "meta mark set mark xor 0x2",
                 ])
-                .to_owned()
-            }
-            (5, ["own", ..]) => {
-                self.uses("verdict map");
-                "iifname vmap @ways".to_owned()
-            }
-            (6, _) => {
-                self.uses("verdict map");
-                self.uses("concatenation");
-                format!("{word} daddr . udp dport vmap @doors")
-            }
-            (7, _) => {
-                self.uses("verdict map");
-                self.uses("established");
-                self.pick(&[
+                .to_owned(),
+            (5, ["own", ..]) => "iifname vmap @ways".to_owned(),
+            (6, _) => format!("{word} daddr . udp dport vmap @doors"),
+            (7, _) => self
+                .pick(&[
                     "ct state vmap { established : accept, new : drop }",
                     "ct state vmap { new : accept, established : drop }",
                 ])
-                .to_owned()
-            }
+                .to_owned(),
             (8 | 9, _) => "drop".to_owned(),
             _ => "accept".to_owned(),
         };
@@ -585,59 +455,37 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
         let not = if self.not() { "!= " } else { "" };
         match self.random.random_range(0..15) {
             which @ 0..=4 => self.nft_addresses(which, word, not),
-            5 => {
-                self.uses("interface");
-                self.uses("wildcard");
-                format!(
-                    "iifname {not}{}",
-                    self.pick(&["\"br*\"", "\"eth*\"", "\"b*\""])
-                )
-            }
-            6 => {
-                self.uses("interface");
-                self.uses("list");
-                format!("iifname {not}{{ \"br0\", \"eth9\" }}")
-            }
-            7 if leaves => {
-                self.uses("interface");
-                format!(
-                    "oifname {not}{}",
-                    self.pick(&["\"out0\"", "\"eth9\"", "\"out*\""])
-                )
-            }
+            5 => format!(
+                "iifname {not}{}",
+                self.pick(&["\"br*\"", "\"eth*\"", "\"b*\""])
+            ),
+            6 => format!("iifname {not}{{ \"br0\", \"eth9\" }}"),
+            7 if leaves => format!(
+                "oifname {not}{}",
+                self.pick(&["\"out0\"", "\"eth9\"", "\"out*\""])
+            ),
             which @ 8..=10 => self.nft_ports(which, not),
             11 => self.nft_state(),
-            12 => {
-                self.uses("mark");
-                self.pick(&[
+            12 => self
+                .pick(&[
                     "meta mark & 0x1 == 0x1",
                     "meta mark & 0x10 != 0",
                     "meta mark 0",
                     "meta mark { 1, 0x10-0x20 }",
                 ])
-                .to_owned()
-            }
-            13 => {
-                self.uses("icmp");
-                self.family
-                    .pick("icmp type echo-request", "icmpv6 type echo-request")
-                    .to_owned()
-            }
-            _ => {
-                self.uses("protocol");
-                format!("meta l4proto {not}{{ tcp, 132 }}")
-            }
+                .to_owned(),
+            13 => self
+                .family
+                .pick("icmp type echo-request", "icmpv6 type echo-request")
+                .to_owned(),
+            _ => format!("meta l4proto {not}{{ tcp, 132 }}"),
         }
     }
 
     fn nft_addresses(&mut self, which: i32, word: &str, not: &str) -> String {
         match which {
-            0 => {
-                self.uses("address");
-                format!("{word} saddr {not}{}", self.net(true))
-            }
+            0 => format!("{word} saddr {not}{}", self.net(true)),
             1 => {
-                self.uses("list");
                 let (one, two) = (
                     address(self.family, 1, 0),
                     address(self.family, 1, self.random.random_range(1..4)),
@@ -645,24 +493,14 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
                 format!("{word} saddr {not}{{ {one}, {two} }}")
             }
             2 => format!("{word} daddr {not}{}", self.span(false)),
-            3 => {
-                self.uses("set");
-                self.uses("interval");
-                format!("{word} saddr {not}@nets")
-            }
-            _ => {
-                self.uses("concatenation");
-                self.uses("set");
-                format!("{word} saddr . {word} daddr {not}@pairs")
-            }
+            3 => format!("{word} saddr {not}@nets"),
+            _ => format!("{word} saddr . {word} daddr {not}@pairs"),
         }
     }
 
     fn nft_ports(&mut self, which: i32, not: &str) -> String {
-        self.uses("port");
         match which {
             8 => {
-                self.uses("protocol");
                 let name = self.pick(&["tcp", "udp"]);
                 format!("{name} dport {not}{}", self.port())
             }
@@ -673,24 +511,18 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
                     65000 + self.random.random_range(0..9)
                 )
             }
-            _ => {
-                self.uses("set");
-                format!("udp dport {not}@ports")
-            }
+            _ => format!("udp dport {not}@ports"),
         }
     }
 
     fn nft_state(&mut self) -> String {
-        let (construct, text) = *[
-            ("state", "ct state new"),
-            ("established", "ct state established,related"),
-            ("established", "ct state != established"),
-            ("state", "ct state { new, untracked }"),
-            ("state", "ct state invalid"),
-        ]
-        .choose(self.random)
-        .unwrap();
-        self.uses(construct);
-        text.to_owned()
+        let states = [
+            "ct state new",
+            "ct state established,related",
+            "ct state != established",
+            "ct state { new, untracked }",
+            "ct state invalid",
+        ];
+        self.pick(&states).to_owned()
     }
 }

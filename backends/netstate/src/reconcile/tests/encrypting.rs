@@ -133,13 +133,12 @@ fn route(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> RouteSpec {
 /// Returns a route over the underlay to a subnet, like the routes of host-gw and DirectRouting.
 fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
     let to = net(to);
-    let via: IpAddr = if to.addr().is_ipv4() {
+    let via = if to.addr().is_ipv4() {
         "192.168.56.57"
     } else {
         "fd00:56::57"
-    }
-    .parse()
-    .unwrap();
+    };
+    let via = via.parse().unwrap();
     (
         Key::Route(to, crate::route::metric(&to)),
         route(Some(via), LinkName::parse("eth0").unwrap(), protocol),
@@ -156,40 +155,6 @@ async fn joined(kernel: &FakeKernel, leases: &LeaseTable) -> Reconciler<Encrypti
     )
     .await
     .unwrap()
-}
-
-#[test]
-fn many_unencrypted_own_routes_are_deleted_by_the_first_pass() {
-    paused(async {
-        let kernel = FakeKernel::default();
-        // Routes to peers that encrypt, and to peers that do not encrypt yet. Also routes to a peer whose lease cannot be read, and to subnets without a peer.
-        for n in 2..30 {
-            for to in [format!("10.244.{n}.0/24"), format!("fd00:244:0:{n}::/64")] {
-                let (key, route) = in_the_clear(&to, 241);
-                kernel.world().state.set(key, Value::Route(route));
-            }
-        }
-        let peers = (2..20).map(|n| (n, n < 4)).collect();
-        joined(&kernel, &leases(&peers, &[20].into())).await;
-        let world = kernel.world();
-        let left: Vec<_> = world
-            .state
-            .0
-            .iter()
-            .filter(
-                |(_, value)| matches!(value, Value::Route(route) if route.dev.as_str() == "eth0"),
-            )
-            .collect();
-        assert!(left.is_empty(), "{left:?}");
-        assert!(
-            world
-                .state
-                .0
-                .contains_key(&Key::Route(net("10.244.0.0/16"), 0)),
-            "{:?}",
-            world.state
-        );
-    });
 }
 
 #[test]
@@ -217,49 +182,6 @@ fn deletion_of_many_peers_waits_a_minute() {
 }
 
 #[test]
-fn go_flannels_routes_without_a_lease_go_and_an_operators_stay() {
-    for (to, change, goes) in [
-        ("10.244.77.0/24", (|_| ()) as fn(&mut RouteSpec), true),
-        ("fd00:244:0:77::/64", |_| (), true),
-        // Subnets with a lease, but over another gateway than their node.
-        ("10.244.2.0/24", |_| (), true),
-        ("fd00:244:0:2::/64", |_| (), true),
-        ("10.244.3.0/24", |_| (), true),
-        // Routes that Go flannel does not add.
-        ("10.244.77.0/25", |_| (), false),
-        ("10.244.76.0/23", |_| (), false),
-        ("10.244.77.9/32", |_| (), false),
-        ("fd00:244:0:77::/96", |_| (), false),
-        ("10.244.1.0/24", |_| (), false),
-        ("10.244.77.0/24", |route| route.via = None, false),
-        (
-            "10.244.77.0/24",
-            |route| route.dev = LinkName::parse("eth1").unwrap(),
-            false,
-        ),
-        (
-            "10.244.77.0/24",
-            |route| route.kind = RouteKind::Blackhole,
-            false,
-        ),
-    ] {
-        paused(async {
-            let (key, mut left) = in_the_clear(to, crate::route::BOOT);
-            change(&mut left);
-            let peers = [(2, true), (3, false)].into();
-            let kernel = FakeKernel::default();
-            kernel.world().leftovers.insert(key, left);
-            drop(joined(&kernel, &leases(&peers, &BTreeSet::new())).await);
-            assert_eq!(
-                !kernel.world().leftovers.contains_key(&key),
-                goes,
-                "{to} {left:?}"
-            );
-        });
-    }
-}
-
-#[test]
 fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
     paused(async {
         let kernel = FakeKernel::default();
@@ -273,16 +195,16 @@ fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
 /// Generates networks inside and outside the cluster network.
 fn any_net() -> impl Strategy<Value = IpNet> {
     prop_oneof![
-        (0u8..6, 16u8..=32)
+        3 => (0u8..6, prop_oneof![Just(24), 16u8..=32])
             .prop_map(|(n, length)| IpNet::new([10, 244, n, 0].into(), length).unwrap().trunc()),
-        (0u8..6, 48u8..=128).prop_map(|(n, length)| IpNet::new(
+        3 => (0u8..6, prop_oneof![Just(64), 48u8..=128]).prop_map(|(n, length)| IpNet::new(
             format!("fd00:244:0:{n}::").parse().unwrap(),
             length
         )
         .unwrap()
         .trunc()),
-        Just(net("10.0.0.0/8")),
-        Just(net("192.168.7.0/24")),
+        1 => Just(net("10.0.0.0/8")),
+        1 => Just(net("192.168.7.0/24")),
     ]
 }
 
@@ -292,7 +214,7 @@ proptest! {
     #[test]
     fn flannel_routes_never_bypass_the_encrypting_device(
         ours in proptest::collection::btree_set(any_net(), 0..12),
-        boot in proptest::collection::btree_map(any_net(), (any::<bool>(), any::<bool>()), 0..12),
+        boot in proptest::collection::btree_map(any_net(), (any::<bool>(), any::<bool>(), 0u8..8), 0..12),
         peers in proptest::collection::btree_map(2u8..6, any::<bool>(), 0..4),
         unreadable in proptest::collection::btree_set(2u8..6, 0..2),
     ) {
@@ -303,9 +225,10 @@ proptest! {
                 let (key, route) = in_the_clear(&to.to_string(), 241);
                 kernel.world().state.set(key, Value::Route(route));
             }
-            for (to, (underlay, gateway)) in boot.iter().filter(|(to, _)| plan.scope().covers(to) && !ours.contains(*to)) {
+            for (to, (underlay, gateway, kind)) in boot.iter().filter(|(to, _)| plan.scope().covers(to) && !ours.contains(*to)) {
                 let (key, mut route) = in_the_clear(&to.to_string(), crate::route::BOOT);
                 route.via = route.via.filter(|_| *gateway);
+                route.kind = if *kind == 0 { RouteKind::Blackhole } else { route.kind };
                 route.dev = if *underlay { route.dev } else { LinkName::parse("eth1").unwrap() };
                 kernel.world().leftovers.insert(key, route);
             }
@@ -321,7 +244,7 @@ proptest! {
                 let Key::Route(to, _) = key else { continue };
                 let length = if to.addr().is_ipv4() { 24 } else { 64 };
                 let own = plan.scope().own.nets().any(|own| own == to);
-                let gos = to.prefix_len() == length && !own && route.via.is_some() && route.dev.as_str() == "eth0";
+                let gos = route.kind == RouteKind::Unicast && to.prefix_len() == length && !own && route.via.is_some() && route.dev.as_str() == "eth0";
                 // The kernel replaces or refuses a route in the place of the device's own route.
                 prop_assert!(world.leftovers.contains_key(&key) != gos || world.state.0.contains_key(&key), "{key:?} {route:?}");
             }

@@ -169,77 +169,50 @@ fn renew(
     peers.iter().filter(|peer| peer.completed > 0).count()
 }
 
-/// An unknown sender proves its address once and then repeats one message endlessly.
+/// Unknown senders prove their addresses once and then repeat one message each endlessly. Peers behind the NAT of a
+/// sender share its address; the port in a peer's endpoint distinguishes the peer from the flood. A sender may also
+/// have many IPv6 networks.
 #[test]
-fn peers_renew_while_one_address_floods_with_its_cookie() {
-    let mut node = node();
-    let mut peers = Sender::peers(&node, 40);
-    let mut stranger = Sender::new(99, &node, elsewhere());
-    let message = stranger.proven(&mut node);
-    let (before, start) = (
-        node.device.counters.received.drops(Reason::UnknownPeer),
-        node.now(),
-    );
-    // The first attempt may get a cookie reply. The second one uses the cookie.
-    let renewed = renew(&mut node, &mut peers, 2, |node| {
-        repeat(node, elsewhere(), &message, FLOOD);
+fn peers_renew_while_proven_addresses_flood() {
+    let networks = (0..30).map(|number| {
+        let address = Ipv6Addr::new(0x2001, 0xdb8, 0, number, 0, 0, 0, 1);
+        SocketAddr::new(address.into(), 9)
     });
-    let curves = node.device.counters.received.drops(Reason::UnknownPeer) - before;
-    let seconds = (node.now() - start).as_secs_f64();
-    assert!(
-        renewed >= 38,
-        "{renewed} of 40 peers, and {curves} messages of the flood reached the curve in {seconds} s"
-    );
-    // The token bucket admits some messages, and so does the queue whenever the node was not under load before.
-    assert!(
-        (curves as f64) < 200.0 * seconds + 200.0,
-        "{curves} messages of the flood reached the curve in {seconds} s"
-    );
-}
-
-/// Peers and the flood share the address of a NAT. The port in a peer's endpoint distinguishes the peer from the flood.
-#[test]
-fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
-    let mut node = node();
-    let mut peers = Sender::peers(&node, 40);
-    for (port, peer) in (2000..).zip(&mut peers) {
-        peer.address = SocketAddr::new(elsewhere().ip(), port);
-        node.device
-            .change()
-            .set_peer(peer.key, Some(peer.address), None, 0)
-            .unwrap();
-    }
-    let mut stranger = Sender::new(99, &node, elsewhere());
-    let message = stranger.proven(&mut node);
-    let renewed = renew(&mut node, &mut peers, 2, |node| {
-        repeat(node, elsewhere(), &message, FLOOD);
-    });
-    assert!(renewed >= 38, "{renewed} of 40 peers");
-}
-
-/// An unknown sender has many IPv6 networks, and proves an address in each network.
-#[test]
-fn peers_renew_while_many_networks_flood_with_their_cookies() {
-    let mut node = node();
-    let mut peers = Sender::peers(&node, 40);
-    let strangers: Vec<(SocketAddr, Vec<u8>)> = (0..30)
-        .map(|number| {
-            let address = SocketAddr::new(
-                Ipv6Addr::new(0x2001, 0xdb8, 0, number, 0, 0, 0, 1).into(),
-                9,
-            );
-            (
-                address,
-                Sender::new(200 + number as u8, &node, address).proven(&mut node),
-            )
-        })
-        .collect();
-    let renewed = renew(&mut node, &mut peers, 2, |node| {
-        for (address, message) in &strangers {
-            repeat(node, *address, message, FLOOD / strangers.len());
+    for (behind_nat, from) in [
+        (false, vec![elsewhere()]),
+        (true, vec![elsewhere()]),
+        (false, networks.collect()),
+    ] {
+        let mut node = node();
+        let mut peers = Sender::peers(&node, 40);
+        for (port, peer) in (2000..).zip(&mut peers).filter(|_| behind_nat) {
+            peer.address = SocketAddr::new(elsewhere().ip(), port);
+            node.set(peer.key, Some(peer.address), None);
         }
-    });
-    assert!(renewed >= 38, "{renewed} of 40 peers");
+        let strangers: Vec<(SocketAddr, Vec<u8>)> = (200..)
+            .zip(&from)
+            .map(|(seed, from)| (*from, Sender::new(seed, &node, *from).proven(&mut node)))
+            .collect();
+        let (before, start) = (node.refused(Reason::UnknownPeer), node.now());
+        // The first attempt may get a cookie reply. The second one uses the cookie.
+        let renewed = renew(&mut node, &mut peers, 2, |node| {
+            for (address, message) in &strangers {
+                repeat(node, *address, message, FLOOD / strangers.len());
+            }
+        });
+        assert!(
+            renewed >= 38,
+            "{renewed} of 40 peers, {} senders",
+            from.len()
+        );
+        // The token bucket admits some messages of an address, and so does the queue whenever the node was not under load before.
+        let curves = (node.refused(Reason::UnknownPeer) - before) as f64;
+        let seconds = (node.now() - start).as_secs_f64();
+        assert!(
+            from.len() > 1 || curves < 200.0 * seconds + 200.0,
+            "{curves} messages of the flood reached the curve in {seconds} s"
+        );
+    }
 }
 
 #[test]
@@ -295,7 +268,7 @@ fn a_thousand_forged_initiations_a_second_are_no_load() {
     assert_eq!(
         (
             renew(&mut node, &mut peers, 1, flood),
-            count(&node.device.counters.handshakes.cookies)
+            count(&node.handshakes().cookies)
         ),
         (40, 0)
     );
@@ -334,9 +307,9 @@ fn peer_answers_find_room_during_a_flood_of_initiations() {
         }
     }
     assert!(
-        count(&node.device.counters.handshakes.completed) >= 38,
+        count(&node.handshakes().completed) >= 38,
         "{:?}",
-        node.device.counters.handshakes
+        node.handshakes()
     );
 }
 

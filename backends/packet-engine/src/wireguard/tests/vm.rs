@@ -114,12 +114,8 @@ impl Pair {
         pair.set_kernels_peer();
         pair.there = local(run("wg show wg0 listen-port", "").parse().unwrap());
         let endpoint = we_begin.then_some(pair.there);
-        pair.set_peer(endpoint, None);
-        pair.node
-            .device
-            .change()
-            .set_allowed_ip(net("10.5.1.0/24"), pair.kernel)
-            .unwrap();
+        pair.node.set(pair.kernel, endpoint, None);
+        pair.node.allow("10.5.1.0/24", pair.kernel);
         pair
     }
 
@@ -129,15 +125,6 @@ impl Pair {
             &format!("wg set wg0 peer {key} endpoint {here} allowed-ips 10.5.2.0/24"),
             "",
         );
-    }
-
-    fn set_peer(&self, endpoint: Option<SocketAddr>, preshared: Option<[u8; 32]>) {
-        let preshared = preshared.map(Secret::new);
-        self.node
-            .device
-            .change()
-            .set_peer(self.kernel, endpoint, preshared, 0)
-            .unwrap();
     }
 
     /// Sets the kernel's preshared key for our node.
@@ -200,7 +187,7 @@ impl Pair {
             assert!(
                 Instant::now() < deadline,
                 "{what}: {:?}",
-                self.node.device.counters.handshakes
+                self.node.handshakes()
             );
             std::thread::sleep(Duration::from_millis(1));
             self.turn();
@@ -243,7 +230,7 @@ impl Pair {
     }
 
     fn handshakes(&self) -> (u64, u64) {
-        let handshakes = &self.node.device.counters.handshakes;
+        let handshakes = self.node.handshakes();
         (count(&handshakes.initiated), count(&handshakes.completed))
     }
 
@@ -335,7 +322,7 @@ fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
     pair.stop_the_clock();
     pair.set_kernels_psk([5; 32]);
     pair.node.ahead += RENEWED;
-    let bad = |pair: &Pair| pair.node.device.counters.received.drops(Reason::BadTag);
+    let bad = |pair: &Pair| pair.node.refused(Reason::BadTag);
     for number in 0..8 {
         let (before, refused) = (pair.handshakes(), bad(&pair));
         pair.passes(number);
@@ -350,14 +337,14 @@ fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
     assert_eq!((pair.arrived.len(), pair.node.delivered.len()), (16, 16));
     // The key is also changed here, so the next handshake succeeds.
     let completed = pair.handshakes().1;
-    pair.set_peer(None, Some([5; 32]));
+    pair.node.set(pair.kernel, None, Some(5));
     pair.send(200);
     pair.until("the next session", |pair| pair.handshakes().1 > completed);
     pair.passes(201);
     // The kernel initiates a handshake with another key than ours. We keep the current session until the kernel has our key.
     pair.renew_kernels_peer();
     pair.set_kernels_psk([6; 32]);
-    let answered = |pair: &Pair| count(&pair.node.device.counters.handshakes.answered);
+    let answered = |pair: &Pair| count(&pair.node.handshakes().answered);
     let (before, completed) = (answered(&pair), pair.handshakes().1);
     pair.kernel_sends(300);
     pair.until("we answer", |pair| answered(pair) > before);
@@ -370,86 +357,6 @@ fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
     pair.until("its packet comes", |pair| pair.delivered().contains(&302));
     pair.passes(303);
     assert!(!pair.delivered().contains(&300));
-}
-
-/// Packets that overtake 1500 other packets arrive, and copies of these packets do not.
-#[test]
-#[ignore = "needs a kernel with WireGuard: make test-vm"]
-fn reordered_packets_come_and_copies_do_not() {
-    const REACH: u64 = 1500;
-    let mut pair = Pair::meets(true);
-    let mut sealed: Vec<_> = (0..2 * REACH)
-        .map(|number| pair.sealed(number).unwrap())
-        .collect();
-    sealed.chunks_mut(REACH as usize).for_each(<[_]>::reverse);
-    for chunk in sealed.chunks(BATCH as usize) {
-        let wanted = pair.arrived.len() + chunk.len();
-        for datagram in chunk {
-            pair.line.send_to(datagram, pair.there).unwrap();
-        }
-        pair.until("all of them come", |pair| pair.arrived.len() == wanted);
-    }
-    for chunk in sealed.chunks(BATCH as usize) {
-        for datagram in chunk {
-            pair.line.send_to(datagram, pair.there).unwrap();
-        }
-        pair.turn();
-    }
-    pair.passes(2 * REACH);
-    pair.arrived.sort_unstable();
-    assert!(pair.arrived.iter().copied().eq(0..=2 * REACH));
-
-    // The other direction.
-    pair.node.delivered.clear();
-    let mut incoming = Vec::new();
-    for first in (0..2 * REACH).step_by(BATCH as usize) {
-        (first..first + BATCH).for_each(|number| pair.kernel_sends(number));
-        let deadline = Instant::now() + SOON;
-        while (incoming.len() as u64) < first + BATCH && Instant::now() < deadline {
-            // A keepalive carries no packet.
-            let packets = pair
-                .incoming()
-                .into_iter()
-                .filter(|(_, data)| data.len() > OVERHEAD);
-            incoming.extend(packets);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-    incoming.chunks_mut(REACH as usize).for_each(<[_]>::reverse);
-    let count = incoming.len();
-    assert!(count as u64 >= 2 * REACH);
-    for (from, datagram) in &incoming {
-        assert_eq!(pair.node.receives(*from, datagram), Ok(()));
-    }
-    let mut delivered = pair.delivered();
-    for (from, datagram) in &incoming {
-        assert_eq!(pair.node.receives(*from, datagram), Err(Reason::Replayed));
-    }
-    delivered.sort_unstable();
-    assert!(delivered.into_iter().eq(0..count as u64));
-}
-
-/// If one side sends authentic packets from a new port, the other side sends its packets to that port.
-#[test]
-#[ignore = "needs a kernel with WireGuard: make test-vm"]
-fn each_side_follows_the_other_to_its_new_port() {
-    let mut pair = Pair::meets(false);
-    pair.line = socket(local(0));
-    pair.passes(0);
-    let here = pair.line.local_addr().unwrap();
-    let endpoints = run("wg show wg0 endpoints", "");
-    assert!(endpoints.ends_with(&here.to_string()), "{endpoints}");
-    // A free port: bound once and released.
-    let port = UdpSocket::bind(local(0))
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    run(&format!("wg set wg0 listen-port {port}"), "");
-    pair.kernel_sends(1);
-    pair.until("it comes from there", |pair| pair.delivered().contains(&1));
-    pair.there = local(port);
-    pair.passes(2);
 }
 
 /// Under a flood of handshakes, the kernel demands a proof of our node's address, receives the proof, and responds.
