@@ -152,7 +152,7 @@ soak: ## What takes too long for every night: many restarts, an idle minute, ten
 	FLANNEL_BIN_DIR=$(CURDIR)/target/release FLANNEL_TEST_OPEN=600 FLANNEL_TEST_QUIET=600 FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 ./e2e/run.py soak
 	$(AS_ROOT) ./e2e/soak/services.sh $(CURDIR)/target/release/flanneld
 	@# WireGuard with a real kernel: many restarts, a NAT without rest, a preshared key over the renewal of sessions.
-	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PORT_STAYS=20 FLANNEL_TEST_PSK=200 FLANNEL_TEST_GUARD=7200 \
+	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PSK=200 FLANNEL_TEST_GUARD=7200 \
 	  ./e2e/vm/test.sh 7200 only vm::wireguard::restarts vm::wireguard::key_file
 	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 only vm_scale::
 	$(MAKE) --no-print-directory conformance

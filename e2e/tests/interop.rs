@@ -12,23 +12,16 @@
 #[path = "e2e/ping_only.rs"]
 mod ping_only;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, Pod, ProbeOptions,
-    Transfer, TransferOptions, Uplink, until, until_ok,
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, Pod, ProbeOptions, Transfer,
+    TransferOptions, Uplink, reach, until, until_ok,
 };
 use serde_json::Value;
 
 const GO_FLANNELD: &str = "GO_FLANNELD";
-const SOON: Duration = Duration::from_secs(10);
-const DAMPED: Duration = Duration::from_secs(50);
-/// Deadline of each wait in the virtual machine, which is slow because it is emulated.
-const IN_THE_VM: Duration = Duration::from_secs(60);
-const STOP: Duration = Duration::from_secs(20);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const MEGABYTES: u64 = 1_000_000;
 
@@ -82,13 +75,7 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
             .iter()
             .map(|host| bed.go(host))
             .collect::<Result<Vec<_>>>()?;
-        let pods = bed
-            .hosts
-            .iter()
-            .zip(&daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
-        everybody_reaches_everybody(&pods, IN_THE_VM)?;
+        let pods = pods_of(&bed, &daemons.iter().collect::<Vec<_>>())?;
         let host = &bed.hosts[0];
         let key = || {
             host.netns()
@@ -116,7 +103,7 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
                 "{round}: {:?} instead of {lease:?}",
                 bed.lease(host)?
             );
-            everybody_reaches_everybody(&pods, IN_THE_VM).with_context(|| round.to_owned())?;
+            reach(&pods).with_context(|| round.to_owned())?;
             ensure!(key()? == before, "{round}: another key");
             if round != "Go again" {
                 ensure!(daemons[0].errors().is_empty(), "{:#?}", daemons[0].errors());
@@ -232,7 +219,7 @@ fn objects(host: &Host) -> Result<Vec<String>> {
                 .map(str::trim)
                 .filter(|line| line.contains(of))
                 .map(str::to_owned),
-        )
+        );
     };
     add(netns.exec("ip", &["-o", "link"])?, "");
     add(netns.exec("ip", &["-o", "address"])?, "");
@@ -242,21 +229,16 @@ fn objects(host: &Host) -> Result<Vec<String>> {
     Ok(objects)
 }
 
-fn everybody_reaches_everybody(pods: &[Pod], within: Duration) -> Result<()> {
-    until_ok("the pods reach each other", || {
-        PingMatrix::of(pods)?.require_complete()
-    })?;
-    let v6: Vec<IpAddr> = pods
+/// Starts a pod on each host, and waits until they reach each other.
+fn pods_of(bed: &Bed, daemons: &[&Flanneld]) -> Result<Vec<Pod>> {
+    let pods = bed
+        .hosts
         .iter()
-        .filter_map(|pod| pod.v6().ok())
-        .map(IpAddr::V6)
-        .collect();
-    if v6.is_empty() {
-        return Ok(());
-    }
-    until_ok("the pods reach each other by v6", || {
-        PingMatrix::to(pods, &v6, &Default::default())?.require_complete()
-    })
+        .zip(daemons)
+        .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+        .collect::<Result<Vec<_>>>()?;
+    reach(&pods)?;
+    Ok(pods)
 }
 
 /// Runs two Go nodes and one flannel-rs node, and checks that all pods reach each other. Then one Go node leaves,
@@ -265,34 +247,17 @@ fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend)?;
         let tunnel = [WIREGUARD.0, IPIP.0].contains(&backend.0);
-        let within = if tunnel { IN_THE_VM } else { SOON };
         let [first, second, third] = &bed.hosts[..] else {
             anyhow::bail!("three hosts")
         };
         // Our daemon starts second: one Go node is there before it, and one joins later.
         let (mut leaving, ours, staying) = (bed.go(first)?, bed.ours(second)?, bed.go(third)?);
-        let daemons = [&leaving, &ours, &staying];
-        let pods = bed
-            .hosts
-            .iter()
-            .zip(daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
-        everybody_reaches_everybody(&pods, within)?;
-        for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
-            Transfer::run(
-                &pods[from],
-                &pods[to],
-                4 * MEGABYTES,
-                &TransferOptions::default(),
-            )?;
-            if bed.ipv6 {
-                Transfer::run(
-                    &pods[from],
-                    &pods[to],
-                    4 * MEGABYTES,
-                    &TransferOptions::default().v6(),
-                )?;
+        let pods = pods_of(&bed, &[&leaving, &ours, &staying])?;
+        let v4 = TransferOptions::default();
+        let families = [Some(v4.clone()), bed.ipv6.then(|| v4.v6())];
+        for options in families.iter().flatten() {
+            for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
+                Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, options)?;
             }
         }
         if !tunnel {
@@ -315,7 +280,7 @@ fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
                 .is_ok_and(|found| !found.contains(&subnet))
         };
         until("our node forgets the Go node that left", gone)?;
-        everybody_reaches_everybody(&pods[1..], within)?;
+        reach(&pods[1..])?;
         ensure!(ours.errors().is_empty(), "{:#?}", ours.errors());
         Ok(())
     })
@@ -330,13 +295,7 @@ fn swap(go: PathBuf, backend: &Backend) -> Result<()> {
             .iter()
             .map(|host| bed.go(host))
             .collect::<Result<Vec<_>>>()?;
-        let pods = bed
-            .hosts
-            .iter()
-            .zip(&daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
-        everybody_reaches_everybody(&pods, SOON)?;
+        let pods = pods_of(&bed, &daemons.iter().collect::<Vec<_>>())?;
         let host = &bed.hosts[0];
         let (env, lease, before) = (daemons[0].subnet_env()?, bed.lease(host)?, objects(host)?);
         let meshes = [

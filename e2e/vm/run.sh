@@ -21,7 +21,7 @@ trap cleanup EXIT
 {
     printf 'VM=%q WORK=%q\n' "$vm" "$PWD"
     printf 'export PATH=%q HOME=%q\n' "$PATH:/usr/sbin:/sbin:$vm/root/usr/bin" "$HOME"
-    for name in XDG_CACHE_HOME RUST_BACKTRACE FLANNEL_BIN_DIR FLANNEL_ETCD_DIR FLANNEL_TEST_GUARD FLANNEL_TEST_RESTARTS FLANNEL_TEST_PORTS FLANNEL_TEST_PORT_STAYS FLANNEL_TEST_PSK \
+    for name in XDG_CACHE_HOME RUST_BACKTRACE FLANNEL_BIN_DIR FLANNEL_ETCD_DIR FLANNEL_TEST_GUARD FLANNEL_TEST_RESTARTS FLANNEL_TEST_PORTS FLANNEL_TEST_PSK \
         GO_FLANNELD; do
         [ -z "${!name:-}" ] || printf 'export %s=%q\n' "$name" "${!name}"
     done

@@ -152,17 +152,6 @@ fn require_visible_outputs(text: &str) {
 #[test]
 fn hostile_name_is_escaped() {
     require_visible_outputs(HOSTILE);
-    let store = store(HOSTILE);
-    let table = require_visible(&flannelctl(store.path(), &["leases"]));
-    for shown in [
-        r"\u{1b}[2J",
-        r"\u{202e}cod",
-        r"\u{9b}31m",
-        r"\r\nb",
-        r"\u{7f}",
-    ] {
-        assert!(table.contains(shown), "{shown}: {table}");
-    }
 }
 
 #[test]

@@ -1,18 +1,16 @@
 //! The test environment of most packet tests: hosts on one switch, each with a daemon and a pod, and leases in a directory.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::daemon::flanneld::{Flanneld, FlanneldOptions};
 use crate::host::Host;
 use crate::host::pod::Pod;
 use crate::lab::Lab;
-use crate::measure::ping::{PingMatrix, PingOptions};
+use crate::measure::ping::reach;
 use crate::net::switch::Switch;
 use crate::store::Store;
-use crate::wait::until_ok;
 
 /// Hosts with a daemon and a pod each. Rust drops the fields in the order of their declaration.
 #[derive(Debug)]
@@ -119,18 +117,7 @@ impl Bed {
     /// # Errors
     /// Returns an error with a matrix of all pods if a pod does not reach another pod in time.
     pub fn reach(&self) -> Result<()> {
-        let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
-        for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
-            let targets = addresses
-                .iter()
-                .map(|list| list.get(family).copied().context("an address"))
-                .collect::<Result<Vec<_>>>()?;
-            let matrix = || {
-                PingMatrix::to(&self.pods, &targets, &PingOptions::default())?.require_complete()
-            };
-            until_ok("pods reach each other", matrix)?;
-        }
-        Ok(())
+        reach(&self.pods)
     }
 
     /// Checks that no daemon has logged an error or a panic.

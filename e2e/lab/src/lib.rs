@@ -75,7 +75,7 @@ pub use measure::capture::{Capture, Frame, holds};
 pub use measure::craft;
 pub use measure::echo::{Echo, seen_as};
 pub use measure::mesh::Mesh;
-pub use measure::ping::{PingMatrix, PingOptions, ping};
+pub use measure::ping::{PingMatrix, PingOptions, ping, reach};
 pub use measure::probe::{Probe, ProbeOptions};
 pub use measure::report::{Passage, ProbeReport};
 pub use measure::transfer::{Transfer, TransferOptions};

@@ -11,7 +11,6 @@
 //! # }
 //! ```
 
-use std::net::IpAddr;
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::process::ExitStatus;
 
@@ -24,7 +23,7 @@ use crate::host::pod::Pod;
 use crate::host::uplink::Uplink;
 use crate::lab::Lab;
 use crate::measure::mesh::Mesh;
-use crate::measure::ping::{PingMatrix, PingOptions};
+use crate::measure::ping::reach;
 use crate::measure::probe::{Probe, ProbeOptions};
 use crate::net::switch::Switch;
 use crate::store::Store;
@@ -260,18 +259,7 @@ impl Scene<'_> {
     /// # Errors
     /// Returns an error with a matrix of all pods.
     pub fn reach(&self) -> Result<()> {
-        let pods: Vec<Pod> = self.firsts()?;
-        let addresses: Vec<Vec<IpAddr>> = pods.iter().map(Pod::addresses).collect();
-        for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
-            let targets = addresses
-                .iter()
-                .map(|list| list.get(family).copied().context("an address"))
-                .collect::<Result<Vec<_>>>()?;
-            until_ok("pods reach each other", || {
-                PingMatrix::to(&pods, &targets, &PingOptions::default())?.require_complete()
-            })?;
-        }
-        Ok(())
+        reach(&self.firsts()?)
     }
 
     /// Starts probes between the first pods of all nodes, in each direction.

@@ -14,15 +14,13 @@ mod hostile;
 mod installed;
 mod kinds;
 mod life;
-pub(crate) mod nodes;
-pub(crate) mod outages;
+mod nodes;
+mod outages;
 mod rights;
-pub(crate) mod start;
+mod start;
 mod streams;
 mod udp;
 mod upstream;
 mod vagrant;
 mod vm;
 mod whose;
-
-pub(crate) use bed::Server;

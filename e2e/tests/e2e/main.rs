@@ -33,7 +33,6 @@ mod healing;
 mod in_the_clear;
 mod install;
 mod kube;
-mod kube_fake;
 mod lab;
 mod lab_killed;
 mod lease;

@@ -157,14 +157,6 @@ impl ApiClient {
         self.merge(&node_path(name), patch)
     }
 
-    /// Changes a Node's status by a JSON merge patch. Returns the stored Node.
-    ///
-    /// # Errors
-    /// Returns an error if the server refuses the patch.
-    pub fn patch_node_status(&self, name: &str, patch: &Value) -> Result<Value> {
-        self.merge(&format!("{}/status", node_path(name)), patch)
-    }
-
     /// Sets an annotation of a Node, given by the annotation's full name. `None` removes the annotation.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::host::pod::Pod;
 use crate::net::netns::Netns;
+use crate::wait::until_ok;
 
 /// Options of a ping.
 #[derive(Debug, Clone, Default)]
@@ -187,4 +188,24 @@ impl fmt::Display for PingMatrix {
         }
         Ok(())
     }
+}
+
+/// Waits until each pod reaches every other pod, in each address family that all of them have.
+///
+/// # Errors
+/// Returns an error with a matrix of all pods.
+pub fn reach(pods: &[Pod]) -> Result<()> {
+    for v6 in [false, true] {
+        let of_family = |pod: &Pod| {
+            let mut addresses = pod.addresses().into_iter();
+            addresses.find(|address| address.is_ipv6() == v6)
+        };
+        let Some(targets) = pods.iter().map(of_family).collect::<Option<Vec<_>>>() else {
+            continue;
+        };
+        until_ok("pods reach each other", || {
+            PingMatrix::to(pods, &targets, &PingOptions::default())?.require_complete()
+        })?;
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use crate::kube::bed::{Bed, DUAL, V6_ONLY};
 #[test]
 fn ipv6_only_nodes_reach_each_other() -> Result<()> {
     Lab::run("Node API: IPv6 alone", |lab| {
-        let mut bed = Bed::empty(lab, 2, V6_ONLY)?;
+        let mut bed = Bed::fake(lab, 2, V6_ONLY)?;
         for number in 1..=2u16 {
             let node = NodeObject::new(&format!("h{number}"))
                 .pod_cidr(&format!("fd10:244:0:{number}::/64"));
@@ -16,8 +16,7 @@ fn ipv6_only_nodes_reach_each_other() -> Result<()> {
                 .create_node(&node.internal(bed.hosts[usize::from(number) - 1].v6()?))?;
         }
         bed.start_daemons()?;
-        bed.start_pods()?;
-        bed.reach()?;
+        bed.start_pods("p1")?;
         let annotations = &bed.admin().node("h1")?["metadata"]["annotations"];
         ensure!(
             annotations[format!("{ANNOTATIONS}public-ipv6")] == "fd00:56::101",
@@ -39,7 +38,7 @@ fn ipv6_only_nodes_reach_each_other() -> Result<()> {
 fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
     Lab::run("Node API: a family is missing", |lab| {
         // h1 has both families, h2 no IPv6 podCIDR, and h3 no IPv4 one. podCIDRs come in any order.
-        let mut bed = Bed::empty(lab, 3, DUAL)?;
+        let mut bed = Bed::fake(lab, 3, DUAL)?;
         let [v4, v6] = [bed.hosts[1].v4()?, bed.hosts[2].v4()?];
         let nodes = [
             NodeObject::new("h1")
@@ -57,7 +56,7 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
             .iter()
             .try_for_each(|node| bed.admin().create_node(node).map(drop))?;
         bed.start_daemons()?;
-        bed.start_pods()?;
+        bed.start_pods("p1")?;
         let reach = |from: usize, to: std::net::IpAddr| -> Result<()> {
             let pods = std::slice::from_ref(&bed.pods[from]);
             until_ok("pods reach each other", || {

@@ -16,7 +16,8 @@ const PORT: u16 = 80;
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
     Lab::run("vm: IPVS", |lab| {
-        let bed = Bed::start(lab, 2, VXLAN)?;
+        let mut bed = Bed::empty(lab, 2, VXLAN)?;
+        bed.populate()?;
         let admin = bed.api.kubeconfig(User::Admin, None)?;
         let mut proxies = Vec::new();
         for host in &bed.hosts {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Store, until_ok};
+use anyhow::{Context, Result, ensure};
+use lab::{PingMatrix, PingOptions, Scene, SceneOptions, Uplink, until, until_ok};
 
 use crate::healing::scenarios;
 use crate::traffic::Families;
@@ -40,52 +40,32 @@ fn firewall_that_drops_ipip_is_reported() -> Result<()> {
     doctor::protocol_4_is_dropped()
 }
 
-fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
-    let mut daemons = hosts
-        .iter()
-        .map(|host| host.start_flanneld(options))
-        .collect::<Result<Vec<_>>>()?;
-    daemons
-        .iter_mut()
-        .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
-    Ok(daemons)
+fn ipip<'a>(title: &str, rest: &str) -> SceneOptions<'a> {
+    Scene::of(&format!("vm: ipip {title}")).net(&format!(
+        r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0",{rest}"Backend":{{"Type":"ipip"}}}}"#
+    ))
 }
 
 /// In a dual-stack network, the `ipip` backend carries only IPv4, and probes cover only IPv4.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_the_ipv4_half_of_two_families() -> Result<()> {
-    Lab::run("vm: ipip dual", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"ipip"}}"#)?;
-        let daemons = daemons(&hosts, &FlanneldOptions::new(&store).iface("enp0s8"))?;
-        let pods = hosts
-            .iter()
-            .zip(&daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
+    let dual = ipip("dual", r#""EnableIPv6":true,"IPv6Network":"fd00:5::/48","#);
+    dual.stopped().run(|s| {
+        s.start()?;
+        let pods = [s[0].pod("p1")?.clone(), s[1].pod("p1")?.clone()];
         until_ok("the pods reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
-        ensure!(
-            daemons[0].log().contains("ipip carries IPv4 only"),
-            "{}",
-            daemons[0].log_tail(20)
-        );
         let v6 = pods[1].v6()?;
         ensure!(
             lab::ping(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(),
             "IPv6 arrives, and the documentation denies it"
         );
         until_ok("the probes know only of IPv4", || {
-            let (_, text) = daemons[0].api("/api/v1/node")?;
+            let text = s[0].daemon()?.api("/api/v1/node")?.1;
             let document: serde_json::Value = serde_json::from_str(&text)?;
-            let peers = document["mesh"]["peers"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default();
+            let peers = document["mesh"]["peers"].as_array().context("no peers")?;
             ensure!(peers.len() == 1 && peers[0]["state"] == "well", "{text}");
             Ok(())
         })
@@ -101,76 +81,30 @@ scenarios! { forged_packets_are_dropped;
 
 /// Checks that flanneld's guard rules drop forged IPIP packets, which any host on the underlay can send.
 fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
-    Lab::run("vm: ipip guard", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 3)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(&format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableNFTables":{nftables},"Backend":{{"Type":"ipip"}}}}"#))?;
-        let options = FlanneldOptions::new(&store)
-            .iface("enp0s8")
-            .arg("--ip-masq");
-        let mut daemons = daemons(&hosts[..2], &options)?;
-        let pods = hosts
-            .iter()
-            .zip(&daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
-        until_ok("the pods reach each other", || {
-            PingMatrix::of(&pods)?.require_complete()
-        })?;
-        // The third host has no lease.
-        let forger = &hosts[2];
+    ipip("guard", &format!(r#""EnableNFTables":{nftables},"#)).run(|s| {
+        // This host has no lease. The reply may go elsewhere, so the pod counts the requests that arrive.
+        let forger = s.lab.host("forger", &[Uplink::enp0s8(&s.lan, 50)?])?;
+        let pod = s[0].pods[0].clone();
         forger.netns().ip(&format!(
             "link add forge type ipip local {} remote {}\nlink set forge up\naddress add 10.5.250.1/32 dev forge\n\
              route add {} dev forge src 10.5.250.1",
             forger.v4()?,
-            hosts[0].v4()?,
-            pods[0].v4()?,
+            s[0].v4()?,
+            pod.v4()?,
         ))?;
-        // The reply may go elsewhere, so this counts the requests that arrive.
         let came = || -> Result<bool> {
-            let count = || -> Result<u64> {
-                let text = pods[0].netns().sh("cat /proc/net/snmp")?;
-                let lines: Vec<Vec<&str>> = text
-                    .lines()
-                    .filter(|line| line.starts_with("Icmp:"))
-                    .map(|line| line.split(' ').collect())
-                    .collect();
-                let at = lines[0]
-                    .iter()
-                    .position(|name| *name == "InEchos")
-                    .unwrap_or_default();
-                Ok(lines[1][at].parse()?)
-            };
+            let count = || pod.netns().sh("nstat -asz IcmpInEchos | tail -1");
             let before = count()?;
             let options = PingOptions::default().timeout(Duration::from_millis(300));
-            let _ = lab::ping(forger.netns(), pods[0].v4()?.into(), &options)?;
-            Ok(count()? > before)
+            let _ = lab::ping(forger.netns(), pod.v4()?.into(), &options)?;
+            Ok(count()? != before)
         };
-        until_ok("forged packets arrive without a guard", || {
-            ensure!(came()?, "nothing arrives, so a guard would prove nothing");
-            Ok(())
-        })?;
-        daemons[0].terminate()?;
-        daemons[0] = hosts[0].flanneld(
-            &options
-                .clone()
-                .arg("--encap-peers=drop")
-                .arg("--encap-notrack")
-                .arg("--encap-bar-pods"),
-        )?;
-        until_ok("forged packets are dropped", || {
-            ensure!(!came()?, "they arrive");
-            Ok(())
-        })?;
-        until_ok("those of nodes are not", || {
-            PingMatrix::of(&pods)?.require_complete()
-        })?;
-        ensure!(
-            daemons[0].metric("flannel_rule_writes_total").is_ok(),
-            "the rules are written"
-        );
-        Ok(())
+        until("forged packets arrive without a guard", || came().is_ok_and(|came| came))?;
+        let options = s[0].options.clone().arg("--encap-peers=drop");
+        s[0].options = options.arg("--encap-notrack").arg("--encap-bar-pods");
+        s[0].restart()?;
+        until("forged packets are dropped", || came().is_ok_and(|came| !came))?;
+        s.reach()
     })
 }
 
@@ -178,22 +112,15 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
-    Lab::run("vm: ipip cleanup", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip"}}"#)?;
-        let host = &hosts[0];
-        let others = "ip link add mine type ipip local 192.168.56.101 remote 192.168.56.77; ip address add 172.30.0.1/30 dev mine
-            iptables -A FORWARD -i mine -j ACCEPT; ip link set mine up; ip link add wg0 type wireguard; ip address add 172.30.1.1/24 dev wg0; ip link set wg0 up";
-        host.netns().sh(others)?;
-        let before = cleanup::dump(host)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8");
-        let mut daemons = daemons(&hosts, &options)?;
-        daemons[0].terminate()?;
+    ipip("cleanup", "").stopped().run(|s| {
+        s[0].sh("ip link add mine type ipip local 192.168.56.101 remote 192.168.56.77; ip address add 172.30.0.1/30 dev mine
+            iptables -A FORWARD -i mine -j ACCEPT; ip link set mine up; ip link add wg0 type wireguard; ip address add 172.30.1.1/24 dev wg0; ip link set wg0 up")?;
+        let before = cleanup::dump(&s[0])?;
+        s.start()?;
+        s[0].stop()?;
         // A device that Go flannel left, of a backend that this node once used.
-        host.netns().sh("ip link add flannel-wg type wireguard; ip address add 10.244.9.0/32 dev flannel-wg; ip link set flannel-wg up")?;
-        let printed = cleanup::comes_back_to(host, &before, &[])?;
+        s[0].sh("ip link add flannel-wg type wireguard; ip address add 10.5.9.0/32 dev flannel-wg; ip link set flannel-wg up")?;
+        let printed = cleanup::comes_back_to(&s[0], &before, &[])?;
         ensure!(
             printed.contains("removed device flannel.ipip (ipip)")
                 && printed.contains("removed device flannel-wg (wireguard)"),
