@@ -6,7 +6,7 @@ use std::net::{TcpListener, UdpSocket};
 use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, Scene, until_ok};
 
-use super::node::{Node, all_well, nodes_on, well_nodes};
+use super::node::{Node, all_well, well_nodes};
 
 /// A fault of a healthy node.
 struct Fault {
@@ -184,7 +184,7 @@ fn conflicting_devices_are_found_and_renamed() -> Result<()> {
 fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
     let options = FlanneldOptions::bare().iface("enp0s8");
     Scene::of("doctor: ports").stopped().run(|s| {
-        let node = &mut nodes_on(s, &options)?.remove(0);
+        let node = &mut Node::new(s.lab, &s[0], &options, &s.store)?;
         let host = node.host.clone();
         let owner = host.netns().run(|| TcpListener::bind("127.0.0.1:8474"))??;
         node.start()?;
@@ -194,6 +194,7 @@ fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
         drop(owner);
 
         // No flag changes the tunnel's port, because all nodes use the same port. The daemon retries for a while, then exits.
+        node.run("until grep -q '\"vtep\":{' /run/flannel/subnet.env.status; do sleep 0.1; done")?;
         node.stop()?;
         until_ok("the device's address does not change unseen", || {
             node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
@@ -210,7 +211,7 @@ fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
 
         let options = options.clone().healthz_port(None);
         let options = options.env("FLANNELD_HEALTHZ_PORT", "8471");
-        let node = &mut nodes_on(s, &options)?.remove(1);
+        let node = &mut Node::new(s.lab, &s[1], &options, &s.store)?;
         let host = node.host.clone();
         let _owner = host.netns().run(|| TcpListener::bind("0.0.0.0:8471"))??;
         node.start()?;

@@ -225,8 +225,8 @@ impl Node {
             .filter(|finding| finding["check"] == check);
         ensure!(
             folded.any(|finding| finding["explained_by"] == by),
-            "{:#}",
-            self.report
+            "{:#?}",
+            self.findings()
         );
         Ok(())
     }
