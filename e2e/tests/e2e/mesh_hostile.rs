@@ -99,19 +99,7 @@ fn forge(s: &Scene<'_>, outsider: &Host, numbers: &Numbers, round: u64) -> Resul
         known.with_context(|| format!("{} has sent no probe", node.name()))
     };
     let (from, meant) = (number(name_of)?, number(to)?);
-    let kinds = (0..=5).flat_map(|kind| {
-        [
-            (
-                kind,
-                if [ROW_REQUEST, ROW_REPLY].contains(&kind) {
-                    ROW
-                } else {
-                    ECHO
-                },
-            ),
-            (kind, 1400),
-        ]
-    });
+    let kinds = (0..=5).flat_map(|kind| [ECHO, ROW, 1400].map(|length| (kind, length)));
     let mut messages: Vec<_> = kinds
         .map(|(kind, length)| message(kind, length, round.to_be_bytes(), from, meant))
         .collect();

@@ -9,40 +9,25 @@ pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<
     until_ok("Go flannel's nodes are well, by ping alone", || {
         let document = json(&ours.flannelctl(&["peers", "-o", "json"])?)?;
         let peers = document["peers"].as_array().context("no peers")?;
-        let verdicts: Vec<&Value> = peers
-            .iter()
-            .filter_map(|peer| peer["verdicts"].as_array())
-            .flatten()
-            .collect();
-        let by_ping = verdicts
-            .iter()
-            .filter(|verdict| verdict["state"] == "well" && verdict["ping_only"] == true);
+        let verdicts = peers.iter().filter_map(|peer| peer["verdicts"].as_array());
+        let verdicts: Vec<&Value> = verdicts.flatten().collect();
+        let by_ping = |verdict: &&Value| verdict["state"] == "well" && verdict["ping_only"] == true;
         ensure!(
-            verdicts.len() == 2 * others.len() && by_ping.clone().count() == verdicts.len(),
+            verdicts.len() == 2 * others.len() && verdicts.iter().all(by_ping),
             "{document:#}"
         );
-        for other in others {
-            let address = other.v4()?.to_string();
-            ensure!(
-                by_ping
-                    .clone()
-                    .any(|verdict| verdict["address"] == address.as_str()),
-                "{address} is none of {document:#}"
-            );
-        }
         Ok(())
     })?;
     until_ok("the doctor has run", || {
         ours.metric("flannel_doctor_round_age_seconds").map(drop)
     })?;
     let report = json(&ours.flannelctl(&["doctor", "-o", "json"])?)?;
-    let findings = report["findings"].as_array().context("no findings")?;
+    let mut findings = report["findings"].as_array().context("no findings")?.iter();
     // A busy machine may cause these findings.
-    let of_load = |finding: &Value| {
-        ["slow", "lossy", "hangs"]
-            .iter()
-            .any(|check| finding["check"] == *check)
-    };
-    ensure!(findings.iter().all(of_load), "{findings:#?}");
+    let of_load = ["slow", "lossy", "hangs"];
+    ensure!(
+        findings.all(|finding| of_load.iter().any(|check| finding["check"] == *check)),
+        "{report:#}"
+    );
     Ok(())
 }

@@ -2,88 +2,77 @@
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use lab::{FlanneldOptions, Pod, binaries, until_ok};
+use anyhow::{Context, Result, anyhow, ensure};
+use lab::{FlanneldOptions, Pod, Scene, binaries, until_ok};
 use serde_json::Value;
 
-use crate::doctor::node::{Node, well_nodes_with};
-
-const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+use crate::doctor::node::{Node, pods_on, well_nodes_with};
+use crate::healing::scenarios;
+use crate::verdicts::{are_well, pod_paths};
 
 /// Script that lists the devices of the probes' bridge port, and the neighbour entry that leads to the port.
 const TRACES: &str = "{ ip -o link show; ip neighbour show dev cni0; } | grep -e flpod -e flprobe -e 02:66:6c:70:6f:64";
 
 /// Runs a test with three nodes that probe the path of their pods. Each node has one pod.
-fn run(network: &str, work: impl FnOnce(&mut [Node], &[Pod]) -> Result<()>) -> Result<()> {
+fn run(backend: &str, work: impl FnOnce(&mut [Node], &[Pod]) -> Result<()>) -> Result<()> {
     let options = FlanneldOptions::bare().arg("--probe-pods");
-    well_nodes_with(network, "probes of pods", 3, options, |_, _, nodes| {
-        let mut pods = Vec::new();
-        for node in nodes.iter_mut() {
-            let env = node.daemon()?.subnet_env()?;
-            pods.push(node.host.pod("p1", &env)?);
-        }
+    let network = format!(r#"{{"Network":"10.5.0.0/16",{backend}}}"#);
+    let scene = Scene::of("probes of pods").net(&network).nodes(3);
+    well_nodes_with(scene, &options, |_, nodes| {
+        let pods = pods_on(nodes)?;
         work(nodes, &pods)
     })
-}
-
-fn paths(node: &mut Node) -> Result<Vec<Value>> {
-    let (_, text) = node.daemon()?.api("/api/v1/node")?;
-    let document: Value = serde_json::from_str(&text)?;
-    let paths = document["pod_paths"].as_array();
-    paths.cloned().with_context(|| format!("no paths: {text}"))
 }
 
 /// Waits until a node's pod probes succeed in exactly `families` address families.
 fn pass(node: &mut Node, families: usize) -> Result<()> {
     until_ok("probes pass", || {
-        let paths = paths(node)?;
-        ensure!(
-            paths.len() == families && paths.iter().all(|path| path["state"] == "well"),
-            "{paths:?}"
-        );
+        let paths = pod_paths(node)?;
+        ensure!(paths.len() == families && are_well(&paths), "{paths:?}");
         Ok(())
     })
 }
 
+/// Returns the address from which a node probes the path of its pods.
+fn address(node: &mut Node) -> Result<String> {
+    let path = pod_paths(node)?.remove(0);
+    path["address"]
+        .as_str()
+        .map(str::to_owned)
+        .context("no address")
+}
+
 #[test]
 fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
-    run(VXLAN, |nodes, pods| {
-        nodes.iter_mut().try_for_each(|node| pass(node, 1))?;
-        for (name, make, clear, check, state) in [
+    run(r#""Backend":{"Type":"vxlan"}"#, |nodes, pods| {
+        for (make, clear, check) in [
             (
-                "a rule that is not understood",
                 "nft 'table ip odd { chain c { type filter hook forward priority 0; ip saddr 10.5.0.0/16 numgen inc mod 2 vmap { 0 : drop, 1 : drop }; }; }'",
                 "nft delete table ip odd",
                 "pods-lost",
-                "all",
             ),
             (
-                "a foreign MASQUERADE",
                 "iptables -t nat -I POSTROUTING -s 10.5.0.0/16 -o flannel.1 -j MASQUERADE",
                 "iptables -t nat -F POSTROUTING",
                 "pods-masqueraded",
-                "all",
             ),
         ] {
-            let node = &mut nodes[1];
-            node.run(make)?;
-            node.expect(&[check]).context(name)?;
-            let path = paths(node)?.remove(0);
-            ensure!(path["state"] == state, "{name}: {path}");
+            nodes.iter_mut().try_for_each(|node| pass(node, 1))?;
+            nodes[1].run(make)?;
+            nodes[1].expect(&[check])?;
+            ensure!(pod_paths(&mut nodes[1])?[0]["state"] == "all");
             ensure!(
-                node.daemon()?
-                    .metric(&format!("flannel_pod_paths{{state=\"{state}\"}}"))?
+                nodes[1]
+                    .daemon()?
+                    .metric("flannel_pod_paths{state=\"all\"}")?
                     == 1.0
             );
-            // The other nodes find nothing.
             for other in [0, 2] {
-                nodes[other].expect(&[]).context(name)?;
+                nodes[other].expect(&[]).context(check)?;
             }
             nodes[1].run(clear)?;
-            nodes[1].expect(&[]).context(name)?;
-            pass(&mut nodes[1], 1)?;
+            nodes[1].expect(&[]).context(check)?;
         }
         a_pod_with_the_address(&mut nodes[1], &pods[1])?;
         a_pod_that_floods(&mut nodes[1], &pods[1])
@@ -92,8 +81,8 @@ fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
 
 /// Floods the pod probes' address from a pod, and checks that the node then reports no verdict and no loss.
 fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
-    let path = paths(node)?.swap_remove(0);
-    let address = path["address"].as_str().context("no address")?.to_owned();
+    pass(node, 1)?;
+    let address = address(node)?;
     pod.netns().sh(&format!(
         "ip neighbour add {address} lladdr 02:66:6c:70:6f:64 dev eth0"
     ))?;
@@ -108,22 +97,16 @@ fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
                 Ok(())
             })?
         });
-        let seen = until_ok("the flood is noticed", || {
-            let path = paths(node)?.swap_remove(0);
+        let quiet = until_ok("the flood is noticed", || {
+            let path = pod_paths(node)?.swap_remove(0);
             ensure!(path["obstacle"] == "flooded", "{path}");
             Ok(())
-        });
-        // Two rounds and a half of the doctor.
-        let begun = Instant::now();
-        let mut quiet = Ok(());
-        while quiet.is_ok() && begun.elapsed() < Duration::from_secs(8) {
-            quiet = node.finds(&[]);
-        }
+        })
+        .and_then(|()| node.looked_again())
+        .and_then(|()| node.finds(&[]));
         is_over.store(true, Ordering::Relaxed);
-        flood
-            .join()
-            .map_err(|_| anyhow::anyhow!("the flood panicked"))??;
-        seen.and(quiet)
+        flood.join().map_err(|_| anyhow!("the flood panicked"))??;
+        quiet
     })?;
     node.expect(&[])?;
     pass(node, 1)
@@ -131,73 +114,52 @@ fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
 
 /// Assigns the pod probes' address to a pod, and checks that the pod still receives its packets and the doctor reports the conflict.
 fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
-    let path = paths(node)?.remove(0);
-    let address = path["address"].as_str().context("no address")?.to_owned();
+    let address = address(node)?;
     let ping = format!("ping -c 1 -W 1 {address}");
     ensure!(node.sh(&ping)?.0 != 0, "the probe answers no ping");
-    pod.netns()
-        .sh(&format!("ip address add {address}/24 dev eth0"))?;
+    let change = |verb| {
+        pod.netns()
+            .sh(&format!("ip address {verb} {address}/24 dev eth0"))
+    };
+    change("add")?;
     node.expect(&["probe-address"])?;
-    until_ok("the pod is reached", || {
-        let (code, text) = node.sh(&ping)?;
-        ensure!(code == 0, "{text}");
-        Ok(())
-    })?;
-    pod.netns()
-        .sh(&format!("ip address delete {address}/24 dev eth0"))?;
-    node.expect(&[])?;
-    pass(node, 1)
+    until_ok("the pod is reached", || node.run(&ping))?;
+    change("delete")?;
+    node.expect(&[])
 }
 
 /// The daemon removes the probes' bridge port when the daemon exits. After a kill, the next start or `flannelctl
 /// cleanup` removes the port. The port receives no pod's broadcasts.
 #[test]
 fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
-    run(VXLAN, |nodes, pods| {
+    run(r#""Backend":{"Type":"vxlan"}"#, |nodes, pods| {
+        nodes.iter_mut().try_for_each(|node| pass(node, 1))?;
         let node = &mut nodes[0];
-        pass(node, 1)?;
-        let (_, env) = node.sh("cat /run/flannel/subnet.env")?;
-        ensure!(env.contains("FLANNEL_RANGE_END=10.5."), "{env}");
         // The port has no address. It gets no broadcasts or ARP of pods, so these reach the host only once.
-        let (_, addresses) = node.sh("ip -o address show")?;
-        ensure!(
-            !addresses.contains("flpod") && !addresses.contains("flprobe"),
-            "{addresses}"
-        );
-        node.run("timeout 20 tcpdump -c 1 -ni flpod$(cat /sys/class/net/cni0/ifindex) '(broadcast or multicast) and (arp or ip)' > /run/heard 2>&1 & sleep 1")?;
+        node.run("grep FLANNEL_RANGE_END=10.5. /run/flannel/subnet.env; ! ip -o address show | grep -e flpod -e flprobe")?;
+        node.run("timeout 20 tcpdump -c 1 -ni flpod$(cat /sys/class/net/cni0/ifindex) '(broadcast or multicast) and (arp or ip)' > /run/heard 2>&1 & until grep -q listening /run/heard; do sleep 0.1; done")?;
         pods[0]
             .netns()
             .sh("ping -c 2 -W 1 -b 10.5.255.255 || true; arping -c 2 10.5.0.77 || true")?;
-        let (_, heard) = node.sh("cat /run/heard; pkill tcpdump || true")?;
-        ensure!(!heard.contains("1 packet captured"), "{heard}");
+        node.run("! grep '1 packet captured' /run/heard")?;
 
         node.stop()?;
-        ensure!(node.sh(TRACES)?.0 != 0, "stopped: {}", node.sh(TRACES)?.1);
+        node.run(&format!("! {TRACES}"))?;
         node.start()?;
         pass(node, 1)?;
         node.daemon()?.kill()?;
-        ensure!(node.sh(TRACES)?.0 == 0, "a kill leaves it");
-        let (code, text) = node.sh("flannelctl cleanup --dry-run")?;
-        ensure!(code == 0 && text.contains("flprobe"), "{text}");
-        let (code, text) = node.sh("flannelctl cleanup")?;
-        ensure!(code == 0 && text.contains("flprobe"), "{text}");
-        ensure!(
-            node.sh(TRACES)?.0 != 0,
-            "after cleanup: {}",
-            node.sh(TRACES)?.1
-        );
+        node.run(TRACES)?;
+        node.run("flannelctl cleanup --dry-run | grep flprobe; flannelctl cleanup")?;
+        node.run(&format!("! {TRACES}"))?;
 
         let killed = &mut nodes[1];
-        pass(killed, 1)?;
         killed.daemon()?.kill()?;
         killed.wrap(
             "for flag do shift; [ \"$flag\" = --probe-pods ] || set -- \"$@\" \"$flag\"; done",
         )?;
         killed.start()?;
         until_ok("the next start removes it", || {
-            let (code, text) = killed.sh(TRACES)?;
-            ensure!(code != 0, "{text}");
-            Ok(())
+            killed.run(&format!("! {TRACES}"))
         })?;
         let (_, text) = killed.daemon()?.api("/api/v1/node")?;
         let document: Value = serde_json::from_str(&text)?;
@@ -206,35 +168,21 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
     })
 }
 
-/// Pod probes work with every backend, and need only the capabilities NET_ADMIN and NET_RAW. The test uses both address families, except with udp.
-#[test]
-fn pod_probes_pass_with_every_backend() -> Result<()> {
-    for backend in [
-        r#"{"Type":"host-gw"}"#,
-        r#"{"Type":"vxlan","Mode":"userspace"}"#,
-        r#"{"Type":"udp"}"#,
-        r#"{"Type":"wireguard","Implementation":"userspace"}"#,
-    ] {
-        let v6 = if backend.contains("udp") {
-            ""
-        } else {
-            r#""EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","#
-        };
-        let network = format!(r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{backend}}}"#);
-        run(&network, |nodes, _| {
-            let families = if v6.is_empty() { 1 } else { 2 };
-            let node = &mut nodes[0];
-            node.wrap(&format!(
-                "echo $$ > /run/flanneld.pid; exec setpriv --bounding-set -all,+net_admin,+net_raw '{}' \"$@\"",
-                binaries::own("flanneld")?.display()
-            ))?;
-            node.restart()?;
-            for node in nodes.iter_mut() {
-                pass(node, families)?;
-            }
-            Ok(())
-        })
-        .context(backend)?;
-    }
-    Ok(())
+scenarios! { pod_probes_pass;
+    pod_probes_of_host_gw_pass => (r#""EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"host-gw"}"#, 2),
+    pod_probes_of_userspace_vxlan_pass => (r#""EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan","Mode":"userspace"}"#, 2),
+    pod_probes_of_udp_pass => (r#""Backend":{"Type":"udp"}"#, 1),
+    pod_probes_of_userspace_wireguard_pass => (r#""EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"wireguard","Implementation":"userspace"}"#, 2),
+}
+
+/// Pod probes work with every backend, and need only the capabilities NET_ADMIN and NET_RAW.
+fn pod_probes_pass((backend, families): (&str, usize)) -> Result<()> {
+    run(backend, |nodes, _| {
+        nodes[0].wrap(&format!(
+            "echo $$ > /run/flanneld.pid; exec setpriv --bounding-set -all,+net_admin,+net_raw '{}' \"$@\"",
+            binaries::own("flanneld")?.display()
+        ))?;
+        nodes[0].restart()?;
+        nodes.iter_mut().try_for_each(|node| pass(node, families))
+    })
 }

@@ -1,12 +1,10 @@
 //! Checks that the doctor's commands for ufw and firewalld admit only peers' packets, even after a reload of the firewall.
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Lab, Launch, binaries, until_ok, write_script};
+use lab::{Launch, Process, Scene, binaries, until_ok, write_script};
 
-use super::NETWORK;
 use super::node::{Node, all_well, well_nodes};
 
 /// An address outside the underlay.
@@ -24,29 +22,42 @@ nft 'table ip counted {
     }
 }'";
 
-/// Runs a test with two healthy nodes. The second node also has an address outside the underlay.
-fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) -> Result<()> {
-    well_nodes(NETWORK, title, 2, |lab, _, nodes| {
+/// Runs a test with two healthy nodes, the first behind a firewall that `begin` starts and `reload` starts again. The second node also has an
+/// address outside the underlay.
+fn admits_peers_only(
+    check: &str,
+    begin: impl FnOnce(&mut Node) -> Result<Vec<Process>>,
+    reloads: &[&str],
+    end: &str,
+) -> Result<()> {
+    well_nodes(Scene::of(&format!("doctor: {check}")), |_, nodes| {
         nodes[0].run(COUNTERS)?;
         nodes[1].run(&format!("ip address add {STRANGER}/32 dev enp0s8"))?;
         ensure!(
             arrives(nodes, STRANGER)?,
             "without a firewall everybody gets in"
         );
-        work(lab, nodes)
+        let mut processes = begin(&mut nodes[0])?;
+        ensure!(!arrives(nodes, STRANGER)?, "the firewall is active");
+        nodes[0].expect(&[check])?;
+        nodes[0].mend()?;
+        for reload in [&["true"], reloads].concat() {
+            nodes[0].run(reload)?;
+            let peer = nodes[1].host.v4()?.to_string();
+            ensure!(
+                arrives(nodes, &peer)?,
+                "{reload}: the peer's packets are dropped"
+            );
+            ensure!(
+                !arrives(nodes, STRANGER)?,
+                "{reload}: the port is open to {STRANGER}"
+            );
+        }
+        all_well(nodes).context("after its commands")?;
+        processes.clear();
+        nodes[0].run(end)?;
+        all_well(nodes).context("without the firewall")
     })
-}
-
-/// Returns the number of packets in a counter of the first node.
-fn counted(node: &mut Node, name: &str) -> Result<u64> {
-    let (_, text) = node.sh(&format!("nft -j list counter ip counted {name}"))?;
-    let listing: serde_json::Value = serde_json::from_str(&text).context(text)?;
-    let found = listing["nftables"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find_map(|item| item["counter"]["packets"].as_u64());
-    found.with_context(|| format!("no counter: {listing}"))
 }
 
 /// Returns whether packets to the tunnel's port pass the firewall of the first node. `from` is one of the second node's two addresses.
@@ -58,28 +69,15 @@ fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     } else {
         "peer"
     };
-    let before = counted(&mut nodes[0], name)?;
+    let counter = format!("nft list counter ip counted {name}");
+    let before = nodes[0].sh(&counter)?;
     for _ in 0..10 {
         nodes[1].host.netns().run(|| {
             UdpSocket::bind((from, 0)).and_then(|socket| socket.send_to(b"no vxlan", (to, 8472)))
         })??;
     }
     // There is no queue between two hosts of a lab, so a packet has arrived when it is sent.
-    Ok(counted(&mut nodes[0], name)? > before)
-}
-
-/// Checks that the firewall admits only packets from the peer.
-fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
-    let peer = nodes[1].host.v4()?.to_string();
-    ensure!(
-        arrives(nodes, &peer)?,
-        "{when}: the peer's packets are dropped"
-    );
-    ensure!(
-        !arrives(nodes, STRANGER)?,
-        "{when}: the port is open to {STRANGER}"
-    );
-    Ok(())
+    Ok(nodes[0].sh(&counter)? != before)
 }
 
 /// Writes a script that runs a program from a package that is unpacked but not installed.
@@ -121,28 +119,19 @@ fn ufw(node: &mut Node) -> Result<()> {
 
 #[test]
 fn ufw_remedy_admits_peers_only() -> Result<()> {
-    two_nodes("doctor: ufw", |_, nodes| {
-        ufw(&mut nodes[0])?;
-        nodes[0].run("ufw --force enable")?;
-        ensure!(!arrives(nodes, STRANGER)?, "ufw is active");
+    let begin = |node: &mut Node| {
+        ufw(node)?;
         // Rules that admit somebody else do not hide the finding.
-        nodes[0].run("ufw allow from 203.0.113.77; ufw allow 8472/tcp")?;
-        nodes[0].expect(&["ufw"])?;
-        nodes[0].mend()?;
-        nodes[0].expect(&[]).context("after its commands")?;
-        only_the_peer_gets_in(nodes, "after the commands")?;
-        nodes[0].run("ufw reload")?;
-        only_the_peer_gets_in(nodes, "after a reload")?;
-        // ufw reads its files again, as at a boot.
-        nodes[0].run("ufw --force disable; ufw --force enable")?;
-        only_the_peer_gets_in(nodes, "after a start of the host")?;
-        nodes[0].run("ufw --force disable")?;
-        all_well(nodes).context("without ufw")
-    })
+        node.run("ufw --force enable; ufw allow from 203.0.113.77; ufw allow 8472/tcp")?;
+        Ok(Vec::new())
+    };
+    // The second one reads its files again, as at a boot.
+    let reloads = ["ufw reload", "ufw --force disable; ufw --force enable"];
+    admits_peers_only("ufw", begin, &reloads, "ufw --force disable")
 }
 
 /// Starts firewalld with files in the node's folder and with a separate D-Bus. firewalld runs until the lab removes the host.
-fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
+fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");
     let (from, root) = (packages.display().to_string(), folder.display().to_string());
@@ -187,25 +176,17 @@ fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
         .host
         .spawn("firewalld", &Launch::new(node.files.join("bin/firewalld")))?;
     until_ok("firewalld runs", || node.run("firewall-cmd --state"))?;
-    Ok((folder, vec![bus, daemon]))
+    Ok(vec![bus, daemon])
 }
 
 #[test]
 fn firewalld_remedy_admits_peers_only() -> Result<()> {
-    two_nodes("doctor: firewalld", |_, nodes| {
-        let (_, mut processes) = firewalld(&mut nodes[0])?;
+    let begin = |node: &mut Node| {
+        let processes = firewalld(node)?;
         // The interface is not in the default zone, where a rule would fix nothing.
-        nodes[0].run("firewall-cmd --zone=internal --change-interface=enp0s8; firewall-cmd --permanent --zone=internal --change-interface=enp0s8")?;
-        ensure!(!arrives(nodes, STRANGER)?, "firewalld is active");
-        nodes[0].expect(&["firewalld"])?;
-        nodes[0].mend()?;
-        nodes[0].expect(&[]).context("after its commands")?;
-        only_the_peer_gets_in(nodes, "after the commands")?;
-        nodes[0].run("firewall-cmd --complete-reload")?;
-        only_the_peer_gets_in(nodes, "after a reload")?;
-        all_well(nodes)?;
-        processes.clear();
-        nodes[0].run("nft delete table inet firewalld || true")?;
-        all_well(nodes).context("without firewalld")
-    })
+        node.run("firewall-cmd --zone=internal --change-interface=enp0s8; firewall-cmd --permanent --zone=internal --change-interface=enp0s8")?;
+        Ok(processes)
+    };
+    let end = "nft delete table inet firewalld || true";
+    admits_peers_only("firewalld", begin, &["firewall-cmd --complete-reload"], end)
 }

@@ -1,11 +1,55 @@
-//! Faults of a host: its sysctls, firewalls, routes, files and programs.
+//! Faults of a host: its sysctls, firewalls, routes, devices, files and ports. The doctor reports only the cause of the fault. The doctor's
+//! commands fix the fault, and the doctor then reports no finding.
 
-use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Lab, Store, code_or_text, until_ok};
+use std::net::{TcpListener, UdpSocket};
 
-use super::NETWORK;
-use super::fault::{Fault, fault, walk};
+use anyhow::{Context, Result, ensure};
+use lab::{FlanneldOptions, Scene, until_ok};
+
 use super::node::{Node, all_well, well_nodes};
+
+/// A fault of a healthy node.
+struct Fault {
+    /// Name of the check that finds the fault.
+    check: &'static str,
+    /// Script that causes the fault.
+    make: &'static str,
+    /// Script that removes the objects that remain after the doctor's commands.
+    clear: &'static str,
+    /// If true, the doctor has no command for the fault, and the script `clear` fixes the fault.
+    by_hand: bool,
+    /// Whether the daemon is not ready until the end of the fault.
+    unready: bool,
+}
+
+/// Returns a fault that the doctor's commands fix.
+const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
+    Fault {
+        check,
+        make,
+        clear,
+        by_hand: false,
+        unready: false,
+    }
+}
+
+impl Fault {
+    /// Marks a fault that no command can fix.
+    const fn by_hand(self) -> Fault {
+        Fault {
+            by_hand: true,
+            ..self
+        }
+    }
+
+    /// Marks a fault that makes the node unready.
+    const fn unready(self) -> Fault {
+        Fault {
+            unready: true,
+            ..self
+        }
+    }
+}
 
 /// Reserves every address of the node's subnet, including one address for a running container.
 const FULL: &str = "folder=/var/lib/cni/networks/cbr0; mkdir -p $folder /run/containerd/io.containerd.runtime.v2.task/k8s.io/alive
@@ -44,155 +88,144 @@ const FAULTS: &[Fault] = &[
         "ip link add cni0 type bridge; ip link set cni0 up; ip address add $OWN.1/24 dev cni0; ip link add veth7 mtu 1500 type veth peer name eth7; ip link set veth7 master cni0",
         "ip link delete veth7; ip link delete cni0",
     ),
-    fault("network-overlap", "ip link add other type bridge; ip address add 10.5.253.1/24 dev other", "ip link delete other").by_hand(),
     fault("foreign-route", "ip route replace $PEER via 192.168.56.250 dev enp0s8", "ip route delete $PEER metric 4096"),
     fault("foreign-cni", "echo '{\"plugins\":[{\"type\":\"calico\"}]}' > /etc/cni/net.d/05-calico.conflist", "rm /etc/cni/net.d/*.aside"),
     fault("cni-config", "echo '{\"type\":\"bridge\"}' > /etc/cni/net.d/05-other.conf", "rm /etc/cni/net.d/*.aside"),
     fault("ipam-full", FULL, "test -e /var/lib/cni/networks/cbr0/$OWN.7 -a -e /var/lib/cni/networks/cbr0/$OWN.8 -a -e /var/lib/cni/networks/cbr0/lock"),
     fault("subnet-env", "rm /run/flannel/subnet.env; mkdir /run/flannel/subnet.env", "rmdir /run/flannel/subnet.env.aside").unready(),
-    fault("lease-refused", "echo '{\"PublicIP\":\"192.168.56.77\",\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:00:77\"}}' > $LEASES/subnets/10.6.1.0-24", "rm $LEASES/subnets/10.6.1.0-24").by_hand(),
     fault("lease-refused", "echo '{' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
     fault("duplicate-address", "echo '{\"PublicIP\":\"192.168.56.101\",\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:00:77\"}}' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
     fault("rules", NO_IPTABLES, IPTABLES).by_hand().unready(),
     fault("no-interface", "ip link set enp0s8 down", "true").unready(),
-    fault("hangs", "kill -STOP $(cat /run/flanneld.pid)", "true").silent(),
-    fault("not-running", "kill -9 $(cat /run/flanneld.pid)", "true").silent(),
 ];
 
-/// Returns the names of the doctor's checks for host faults that the doctor's commands fix.
-pub(super) fn mended() -> impl Iterator<Item = &'static str> {
-    super::fault::mended(FAULTS)
+const DEVICES: &[Fault] = &[
+    fault("ipv6-forwarding", "sysctl -q -w net.ipv6.conf.all.forwarding=0", "true"),
+    // These may belong to another network whose daemon is stopped. Only the operator can know this, and deletes them.
+    fault("leftovers", "ip tuntap add flannel0 mode tun", "ip link delete flannel0").by_hand(),
+    fault("leftovers", "ip -6 link add flannel-v6.7 type vxlan id 7 dstport 8472 local fd00:56::101", "ip link delete flannel-v6.7").by_hand(),
+    // The daemon restores its own device at once, so it is stopped while another device takes the name.
+    fault(
+        "foreign-device",
+        "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add flannel.1 type bridge; kill -CONT $(cat /run/flanneld.pid)",
+        "ip link delete was-flannel.1",
+    )
+    .unready(),
+    fault(
+        "foreign-device",
+        "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add vx1 type vxlan id 1 dstport 8472 nolearning
+        kill -CONT $(cat /run/flanneld.pid)",
+        "ip link delete vx1",
+    )
+    .by_hand()
+    .unready(),
+];
+
+/// Causes, detects and fixes faults on a healthy node, one at a time.
+fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
+    faults
+        .iter()
+        .try_for_each(|fault| one(node, fault).with_context(|| fault.check))
+}
+
+fn one(node: &mut Node, fault: &Fault) -> Result<()> {
+    node.require_readyz(200)?;
+    node.run(fault.make).context("making it")?;
+    node.expect(&[fault.check])?;
+    if fault.unready {
+        until_ok("the daemon is not ready", || node.require_readyz(503))?;
+    } else {
+        node.require_readyz(200)?;
+    }
+    if !fault.by_hand {
+        node.mend().context("mending it")?;
+        node.expect(&[]).context("after its commands")?;
+    }
+    node.run(fault.clear).context("clearing it")?;
+    node.expect(&[]).context("afterwards")?;
+    node.ready()
 }
 
 #[test]
 fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
     // Keeps the nodes' own subnets apart from those that the faults use.
     let network = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.200.0","Backend":{"Type":"vxlan"}}"#;
-    well_nodes(network, "doctor: faults", 2, |lab, _, nodes| {
+    well_nodes(Scene::of("doctor: faults").net(network), |_, nodes| {
         let node = &mut nodes[0];
-        node.variables
-            .push(("LEASES", lab.folder("leases")?.display().to_string()));
         walk(node, FAULTS)?;
-        all_well(nodes).context("after all of them")?;
-
         // The daemon remembers this fault for ten minutes, so it comes last.
-        let node = &mut nodes[0];
         for _ in 0..5 {
             node.run("ip route delete $PEER; until ip route show $PEER | grep -q flannel; do sleep 0.1; done; sleep 0.5")?;
         }
         node.expect(&["drift-war"])?;
-        let (first, peer) = (
-            node.first()?,
-            node.variables
-                .iter()
-                .find(|(name, _)| *name == "PEER")
-                .map(|(_, peer)| peer.clone()),
-        );
-        ensure!(
-            first["about"] == format!("route to {}", peer.unwrap_or_default()),
-            "{first}"
-        );
-        ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
-        Ok(())
+        node.require_readyz(200)
     })
 }
 
-/// Checks that the finding names the test process as the owner of the port.
-fn names_us(node: &mut Node) -> Result<()> {
-    let us = format!("(pid {})", std::process::id());
-    let seen = node.first()?["evidence"][0]["text"].clone();
-    ensure!(
-        seen.as_str()
-            .is_some_and(|text| text.contains(code_or_text("port-taken", &us))),
-        "{seen}"
-    );
-    Ok(())
+#[test]
+fn conflicting_devices_are_found_and_renamed() -> Result<()> {
+    let network = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}}"#;
+    well_nodes(Scene::of("doctor: devices").net(network), |_, nodes| {
+        walk(&mut nodes[0], DEVICES)?;
+        // A foreign device that is there when the daemon starts makes it exit.
+        let node = &mut nodes[0];
+        node.daemon()?.kill()?;
+        node.run("ip link delete flannel.1; ip link add flannel.1 type bridge")?;
+        node.start()?;
+        node.expect(&["foreign-device"])?;
+        node.is_folded("not-running", "foreign-device")?;
+        node.mend()?;
+        all_well(nodes)
+    })
 }
 
-/// The doctor reports another program that uses a port that flanneld needs. The test creates its own hosts.
+/// The doctor reports another program that uses a port that flanneld needs: the port of the status API, of the tunnel, or of the health endpoint.
 #[test]
 fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
-    Lab::run("doctor: ports", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(NETWORK)?;
-        let options = FlanneldOptions::bare().iface("enp0s8");
-        let mut node = Node::new(lab, &hosts[0], &options, &store)?;
-        status_port_moves(&mut node)?;
-        tunnel_port_is_waited_for(&mut node)?;
+    let options = FlanneldOptions::bare().iface("enp0s8");
+    Scene::of("doctor: ports").stopped().run(|s| {
+        let node = &mut Node::new(s.lab, &s[0], &options, &s.store)?;
+        let host = node.host.clone();
+        let owner = host.netns().run(|| TcpListener::bind("127.0.0.1:8474"))??;
+        node.start()?;
+        is_taken_by_us(node)?;
+        node.mend()?;
+        all_well(std::slice::from_mut(node))?;
+        drop(owner);
 
-        let options = options
-            .healthz_port(None)
-            .env("FLANNELD_HEALTHZ_PORT", "8471");
-        health_port_ends_the_start(&mut Node::new(lab, &hosts[1], &options, &store)?)
+        // No flag changes the tunnel's port, because all nodes use the same port. The daemon retries for a while, then exits.
+        node.run("until grep -q '\"vtep\":{' /run/flannel/subnet.env.status; do sleep 0.1; done")?;
+        node.stop()?;
+        until_ok("the device's address does not change unseen", || {
+            node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
+            node.doctor()?;
+            node.is_folded("vtep-mac", "not-running")
+        })?;
+        node.run("ip link delete flannel.1")?;
+        let owner = host.netns().run(|| UdpSocket::bind("0.0.0.0:8472"))??;
+        node.start()?;
+        is_taken_by_us(node)?;
+        drop(owner);
+        node.restart()?;
+        all_well(std::slice::from_mut(node))?;
+
+        let options = options.clone().healthz_port(None);
+        let options = options.env("FLANNELD_HEALTHZ_PORT", "8471");
+        let node = &mut Node::new(s.lab, &s[1], &options, &s.store)?;
+        let host = node.host.clone();
+        let _owner = host.netns().run(|| TcpListener::bind("0.0.0.0:8471"))??;
+        node.start()?;
+        is_taken_by_us(node)?;
+        node.is_folded("not-running", "port-taken")?;
+        let moved = node.commands()?.remove(0);
+        ensure!(moved.contains("FLANNELD_HEALTHZ_PORT=8571"), "{moved}");
+        Ok(())
     })
 }
 
-fn status_port_moves(node: &mut Node) -> Result<()> {
-    let _owner = node
-        .host
-        .netns()
-        .run(|| std::net::TcpListener::bind("127.0.0.1:8474"))??;
-    node.start()?;
-    node.ready()?;
+/// Waits until the doctor names the test process as the owner of a port.
+fn is_taken_by_us(node: &mut Node) -> Result<()> {
     node.expect(&["port-taken"])?;
-    names_us(node)?;
-    node.mend()?;
-    node.ready()?;
-    node.expect(&[])?;
-    ensure!(
-        node.daemon()?.log().contains("127.0.0.1:8574"),
-        "the status API moved"
-    );
-    Ok(())
-}
-
-/// Checks that the doctor reports another program that uses the tunnel's port. No flag changes the tunnel's
-/// port, because all nodes use the same port. The daemon retries for a while, then exits.
-fn tunnel_port_is_waited_for(node: &mut Node) -> Result<()> {
-    node.stop()?;
-    until_ok("the device's address does not change unseen", || {
-        node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
-        let folded = node.folded("vtep-mac")?;
-        ensure!(folded.as_deref() == Some("not-running"), "{folded:?}");
-        Ok(())
-    })?;
-    node.run("ip link delete flannel.1")?;
-    let owner = node
-        .host
-        .netns()
-        .run(|| std::net::UdpSocket::bind("0.0.0.0:8472"))??;
-    node.start()?;
-    // A daemon that starts or ends has no socket for a moment. The doctor must not blame another program then.
-    for _ in 0..60 {
-        node.doctor()?;
-    }
-    node.expect(&["port-taken"])?;
-    names_us(node)?;
-    drop(owner);
-    node.restart()?;
-    node.ready()?;
-    node.expect(&[])
-}
-
-fn health_port_ends_the_start(node: &mut Node) -> Result<()> {
-    let _owner = node
-        .host
-        .netns()
-        .run(|| std::net::TcpListener::bind("0.0.0.0:8471"))??;
-    node.start()?;
-    node.expect(&["port-taken"])?;
-    names_us(node)?;
-    ensure!(
-        node.folded("not-running")?.as_deref() == Some("port-taken"),
-        "{:#}",
-        node.doctor()?.1
-    );
-    let commands = node.commands()?;
-    let [moved, _] = commands.as_slice() else {
-        bail!("{commands:?}")
-    };
-    ensure!(moved.contains("FLANNELD_HEALTHZ_PORT=8571"), "{moved}");
-    Ok(())
+    let us = format!("(pid {})", std::process::id());
+    node.names(&us)
 }

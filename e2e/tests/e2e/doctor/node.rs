@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use lab::{
-    Flanneld, FlanneldOptions, Host, Lab, Launch, Store, Switch, binaries, until_ok, write_script,
+    Flanneld, FlanneldOptions, Host, Lab, Launch, Pod, Scene, SceneOptions, Store, binaries,
+    code_or_text, until_ok, write_script,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -49,6 +51,8 @@ pub(crate) struct Node {
     /// Shell variables that the node's scripts may use.
     pub variables: Vec<(&'static str, String)>,
     scripts: u32,
+    /// Report of the doctor's last run.
+    report: Value,
 }
 
 impl Node {
@@ -59,7 +63,7 @@ impl Node {
         store: &Store,
     ) -> Result<Node> {
         let files = lab.folder(&format!("{}-files", host.name()))?;
-        for folder in FOLDERS.iter().map(|(name, _)| *name).chain(["bin"]) {
+        for folder in FOLDERS.map(|(name, _)| name).iter().chain(&["bin"]) {
             std::fs::create_dir_all(files.join(folder))?;
         }
         // An operator writes into this file what the lab otherwise passes as flags.
@@ -86,6 +90,7 @@ impl Node {
             daemon: None,
             variables: Vec::new(),
             scripts: 0,
+            report: Value::Null,
         };
         node.wrap("")?;
         let wrapper = node.wrapper();
@@ -150,11 +155,7 @@ impl Node {
 
     /// Waits until the daemon is ready.
     pub(crate) fn ready(&mut self) -> Result<()> {
-        let daemon = self.daemon()?;
-        until_ok("the daemon is ready", || match daemon.get("/readyz")? {
-            (200, _) => Ok(()),
-            (code, text) => bail!("{code} {text}\n{}", daemon.log_tail(10)),
-        })
+        until_ok("the daemon is ready", || self.require_readyz(200))
     }
 
     /// Waits until the daemon has run for longer than the grace periods of the checks.
@@ -196,29 +197,46 @@ impl Node {
         Ok(())
     }
 
-    /// Runs the doctor. Returns the doctor's exit code, and its report in JSON.
-    pub(crate) fn doctor(&mut self) -> Result<(i32, Value)> {
+    /// Runs the doctor. Returns the doctor's exit code.
+    pub(crate) fn doctor(&mut self) -> Result<i32> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
-        let report =
+        self.report =
             serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))?;
-        Ok((code, report))
+        Ok(code)
     }
 
-    /// Runs the doctor, and returns the first finding.
-    pub(crate) fn first(&mut self) -> Result<Value> {
-        let (_, report) = self.doctor()?;
-        ensure!(report["findings"][0].is_object(), "{report:#}");
-        Ok(report["findings"][0].clone())
+    /// Returns the findings of the doctor's last run.
+    pub(crate) fn findings(&self) -> &[Value] {
+        self.report["findings"]
+            .as_array()
+            .map_or(&[], Vec::as_slice)
     }
 
-    /// Runs the doctor. Returns the name of the check, if any, whose finding explains the finding of `check`.
-    pub(crate) fn folded(&mut self, check: &str) -> Result<Option<String>> {
-        let (_, report) = self.doctor()?;
-        let mut findings = report["findings"].as_array().context("no findings")?.iter();
-        let found = findings.find(|finding| finding["check"] == check);
-        Ok(found
-            .and_then(|finding| finding["explained_by"].as_str())
-            .map(str::to_owned))
+    /// Returns the first finding of the doctor's last run.
+    pub(crate) fn first(&self) -> Result<&Value> {
+        self.findings().first().context("no finding")
+    }
+
+    /// Checks that the doctor's last run explains the finding of `check` by that of `by`.
+    pub(crate) fn is_folded(&self, check: &str, by: &str) -> Result<()> {
+        let mut folded = self
+            .findings()
+            .iter()
+            .filter(|finding| finding["check"] == check);
+        ensure!(
+            folded.any(|finding| finding["explained_by"] == by),
+            "{:#?}",
+            self.findings()
+        );
+        Ok(())
+    }
+
+    /// Checks that the first finding of the doctor's last run contains a text.
+    pub(crate) fn names(&self, text: &str) -> Result<()> {
+        let first = self.first()?;
+        let text = code_or_text(first["check"].as_str().unwrap_or_default(), text);
+        ensure!(first.to_string().contains(text), "no {text:?} in {first:#}");
+        Ok(())
     }
 
     /// Waits until the doctor's JSON report contains exactly the causes `wanted`, in the same order, and the daemon's metrics contain the same causes.
@@ -230,12 +248,9 @@ impl Node {
 
     /// Runs the doctor once, and checks that the doctor finds exactly the causes `wanted`.
     pub(crate) fn finds(&mut self, wanted: &[&str]) -> Result<()> {
-        let (code, report) = self.doctor()?;
-        let findings = report["findings"].as_array().context("no findings")?;
-        let causes: Vec<&Value> = findings
-            .iter()
-            .filter(|finding| finding["explained_by"].is_null())
-            .collect();
+        let code = self.doctor()?;
+        let mut causes = self.findings().to_vec();
+        causes.retain(|finding| finding["explained_by"].is_null());
         let found: Vec<&str> = causes
             .iter()
             .filter_map(|finding| finding["check"].as_str())
@@ -243,51 +258,51 @@ impl Node {
         ensure!(
             found == wanted,
             "{found:?} instead of {wanted:?}: {:#}",
-            report["findings"]
+            self.report
         );
         let broken = causes.iter().any(|finding| finding["severity"] == "broken");
-        ensure!(code == if broken { 3 } else { 0 }, "{code}: {report:#}");
-        let (_, text) = self.sh("flannelctl doctor")?;
-        if let Some(first) = wanted.first() {
-            let line = text.lines().next().unwrap_or_default();
-            ensure!(line.ends_with(&format!(" {first}")), "{text}");
-        } else {
-            ensure!(text.contains(": 0 broken, 0 degraded, 0 risks,"), "{text}");
-        }
-        if report["daemon"] == "running" {
-            let metrics = self.counted()?;
+        ensure!(
+            code == if broken { 3 } else { 0 },
+            "{code}: {:#}",
+            self.report
+        );
+        if self.report["daemon"] == "running" {
+            let (_, text) = self.daemon()?.get("/metrics")?;
+            let counted = text.lines().filter(|line| !line.ends_with(" 0"));
+            let counted: BTreeSet<&str> = counted
+                .filter_map(|line| {
+                    line.strip_prefix("flannel_findings{check=\"")?
+                        .split('"')
+                        .next()
+                })
+                .collect();
             ensure!(
-                metrics == wanted.iter().map(|check| (*check).to_owned()).collect(),
-                "{metrics:?} in the metrics, not {wanted:?}"
+                counted == wanted.iter().copied().collect(),
+                "{counted:?} in the metrics, not {wanted:?}"
             );
         }
         Ok(())
     }
 
-    /// Returns the checks for which the metric `flannel_findings` is not 0.
-    fn counted(&mut self) -> Result<BTreeSet<String>> {
-        let (_, text) = self.daemon()?.get("/metrics")?;
-        let lines = text.lines().filter_map(|line| {
-            let (check, rest) = line
-                .strip_prefix("flannel_findings{check=\"")?
-                .split_once("\",severity=\"")?;
-            Some((check, rest.split_once("} ")?.1))
-        });
-        let found: BTreeSet<(&str, &str)> = lines.collect();
-        let unknown = text
-            .lines()
-            .filter(|line| line.starts_with("flannel_checks_unknown{") && line.ends_with(" 1"));
-        ensure!(found.len() + unknown.count() > 50, "{text}");
-        Ok(found
-            .into_iter()
-            .filter(|(_, count)| *count != "0")
-            .map(|(check, _)| check.to_owned())
-            .collect())
+    /// Waits until the doctor has run all checks again. The daemon reports only when a run began.
+    pub(crate) fn looked_again(&mut self) -> Result<()> {
+        for _ in 0..2 {
+            let begun = Instant::now();
+            until_ok("the doctor has run again", || {
+                let age = self.daemon()?.metric("flannel_doctor_round_age_seconds")?;
+                let passed = begun.elapsed().as_secs_f64();
+                ensure!(age + 1.0 < passed, "{age} seconds ago");
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
-    /// Returns the HTTP status and the body of /readyz.
-    pub(crate) fn readyz(&mut self) -> Result<(u16, String)> {
-        self.daemon()?.get("/readyz")
+    /// Checks that the daemon is ready, or not ready, now.
+    pub(crate) fn require_readyz(&mut self, wanted: u16) -> Result<()> {
+        let answer = self.daemon()?.get("/readyz")?;
+        ensure!(answer.0 == wanted, "{answer:?}");
+        Ok(())
     }
 
     /// Runs commands as the doctor prints them, and restarts the daemon if a command would restart the daemon through systemd.
@@ -305,45 +320,19 @@ impl Node {
         Ok(())
     }
 
-    /// Runs the commands of the systemd units that the doctor's commands created, as a boot does.
-    pub(crate) fn run_units(&mut self) -> Result<()> {
-        self.run("cat /etc/systemd/system/flannel-*.service | sed -n 's/^ExecStart=//p' | sh -e")
+    /// Returns the commands of the first finding of the doctor's last run.
+    pub(crate) fn commands(&self) -> Result<Vec<String>> {
+        let first = self.first()?;
+        let commands: Vec<String> = serde_json::from_value(first["remedy"]["commands"].clone())?;
+        ensure!(!commands.is_empty(), "{first:#}");
+        Ok(commands)
     }
 
-    /// Returns the commands of the first finding.
-    pub(crate) fn commands(&mut self) -> Result<Vec<String>> {
-        commands_of(&self.first()?)
-    }
-
-    /// Runs the commands of the first finding as the doctor prints them.
+    /// Runs the commands of the first finding of the doctor's last run, as the doctor prints them.
     pub(crate) fn mend(&mut self) -> Result<()> {
         let commands = self.commands()?;
         self.type_in(&commands)
     }
-
-    /// Runs the commands of the first finding when it is from `check`. On a busy machine, the daemon may respond too late,
-    /// and then another finding is the first.
-    pub(crate) fn mend_finding(&mut self, check: &str) -> Result<()> {
-        let what = format!("the first finding is {check}");
-        let commands = until_ok(&what, || {
-            let first = self.first()?;
-            ensure!(first["check"] == check, "{first:#}");
-            commands_of(&first)
-        })?;
-        self.type_in(&commands)
-    }
-}
-
-/// Returns the commands of a finding. Returns an error if the finding has no commands.
-fn commands_of(finding: &Value) -> Result<Vec<String>> {
-    let commands = finding["remedy"]["commands"]
-        .as_array()
-        .with_context(|| format!("no commands: {finding}"))?;
-    ensure!(!commands.is_empty(), "{finding:#}");
-    Ok(commands
-        .iter()
-        .filter_map(|command| command.as_str().map(str::to_owned))
-        .collect())
 }
 
 /// Returns commands that mount the host's own files where programs expect them. Only the process that runs the commands sees the mounts.
@@ -358,77 +347,76 @@ fn mounts(files: &Path) -> String {
         .concat()
 }
 
-/// Starts nodes on `hosts`, and waits until all of them are ready.
-pub(crate) fn ready_nodes(
-    lab: &Lab,
-    hosts: &[Host],
-    store: &Store,
-    options: &FlanneldOptions,
-) -> Result<Vec<Node>> {
-    let mut nodes = hosts
-        .iter()
-        .map(|host| Node::new(lab, host, options, store))
-        .collect::<Result<Vec<_>>>()?;
-    for node in &mut nodes {
-        std::fs::write(
-            node.files.join("cni/10-flannel.conflist"),
-            r#"{"plugins":[{"type":"flannel"}]}"#,
-        )?;
-        node.start()?;
-    }
+/// Creates a node on each host of a scene, without a start. The variable `LEASES` is the folder of the leases, if they are in a directory.
+pub(crate) fn nodes_on(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
+    let folder = s.lab.folder("leases")?.display().to_string();
+    let node = |host: &lab::Node| {
+        let mut node = Node::new(s.lab, host, options, &s.store)?;
+        node.variables.push(("LEASES", folder.clone()));
+        let flannel = r#"{"plugins":[{"type":"flannel"}]}"#;
+        std::fs::write(node.files.join("cni/10-flannel.conflist"), flannel)?;
+        Ok(node)
+    };
+    s.nodes.iter().map(node).collect()
+}
+
+/// Starts a node on each host of a scene, and waits until all nodes are ready. The variables `OWN` and `PEER` are the node's own subnet
+/// without the last number, and another node's whole subnet.
+pub(crate) fn ready_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
+    let mut nodes = nodes_on(s, &options.clone().iface("enp0s8"))?;
+    nodes.iter_mut().try_for_each(Node::start)?;
     nodes.iter_mut().try_for_each(Node::ready)?;
-    let subnets = nodes
-        .iter_mut()
-        .map(|node| {
-            Ok(node
-                .daemon()?
-                .subnet_env()?
-                .subnet
-                .context("a v4 subnet")?
-                .trunc())
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let subnet = |node: &mut Node| {
+        Ok(node
+            .daemon()?
+            .subnet_env()?
+            .subnet
+            .context("a subnet")?
+            .trunc())
+    };
+    let subnets = nodes.iter_mut().map(subnet).collect::<Result<Vec<_>>>()?;
     for (number, node) in nodes.iter_mut().enumerate() {
-        let other = subnets[(number + 1) % subnets.len()];
-        let first = subnets[number].network().to_string();
-        // These are the node's own subnet without the last number, and another node's whole subnet.
+        let (own, peer) = (
+            subnets[number].network().to_string(),
+            subnets[(number + 1) % subnets.len()],
+        );
         node.variables.extend([
-            ("OWN", first.trim_end_matches(".0").to_owned()),
-            ("PEER", other.to_string()),
+            ("OWN", own.trim_end_matches(".0").to_owned()),
+            ("PEER", peer.to_string()),
         ]);
     }
     Ok(nodes)
 }
 
-/// Runs a test with `count` nodes on one switch, with the network configuration `network`. The lab's folder `leases` contains the nodes'
-/// leases. Checks before the test that no node has a finding.
+/// Runs a test with a node on each host of a scene. Checks before the test that no node has a finding.
 pub(crate) fn well_nodes(
-    network: &str,
-    title: &str,
-    count: u8,
-    work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>,
+    scene: SceneOptions<'_>,
+    work: impl FnOnce(&mut Scene<'_>, &mut [Node]) -> Result<()>,
 ) -> Result<()> {
-    well_nodes_with(network, title, count, FlanneldOptions::bare(), work)
+    well_nodes_with(scene, &FlanneldOptions::bare(), work)
 }
 
-/// Runs a test as [`well_nodes`] does, with the flanneld options `options`.
+/// Runs a test as [`well_nodes`] does, with these options of all daemons.
 pub(crate) fn well_nodes_with(
-    network: &str,
-    title: &str,
-    count: u8,
-    options: FlanneldOptions,
-    work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>,
+    scene: SceneOptions<'_>,
+    options: &FlanneldOptions,
+    work: impl FnOnce(&mut Scene<'_>, &mut [Node]) -> Result<()>,
 ) -> Result<()> {
-    Lab::run(title, |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, count)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(network)?;
-        let mut nodes = ready_nodes(lab, &hosts, &store, &options.iface("enp0s8"))?;
+    scene.stopped().run(|s| {
+        let mut nodes = ready_nodes(s, options)?;
         nodes.iter_mut().try_for_each(Node::grown)?;
         all_well(&mut nodes).context("at the start")?;
-        work(lab, &lan, &mut nodes)
+        work(s, &mut nodes)
     })
+}
+
+/// Builds a pod on each node.
+pub(crate) fn pods_on(nodes: &mut [Node]) -> Result<Vec<Pod>> {
+    let pod = |node: &mut Node| {
+        let env = node.daemon()?.subnet_env()?;
+        node.host.pod("p1", &env)
+    };
+    nodes.iter_mut().map(pod).collect()
 }
 
 /// Waits until no node has a finding and all nodes are ready.

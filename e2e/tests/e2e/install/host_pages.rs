@@ -10,7 +10,7 @@ use super::{read, repository, require_known};
 use crate::doctor::node::{Node, all_well};
 use crate::operator::blocks;
 
-/// The documents. The documents about Kubernetes and the doctor's commands have their own tests (`pages` and `doctor::commands`).
+/// The documents. The documents about Kubernetes and the doctor's commands have their own tests (`pages` and `doctor`).
 const PAGES: &[&str] = &[
     "README.md",
     "docs/quick-start.md",

@@ -1,8 +1,6 @@
 //! Tests of the doctor in real clusters: `kubectl exec` returns the doctor's reports, and the tests run the doctor's commands as printed.
 
-use std::net::{SocketAddr, TcpStream};
 use std::process::Output;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member, json, outcome, texts, until_ok};
@@ -100,24 +98,7 @@ fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Val
 
 /// Checks that every node reports that flannel uses the NAT interface, and that the documented commands fix the fault.
 fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]) -> Result<()> {
-    let begun = Instant::now();
     let report = expect(operator, cluster, &["wrong-interface"])?;
-    println!("named on every node after {:.1?}", begun.elapsed());
-    for node in &cluster.nodes {
-        // On a busy machine, the daemon's response may take longer than `flannelctl status` waits.
-        let what = format!("flannelctl status on {} names the interface", node.name());
-        until_ok(&what, || {
-            let output = flannelctl(operator, cluster, node, "status")?;
-            let second = texts(&output).lines().nth(1).unwrap_or_default().to_owned();
-            ensure!(
-                output.status.code() == Some(3)
-                    && second.starts_with("  broken: flannel uses enp0s3, the NAT interface"),
-                "{}",
-                outcome(&output)
-            );
-            Ok(())
-        })?;
-    }
     let remedy = &report["findings"][0]["remedy"];
     let [look, mend, rest @ ..] = documented else {
         bail!("two commands or more, not {documented:?}")
@@ -133,10 +114,9 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
         outcome(&looked)
     );
     for command in std::iter::once(mend).chain(rest) {
-        println!("{command}\n{}", operator.run(command)?.trim_end());
+        operator.run(command)?;
     }
     require_reach(cluster)?;
-    println!("pods reach each other after {:.1?}", begun.elapsed());
     expect(operator, cluster, &[]).map(drop)
 }
 
@@ -175,7 +155,6 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
             .replace("--iface=enp0s3", "--iface=enp0s8");
         let after = container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
-        status_api_is_for_the_node_only(&operator, &cluster)?;
 
         // Now each node has its own address, and a variable names the interface.
         cluster.nodes[1]
@@ -191,156 +170,11 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         let after = container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
 
-        // The doctor could run all checks, except those that need the container runtime.
-        let report = expect(&operator, &cluster, &[])?;
-        let unknown: Vec<&Value> = report["unknown"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|unknown| &unknown["check"])
-            .collect();
-        ensure!(
-            unknown.iter().all(|check| **check != "ipam-full"),
-            "{:#}",
-            report["unknown"]
-        );
+        // The doctor can read the addresses of pods from flannel's own pod.
+        let unknown = expect(&operator, &cluster, &[])?["unknown"].to_string();
+        ensure!(!unknown.contains("ipam-full"), "{unknown}");
         api_service_is_unserved(&operator, &cluster)
     })
-}
-
-/// Returns whether the status API of a daemon accepts a connection.
-fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
-    let address: SocketAddr = address.parse()?;
-    Ok(netns
-        .run(|| TcpStream::connect_timeout(&address, Duration::from_secs(2)))?
-        .is_ok())
-}
-
-/// Pod on `h1` that uses the host network.
-const HOST_POD: &str = "
-apiVersion: v1
-kind: Pod
-metadata: {name: host-network}
-spec:
-  nodeName: h1
-  hostNetwork: true
-  terminationGracePeriodSeconds: 0
-  tolerations: [{operator: Exists}]
-  containers:
-  - {name: c, image: localhost/busybox:1, imagePullPolicy: Never, command: [sleep, infinity]}
-";
-
-/// Checks that neither a pod nor another host reaches the status API. A pod with the host network reaches
-/// the status API only with an allowed Host header, and never through the Unix socket.
-fn status_api_is_for_the_node_only(operator: &Operator, cluster: &Cluster) -> Result<()> {
-    let node = cluster.nodes[0].host();
-    let gateway = node
-        .netns()
-        .exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
-    let gateway = gateway
-        .split_whitespace()
-        .nth(2)
-        .and_then(|net| net.split('/').next())
-        .context("cni0 has no address")?
-        .to_owned();
-    let outside = [
-        cluster.netns("default", "p1")?,
-        cluster.netns("default", "p2")?,
-        cluster.nodes[1].host().netns().clone(),
-        cluster.api.host().netns().clone(),
-    ];
-    ensure!(ask(node.netns(), "127.0.0.1:8474")?, "the daemon listens");
-    for netns in &outside {
-        for address in [
-            format!("{}:8474", node.v4_of("enp0s8")?),
-            format!("{gateway}:8474"),
-        ] {
-            ensure!(!ask(netns, &address)?, "{} reaches {address}", netns.name());
-        }
-    }
-    for netns in &outside[..2] {
-        ensure!(
-            !ask(netns, "127.0.0.1:8474")?,
-            "{} has an API of its own",
-            netns.name()
-        );
-    }
-    cluster.apply(HOST_POD)?;
-    cluster.wait_pod("default", "host-network")?;
-    let asked = |host: &str| -> Result<String> {
-        let get = format!(
-            "printf 'GET /api/v1/node HTTP/1.0\\r\\nHost: {host}\\r\\n\\r\\n' | nc 127.0.0.1 8474"
-        );
-        cluster.exec("default", "host-network", &["sh", "-c", &get])
-    };
-    for (host, code) in [
-        ("127.0.0.1:8474", 200),
-        ("localhost", 200),
-        ("h1", 200),
-        ("evil.example", 421),
-        ("h2", 421),
-    ] {
-        let answer = asked(host)?;
-        ensure!(
-            answer.starts_with(&format!("HTTP/1.0 {code} "))
-                || answer.starts_with(&format!("HTTP/1.1 {code} ")),
-            "{host}: {answer}"
-        );
-        ensure!(
-            answer.contains("10.244.") == (code == 200),
-            "{host}: {answer}"
-        );
-    }
-    let files = cluster.exec(
-        "default",
-        "host-network",
-        &["sh", "-c", "ls -d /run/flannel 2>&1 || true"],
-    )?;
-    ensure!(files.contains("No such file"), "{files}");
-
-    let answer = asked("localhost")?;
-    require_no_token(operator, cluster, &answer)?;
-    operator.run("kubectl delete pod host-network").map(drop)
-}
-
-/// Checks that no response, log or bundle contains flanneld's token for the API server.
-fn require_no_token(operator: &Operator, cluster: &Cluster, answer: &str) -> Result<()> {
-    let tokens = cluster.nodes[0].command(&[
-        "sh",
-        "-c",
-        "cat /var/lib/kubelet/pods/*/volumes/kubernetes.io~projected/*/token",
-    ])?;
-    let tokens: Vec<&str> = tokens
-        .split_inclusive("\n")
-        .flat_map(|text| text.split("eyJ"))
-        .filter(|part| part.len() > 100)
-        .collect();
-    ensure!(!tokens.is_empty(), "no token");
-    let pod = flannel_pod(cluster, &cluster.nodes[0])?;
-    let mut texts_of_flannel = operator.run(&format!(
-        "kubectl -n kube-flannel logs {pod} -c kube-flannel"
-    ))?;
-    for words in [
-        "status",
-        "status -o json",
-        "peers",
-        "peers -o json",
-        "doctor",
-        "doctor -o json",
-        "support-bundle --file=/run/flannel/b.tar.gz",
-    ] {
-        texts_of_flannel += &texts(&flannelctl(operator, cluster, &cluster.nodes[0], words)?);
-    }
-    texts_of_flannel += answer;
-    texts_of_flannel += &cluster.nodes[0].command(&["tar", "-xzOf", "/run/flannel/b.tar.gz"])?;
-    for token in tokens {
-        let signature = token.rsplit('.').next().unwrap_or_default().trim();
-        ensure!(
-            signature.len() < 40 || !texts_of_flannel.contains(signature),
-            "the signature of a token is in an answer, log or bundle"
-        );
-    }
-    Ok(())
 }
 
 /// Cuts each node off from the API server's Service, and restarts flanneld on each node.
@@ -358,7 +192,7 @@ fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()>
         .as_str()
         .context("a command")?
         .to_owned();
-    println!("{command}\n{}", operator.run(&command)?);
+    operator.run(&command)?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
     expect(operator, cluster, &[])?;
     require_reach(cluster)
@@ -378,18 +212,11 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
         cluster.apply(&manifest(|text| impatient(&text))?)?;
         let report = expect(&operator, &cluster, &["daemon-set"])?;
         let finding = &report["findings"][0];
-        ensure!(
-            finding["severity"] == "degraded" && finding["remedy"]["on"] == "a node with kubectl",
-            "{finding:#}"
-        );
         let command = finding["remedy"]["commands"][0]
             .as_str()
             .context("a command")?;
         // A pod that the DaemonSet replaces may disappear between the list and the label, so the operator repeats the command.
-        println!(
-            "{command}\n{}",
-            until_ok("all pods are labelled", || operator.run(command))?
-        );
+        until_ok("all pods are labelled", || operator.run(command))?;
         require_installed(&cluster)?;
         expect(&operator, &cluster, &[])?;
         require_reach(&cluster)

@@ -4,7 +4,7 @@ use super::cases::{
     Spoil, all, exit_report, inside, named, of_store, paths, port, problem, reason, spoiled,
 };
 use super::healthy::{healthy, peer};
-use super::{causes, only, report};
+use super::{causes, commands_of, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::on_command_line;
@@ -47,7 +47,7 @@ fn cause_of_an_exit_ends_with_the_restart_command() {
             only(&facts, "not-running").explained_by.as_deref(),
             Some(check)
         );
-        let commands = only(&facts, check).remedy.commands;
+        let commands = commands_of(&facts, check);
         let last = commands.iter().rfind(|command| !command.starts_with('#'));
         assert_eq!(
             last.map(String::as_str),
@@ -55,7 +55,7 @@ fn cause_of_an_exit_ends_with_the_restart_command() {
             "{check}"
         );
         facts.daemon.running = Fact::Known(true);
-        let commands = only(&facts, check).remedy.commands;
+        let commands = commands_of(&facts, check);
         assert!(
             check == "port-taken" || !commands.iter().any(|command| command.contains("restart")),
             "{check}: {commands:?}"
@@ -78,7 +78,7 @@ fn configuration_in_use_is_put_back() {
             in_use: in_use.map(str::to_owned),
         });
         assert_eq!(causes(&facts), ["next-config"]);
-        let commands = only(&facts, "next-config").remedy.commands;
+        let commands = commands_of(&facts, "next-config");
         facts.store.trouble = Fact::Known(of_store(StoreCause::Refused, "Connection refused"));
         assert_eq!(causes(&facts), ["store-unreachable"]);
         commands
@@ -97,31 +97,24 @@ fn missing_configuration_has_a_command_that_creates_it() {
     let command = |detail| {
         let mut facts = healthy();
         facts.store.config = Fact::Known(problem(detail, "put it there with `reboot`"));
-        only(&facts, "config").remedy.commands
+        commands_of(&facts, "config")
     };
     let missing = |place| Detail::ConfigMissing {
         place,
         example: r#"{"Network":"10.244.0.0/16"}"#.to_owned(),
     };
-    let etcdctl = "etcdctl --endpoints=http://192.0.2.250:2379 put";
-    let key = |key: &str| command(missing(ConfigPlace::Key(key.to_owned())));
-    assert_eq!(
-        key("/n/config"),
-        [format!(
-            "{etcdctl} /n/config '{{\"Network\":\"10.244.0.0/16\"}}'"
-        )]
-    );
-    assert_eq!(
-        key("/n/a;b"),
-        [format!(
-            "{etcdctl} '/n/a;b' '{{\"Network\":\"10.244.0.0/16\"}}'"
-        )]
-    );
-    let file = command(missing(ConfigPlace::File("/srv/my leases/config".into())));
-    assert_eq!(
-        file,
-        ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]
-    );
+    for (place, wanted) in [
+        (
+            ConfigPlace::Key("/n/a;b".to_owned()),
+            r#"etcdctl --endpoints=http://192.0.2.250:2379 put '/n/a;b' '{"Network":"10.244.0.0/16"}'"#,
+        ),
+        (
+            ConfigPlace::File("/srv/my leases/config".into()),
+            r#"printf '%s\n' '{"Network":"10.244.0.0/16"}' > '/srv/my leases/config'"#,
+        ),
+    ] {
+        assert_eq!(command(missing(place)), [wanted]);
+    }
     // An invalid configuration gets no command, so none overwrites it.
     assert_eq!(
         command(Detail::ConfigInvalid {
@@ -146,7 +139,7 @@ fn commands_take_the_options_of_the_unit() {
         "--etcd-keyfile=/etc/a b",
     ];
     facts.daemon.arguments = on_command_line(words.map(str::to_owned));
-    let command = only(&facts, "lease").remedy.commands.concat();
+    let command = commands_of(&facts, "lease").concat();
     assert!(
         command.ends_with("flannelctl leases --long --etcd-endpoints=https://192.0.2.1:2379 --etcd-prefix=/n '--etcd-keyfile=/etc/a b'"),
         "{command}"
@@ -155,27 +148,6 @@ fn commands_take_the_options_of_the_unit() {
         on_command_line(["--etcd-endpoints=https://root:secret@192.0.2.1:2379".to_owned()])
             .is_empty()
     );
-}
-
-#[test]
-fn clone_gets_its_identity_from_a_variable() {
-    let mut facts = ended();
-    facts.daemon.exit_report = exit_report(
-        Detail::IdentityInUse {
-            holder: "n2".to_owned(),
-        },
-        "another machine is this one",
-    );
-    let commands = |facts: &Facts| only(facts, "clone").remedy.commands;
-    for given in [false, true] {
-        facts.daemon.id_given = given;
-        assert!(
-            commands(&facts)[0].contains("FLANNELD_NODE_ID=$(cat ")
-                && commands(&facts)[1].contains("restart"),
-            "{:?}",
-            commands(&facts)
-        );
-    }
 }
 
 #[test]
@@ -200,7 +172,7 @@ fn interface_that_went_down_after_it_was_read_has_its_command() {
             ..problem(Detail::None, "eth0 is down")
         };
         inside(&mut facts.daemon.reasons).insert("underlay".to_owned(), down);
-        let found = only(&facts, "no-interface").remedy.commands;
+        let found = commands_of(&facts, "no-interface");
         let raised = found.iter().any(|line| line == "ip link set eth0 up");
         assert_eq!(raised, code == "underlay-down", "{found:?}");
     }
@@ -266,19 +238,8 @@ fn taken_tunnel_port_names_the_key_of_its_backend() {
     facts.host.ports = Fact::Known(vec![port(51820, true, PortPurpose::Tunnel)]);
     for (backend, key) in [("vxlan", " Port "), ("wireguard", " ListenPort ")] {
         inside(&mut facts.network).backend = backends::profile(backend);
-        let found = only(&facts, "port-taken");
-        assert!(
-            found.why.contains(&code_or_text("port-taken", key)),
-            "{found:?}"
-        );
-        assert!(
-            found
-                .remedy
-                .commands
-                .concat()
-                .ends_with(&format!("type {backend}")),
-            "{found:?}"
-        );
+        let why = only(&facts, "port-taken").why;
+        assert!(why.contains(&code_or_text("port-taken", key)), "{why}");
     }
 }
 
@@ -293,7 +254,7 @@ fn drift_remedy_restricts_only_the_program_that_interferes() {
             times: 4,
             by: vec![program.to_owned()],
         }]);
-        only(&facts, "drift-war").remedy.commands.join("\n")
+        commands_of(&facts, "drift-war").join("\n")
     };
     for kind in [Drifting::Link, Drifting::Route, Drifting::Other] {
         assert!(

@@ -1,11 +1,11 @@
 //! Tests that the doctor's commands do no harm, and that notes name the changes that a reboot undoes.
 
 use super::cases::{
-    all, behind_nat, everywhere, in_cluster, inside, named, named_by, of_store, paths, problem,
-    reason, spoiled,
+    all, behind_nat, everywhere, in_cluster, inside, named, named_by, of_store, paths, reason,
+    spoiled,
 };
 use super::healthy::{address, healthy, interface, path, peer};
-use super::{causes, only, report};
+use super::{causes, commands_of, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
@@ -15,7 +15,7 @@ use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
 use crate::finding::{Finding, HERE, ON_THE_NODE, Severity};
 use types::access::Etcd;
-use types::problem::{ConfigPlace, StoreCause};
+use types::problem::StoreCause;
 use types::{Access, Detail};
 
 /// Returns the findings about all prepared faults, for a daemon under systemd and for a daemon in a pod.
@@ -179,6 +179,10 @@ fn silence_without_other_signs_does_not_change_the_interface() {
         // A risk explains no other finding, because the peers may be off.
         assert_eq!(causes(&facts), ["isolated", "wrong-interface"]);
     }
+    // If the store is reached through the chosen interface, nothing suggests another interface.
+    let mut near = facts.clone();
+    near.host.lookups = healthy().host.lookups;
+    assert_eq!(causes(&near), ["isolated"]);
     // An interface with signs of NAT is replaced, even if an option names it.
     facts.kubernetes = healthy().kubernetes;
     behind_nat(&mut facts);
@@ -192,22 +196,13 @@ fn silence_without_other_signs_does_not_change_the_interface() {
 #[test]
 fn published_address_changes_the_interface_only_behind_nat() {
     let mut facts = silent_with_store_elsewhere();
-    let text = "10.244.9.0/24 publishes 192.0.2.1".to_owned();
     facts.leases.refused = Fact::Known(vec![Refused {
         lease: "10.244.9.0/24".to_owned(),
         reason: "our-address".to_owned(),
-        text,
+        text: "10.244.9.0/24 publishes 192.0.2.1".to_owned(),
     }]);
-    let all = report(&facts);
-    assert!(
-        all.findings
-            .iter()
-            .any(|finding| finding.check == "duplicate-address")
-    );
-    for finding in all.findings.iter().filter(|finding| {
-        ["wrong-interface", "duplicate-address"].contains(&finding.check.as_str())
-    }) {
-        assert!(finding.remedy.commands.is_empty(), "{finding:?}");
+    for check in ["wrong-interface", "duplicate-address"] {
+        assert_eq!(commands_of(&facts, check), [""; 0]);
     }
 }
 
@@ -229,41 +224,21 @@ fn with_mtu(carries: &[Option<u32>]) -> Facts {
 }
 
 #[test]
-fn small_mtu_of_one_peer_is_fixed_there() {
-    let finding = only(&with_mtu(&[Some(1350), None, None, None]), "mtu");
-    assert_eq!(
-        (
-            finding.remedy.commands.as_slice(),
-            finding.remedy.on.as_str()
-        ),
-        (&["flannelctl doctor".to_owned()][..], "node-2")
-    );
-}
-
-#[test]
 fn small_mtu_of_all_peers_is_configured() {
     let mut facts = with_mtu(&[Some(1350), Some(1360)]);
-    let finding = only(&facts, "mtu");
-    let text = finding.remedy.commands.join("\n");
-    assert!(
-        text.contains(".Backend.MTU = 1400")
-            && text.contains("etcdctl --endpoints=http://192.0.2.250:2379 put "),
-        "{text}"
-    );
-    assert!(!text.contains("ip link"), "{text}");
+    let is_set = |facts: &Facts| {
+        commands_of(facts, "mtu")
+            .concat()
+            .contains(".Backend.MTU = 1400")
+    };
+    assert!(is_set(&facts));
     // A peer that does not respond proves nothing about MTUs.
     paths(&mut facts)[1].verdict.state = State::CutOff;
-    assert!(
-        only(&facts, "mtu")
-            .remedy
-            .commands
-            .join("\n")
-            .contains(".Backend.MTU = 1400")
-    );
+    assert!(is_set(&facts));
     facts.store.access = Access::Directory("/srv/leases".into());
     inside(&mut facts.network).backend = backends::profile("host-gw");
     assert_eq!(
-        only(&facts, "mtu").remedy.commands,
+        commands_of(&facts, "mtu"),
         [""; 0],
         "a backend without the key"
     );
@@ -275,7 +250,7 @@ fn mtu_command_changes_only_the_mtu() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = with_mtu(&[Some(1350)]);
     facts.store.access = Access::Directory(folder.path().to_owned());
-    let note = only(&facts, "mtu").remedy.commands[1].clone();
+    let note = commands_of(&facts, "mtu")[1].clone();
     let command = note.split_once("on one node: ").unwrap().1.to_owned();
     assert!(
         command.contains(&folder.path().display().to_string()),
@@ -314,7 +289,7 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
         for (number, kept) in inside(&mut facts.pods.ipam)[0].kept.iter_mut().enumerate() {
             kept.gone = Some(number >= running);
         }
-        assert_eq!(only(&facts, "ipam-full").remedy.commands.len(), commands);
+        assert_eq!(commands_of(&facts, "ipam-full").len(), commands);
     }
 }
 
@@ -322,11 +297,7 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
 #[test]
 fn address_is_freed_if_no_runtime_has_its_container() {
     let root = tempfile::tempdir().unwrap();
-    let (kept, first, second) = (
-        root.path().join("kept"),
-        root.path().join("first"),
-        root.path().join("second"),
-    );
+    let [kept, first, second] = ["kept", "first", "second"].map(|name| root.path().join(name));
     for folder in [&kept, &first.join("a"), &second.join("b")] {
         std::fs::create_dir_all(folder).unwrap();
     }
@@ -348,7 +319,7 @@ fn address_is_freed_if_no_runtime_has_its_container() {
     let mut facts = spoiled("ipam-full");
     let ipam = &mut inside(&mut facts.pods.ipam)[0];
     (ipam.folder, ipam.running) = (kept.clone(), vec![first.clone(), second.clone()]);
-    let command = only(&facts, "ipam-full").remedy.commands[0].clone();
+    let command = commands_of(&facts, "ipam-full")[0].clone();
     let run = || {
         run_in_shell(&command);
         let mut names: Vec<String> = std::fs::read_dir(&kept)
@@ -371,11 +342,11 @@ fn docker_is_restarted_only_for_an_address_of_flannel() {
     named(&mut facts, "docker0").addresses = vec![address("10.244.9.1/24")];
     // An operator chose this address.
     assert_eq!(causes(&facts), ["network-overlap"]);
-    assert!(only(&facts, "network-overlap").remedy.commands.is_empty());
+    assert!(commands_of(&facts, "network-overlap").is_empty());
     facts.pods.docker = Fact::Known("10.244.9.1/24".parse().unwrap());
     assert_eq!(causes(&facts), ["stale-bridge"]);
     assert_eq!(
-        only(&facts, "stale-bridge").remedy.commands,
+        commands_of(&facts, "stale-bridge"),
         ["systemctl restart docker"]
     );
 }
@@ -389,7 +360,7 @@ fn multipath_route_is_shown_and_not_rewritten() {
         ..Route::new("10.244.2.0/24".parse().unwrap())
     };
     assert_eq!(
-        only(&facts, "foreign-route").remedy.commands,
+        commands_of(&facts, "foreign-route"),
         ["ip route show 10.244.2.0/24"]
     );
     inside(&mut facts.host.routes)[1] = Route {
@@ -399,7 +370,7 @@ fn multipath_route_is_shown_and_not_rewritten() {
         metric: 20,
         ..Route::new("10.244.2.0/24".parse().unwrap())
     };
-    let commands = only(&facts, "foreign-route").remedy.commands;
+    let commands = commands_of(&facts, "foreign-route");
     assert!(
         commands[0].contains(" via inet6 fe80::1 dev eth0 onlink metric 4096 && "),
         "{commands:?}"
@@ -422,40 +393,13 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
     let prefix = "etcdctl --endpoints=https://192.0.2.250:2379,https://192.0.2.251:2379 '--cacert=/etc/etcd/my ca.pem' --cert=/etc/c.pem --key=/etc/k.pem --user=flannel ";
     for cause in [StoreCause::NoSpace, StoreCause::NoQuorum] {
         facts.store.trouble = Fact::Known(of_store(cause, "x"));
-        let finding = only(&facts, "store-unreachable");
-        let asking: Vec<&String> = finding
-            .remedy
-            .commands
-            .iter()
-            .filter(|line| line.contains("etcdctl "))
-            .collect();
-        assert!(
-            !asking.is_empty()
-                && asking
-                    .iter()
-                    .all(|line| line.matches("etcdctl ").count() == line.matches(prefix).count()),
-            "{asking:?}"
-        );
+        let commands = commands_of(&facts, "store-unreachable");
+        let times = |text: &str| commands.concat().matches(text).count();
+        assert_eq!(times("etcdctl "), times(prefix), "{commands:?}");
         // In a pipeline the operator would not see etcdctl's own prompt for the password.
-        let is_asked =
-            finding.remedy.commands[0] == "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD";
-        assert_eq!(
-            is_asked,
-            cause == StoreCause::NoSpace,
-            "{:?}",
-            finding.remedy.commands
-        );
+        let is_asked = commands[0] == "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD";
+        assert_eq!(is_asked, cause == StoreCause::NoSpace, "{commands:?}");
     }
-    facts.store.trouble = Fact::Absent;
-    let missing = Detail::ConfigMissing {
-        place: ConfigPlace::Key("/n/config".to_owned()),
-        example: "{}".to_owned(),
-    };
-    facts.store.config = Fact::Known(problem(missing, "it is not there"));
-    assert_eq!(
-        only(&facts, "config").remedy.commands,
-        [format!("{prefix}put /n/config '{{}}'")]
-    );
 }
 
 /// The command does not change the systemd unit of the package. The new drop-in takes precedence over the package's systemd unit and over earlier
@@ -477,7 +421,7 @@ fn argument_of_the_unit_is_replaced_in_a_drop_in() {
     all(&mut facts, &State::CutOff, false);
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     facts.daemon.arguments = Argument::find(["--iface=eth0".to_owned()], is_edited);
-    let commands = only(&facts, "wrong-interface").remedy.commands;
+    let commands = commands_of(&facts, "wrong-interface");
     assert_eq!(
         commands[1..],
         ["systemctl daemon-reload", "systemctl restart flanneld"]
@@ -517,23 +461,17 @@ fn argument_of_the_unit_is_replaced_in_a_drop_in() {
 }
 
 #[test]
-fn set_sysctls_is_not_advised_when_the_daemon_runs_in_a_pod() {
-    for id in ["ip-forward", "bridge-nf-call"] {
-        let mut facts = spoiled(id);
-        for (launch, advised) in [(Launch::Systemd, true), (in_cluster("kube-flannel"), false)] {
-            facts.daemon.launch = launch;
-            let why = &report(&facts).findings[0].why;
-            assert_eq!(why.contains("--set-sysctls"), advised, "{why}");
-        }
-    }
-}
-
-#[test]
-fn commands_of_the_host_are_not_for_flannels_pod() {
+fn commands_and_options_of_the_host_are_not_for_flannels_pod() {
     let mut facts = spoiled("ip-forward");
-    assert_eq!(only(&facts, "ip-forward").remedy.on, HERE);
-    facts.daemon.launch = in_cluster("kube-flannel");
-    assert_eq!(report(&facts).findings[0].remedy.on, ON_THE_NODE);
+    for (launch, on) in [
+        (Launch::Systemd, HERE),
+        (in_cluster("kube-flannel"), ON_THE_NODE),
+    ] {
+        facts.daemon.launch = launch;
+        let finding = only(&facts, "ip-forward");
+        let advised = finding.why.contains("--set-sysctls");
+        assert_eq!((finding.remedy.on.as_str(), advised), (on, on == HERE));
+    }
 }
 
 #[test]
@@ -581,10 +519,7 @@ fn configuration_that_cannot_be_written_is_told_before_there_is_one() {
 
 #[test]
 fn kubelet_gets_one_address() {
-    let command = only(&spoiled("node-internal-ip"), "node-internal-ip")
-        .remedy
-        .commands[0]
-        .clone();
+    let command = commands_of(&spoiled("node-internal-ip"), "node-internal-ip").remove(0);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("flags.env");
     let script = command.replace(
@@ -607,17 +542,11 @@ fn kubelet_gets_one_address() {
 
 #[test]
 fn configuration_of_a_network_with_devices_stays() {
-    let mut facts = healthy();
-    let object = |object: &ForeignObject| Foreign {
+    let mut facts = spoiled("foreign-cni");
+    assert_eq!(commands_of(&facts, "foreign-cni").len(), 1);
+    inside(&mut facts.host.foreign).push(Foreign {
         program: "Calico".to_owned(),
-        object: object.clone(),
-    };
-    let configuration = ForeignObject::Configuration("/etc/cni/net.d/10-calico.conflist".into());
-    facts.host.foreign = Fact::Known(vec![object(&configuration)]);
-    assert_eq!(only(&facts, "foreign-cni").remedy.commands.len(), 1);
-    facts.host.foreign = Fact::Known(vec![
-        object(&ForeignObject::Device("cali1".to_owned())),
-        object(&configuration),
-    ]);
-    assert_eq!(only(&facts, "foreign-cni").remedy.commands, [""; 0]);
+        object: ForeignObject::Device("cali1".to_owned()),
+    });
+    assert_eq!(commands_of(&facts, "foreign-cni"), [""; 0]);
 }

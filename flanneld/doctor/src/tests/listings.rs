@@ -2,7 +2,7 @@
 
 use super::cases::{inside, paths};
 use super::healthy::healthy;
-use super::{causes, only, report};
+use super::{causes, commands_of, report};
 use crate::correct::corrections;
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Route, Sysctls};
@@ -178,7 +178,7 @@ fn forwarding_is_turned_on_after_router_advertisements_are_kept() {
         ..all_off()
     };
     let facts = with(&network(), &nat, Firewalls::default());
-    let commands = only(&facts, "ipv6-forwarding").remedy.commands;
+    let commands = commands_of(&facts, "ipv6-forwarding");
     let of = |at: usize| commands[at].as_str();
     assert_eq!(
         [of(0), of(2), of(4)],
@@ -244,9 +244,7 @@ fn docker_policy_matters_only_without_our_rules() {
     assert_eq!(seen(&off, &plain), ["forward-policy"]);
     assert_eq!(seen(&nftables(), &plain), ["forward-policy"]);
     let by = |network: &Network, tables: &[Table]| {
-        only(&by_tables(network, tables), "forward-policy")
-            .remedy
-            .commands
+        commands_of(&by_tables(network, tables), "forward-policy")
     };
     assert_eq!(
         by(&nftables(), &[v4(&nftables(), &plain, "iptables")])[..2],

@@ -3,7 +3,7 @@
 use super::cases::{inside, paths, spoiled};
 use super::healthy::healthy;
 use super::listings::{around, barriers, listed, network, table};
-use super::{causes, only, report};
+use super::{causes, commands_of, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::mesh::State;
@@ -466,12 +466,12 @@ fn peers_outside_the_underlays_network_are_named_one_by_one() {
     let mut facts = spoiled("ufw");
     inside(&mut facts.leases.peers)[1].public = Some(Dual::V4([198, 18, 7, 9].into()));
     assert_eq!(
-        only(&facts, "ufw").remedy.commands,
+        commands_of(&facts, "ufw"),
         ["192.0.2.0/24", "198.18.7.9/32"]
             .map(|net| format!("ufw allow in on eth0 from {net} to any port 8472 proto udp"))
     );
     // If neither nodes nor addresses are known, no command would be right.
     facts.daemon.choice = Fact::Absent;
     facts.leases.peers = Fact::Known(Vec::new());
-    assert!(only(&facts, "ufw").remedy.commands.is_empty());
+    assert!(commands_of(&facts, "ufw").is_empty());
 }
