@@ -191,6 +191,13 @@ pub(super) fn one(facts: &mut Facts, state: State, underlay: bool) {
     (path.verdict.state, path.underlay) = (state, underlay);
 }
 
+/// The peers' leases have another VNI.
+fn another_vni(facts: &mut Facts) {
+    for peer in inside(&mut facts.leases.peers) {
+        peer.vni = Some(5);
+    }
+}
+
 /// Returns a fault that all probed peers have in common.
 fn common(state: State, asked: usize) -> CommonFault {
     CommonFault {
@@ -698,9 +705,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         all(facts, &State::OneWay, true);
     }),
     ("encap-blocked", |facts| {
-        inside(&mut facts.leases.peers)
-            .iter_mut()
-            .for_each(|peer| peer.vni = Some(5));
+        another_vni(facts);
         all(facts, &State::OverlayCut, true);
     }),
     ("encap-blocked", |facts| {
@@ -736,7 +741,15 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("peer-cut", |facts| one(facts, State::CutOff, false)),
     ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
+    ("overlay-cut", |facts| {
+        another_vni(facts);
+        one(facts, State::OverlayCut, true);
+    }),
     ("one-way", |facts| one(facts, State::OneWay, true)),
+    ("one-way", |facts| {
+        another_vni(facts);
+        one(facts, State::OneWay, true);
+    }),
     ("wrong-node", |facts| {
         one(facts, State::WrongNode, true);
         paths(facts)[0].answered_by = Some("node-9".to_owned());
