@@ -186,4 +186,19 @@ mod tests {
         retries.retain(|_| false);
         assert!(retries.first().is_none() && !retries.contains(&key(3)));
     }
+
+    #[test]
+    fn peer_is_due_from_its_deadline_on() {
+        let (s, mut queue) = (Duration::from_secs, Queue::default());
+        let [first, second] = [1, 2].map(|n| IpNet::from(std::net::IpAddr::from([10, 5, n, 0])));
+        queue.insert(s(2), second);
+        queue.insert(s(1), first);
+        assert_eq!((queue.due(s(0)), queue.due(s(1))), (None, Some(first)));
+        queue.delay(s(5));
+        assert_eq!((queue.pop_due(s(5)), queue.first()), (None, Some(s(6))));
+        assert_eq!(
+            (queue.pop_due(s(7)), queue.pop_due(s(7))),
+            (Some(first), Some(second))
+        );
+    }
 }
