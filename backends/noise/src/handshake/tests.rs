@@ -177,12 +177,3 @@ fn answer_under_another_preshared_key_is_refused_and_the_right_one_taken_after_i
     assert_eq!(complete(weak), Err(Refused::WeakKey));
     assert_eq!(complete(answer(from(1), from(98))), Ok(()));
 }
-
-#[test]
-fn peer_of_small_order_is_none() {
-    let pair = Pair::new();
-    assert_eq!(
-        Remote::new(&pair.a, &[0; KEY]).err(),
-        Some(Refused::WeakKey)
-    );
-}
