@@ -260,6 +260,11 @@ fn peers_without_shared_objects_change_alone() {
     // Two peers with one MAC affect each other's objects.
     let conflicting = table((2..20).map(|n| lease(n, n.min(18), n)));
     assert_eq!(known.change(&plan, &before, &conflicting, &facts([])), None);
+    // Two leases with one endpoint share its FDB entry, which stays when one of them goes.
+    let twins = table([lease(2, 7, 2), lease(3, 7, 2)]);
+    let known = Desired::whole(&plan, &twins, &facts([]));
+    let one = table([lease(2, 7, 2)]);
+    assert_eq!(known.change(&plan, &twins, &one, &facts([])), None);
 }
 
 #[test]
