@@ -1,6 +1,8 @@
 //! Node 1's underlay and the leases of a dual-stack network, for the tests of all backends.
 
+use netstate::desired::Desired;
 use netstate::kernel::Facts;
+use netstate::plan::Plan;
 use netstate::underlay::Underlay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -50,4 +52,25 @@ pub(crate) fn lease(n: u8, ip: u8, attrs: LeaseAttrs) -> Lease {
 /// Returns a lease table with these leases.
 pub(crate) fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
     LeaseTable::of(leases, BTreeSet::new())
+}
+
+/// Checks that partial updates from table to table yield the same kernel state as a full computation.
+pub(crate) fn assert_changes_equal_the_whole(
+    plan: &impl Plan,
+    tables: impl IntoIterator<Item = LeaseTable>,
+    facts: &Facts,
+) {
+    let mut leases = LeaseTable::default();
+    let mut known = Desired::whole(plan, &leases, facts);
+    for next in tables {
+        let whole = Desired::whole(plan, &next, facts);
+        match known.change(plan, &leases, &next, facts) {
+            None => known = whole,
+            Some(change) => {
+                known.take(change);
+                assert_eq!(known, whole);
+            }
+        }
+        leases = next;
+    }
 }

@@ -207,168 +207,34 @@ pub fn fdb(name: LinkName, mac: Mac, ip: IpAddr, state: &str) -> String {
 mod tests {
     use super::*;
     use crate::link::tun::TunSpec;
-    use crate::link::vxlan::VxlanSpec;
     use crate::protocols::Protocols;
 
-    fn with_words<T>(run: impl FnOnce(Words<'_>) -> T) -> T {
-        let protocols = Protocols::default();
-        let protocol = |number| protocols.name(number);
-        run(Words {
-            protocol: &protocol,
-            interface: &|index| (index == 2).then(|| "eth1".to_owned()),
-        })
-    }
-
-    fn name() -> LinkName {
-        LinkName::parse("flannel.1").unwrap()
-    }
-
-    fn mac() -> Mac {
-        Mac([2, 0, 0, 0, 0, 3])
-    }
-
-    fn net(text: &str) -> IpNet {
-        text.parse().unwrap()
-    }
-
-    fn route() -> RouteSpec {
-        RouteSpec {
-            via: "10.244.3.0".parse().ok(),
-            dev: name(),
-            onlink: true,
-            kind: RouteKind::Unicast,
-            scope: 0,
-            protocol: 241,
-        }
-    }
-
-    fn link() -> LinkSpec {
-        let vxlan = VxlanSpec {
-            vni: 1,
-            port: 8472,
-            local: "192.0.2.1".parse().ok(),
-            lower: 2,
-            learning: false,
-            gbp: false,
+    #[test]
+    fn link_in_place_of_a_wanted_one_shows_what_differs() {
+        let (protocols, name) = (Protocols::default(), LinkName::parse("flannel0").unwrap());
+        let words = Words {
+            protocol: &|number| protocols.name(number),
+            interface: &|_| None,
         };
-        LinkSpec {
-            kind: LinkKind::Vxlan(vxlan),
-            mac: Some(mac()),
+        let wanted = LinkSpec {
+            kind: LinkKind::Tun(TunSpec { held: true }),
+            mac: None,
             mtu: 1450,
             up: true,
             accept_ra: Some(false),
             checksum_offload: None,
-        }
-    }
-
-    /// Returns objects on a device, with the expected text of each object.
-    fn device_objects() -> Vec<(Key, Value, &'static str)> {
-        let via: IpAddr = "10.244.3.0".parse().unwrap();
-        let tun = LinkSpec {
-            kind: LinkKind::Tun(TunSpec { held: true }),
-            mac: None,
-            ..link()
         };
-        vec![
-            (
-                Key::Link(name()),
-                Value::Link(Box::new(link())),
-                "flannel.1 mtu 1450 up address 02:00:00:00:00:03 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
-            ),
-            (
-                Key::Link(name()),
-                Value::Link(Box::new(tun)),
-                "flannel.1 mtu 1450 up tun",
-            ),
-            (
-                Key::Address(name(), net("10.244.1.0/32")),
-                Value::Address,
-                "10.244.1.0/32 dev flannel.1",
-            ),
-            (
-                Key::Fdb(name(), mac()),
-                Value::Fdb("192.0.2.3".parse().unwrap()),
-                "02:00:00:00:00:03 dev flannel.1 dst 192.0.2.3 self permanent",
-            ),
-            (
-                Key::Neighbor(name(), via),
-                Value::Neighbor(mac()),
-                "10.244.3.0 dev flannel.1 lladdr 02:00:00:00:00:03 PERMANENT",
-            ),
-        ]
-    }
-
-    /// Returns routes, with the expected text of each route.
-    fn routes() -> Vec<(Key, Value, &'static str)> {
-        let local = RouteSpec {
-            via: None,
-            dev: LinkName::default(),
-            onlink: false,
-            ..route()
-        };
-        vec![
-            (
-                Key::Route(net("10.244.3.0/24"), 0),
-                Value::Route(route()),
-                "10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink",
-            ),
-            (
-                Key::Route(net("fd00::/64"), 1024),
-                Value::Route(RouteSpec {
-                    dev: LinkName::parse("eth1").unwrap(),
-                    scope: 253,
-                    protocol: 4,
-                    ..local
-                }),
-                "fd00::/64 dev eth1 proto static scope link metric 1024",
-            ),
-            (
-                Key::Route(net("10.244.1.0/24"), 65_535),
-                Value::Route(RouteSpec {
-                    kind: RouteKind::Blackhole,
-                    ..local
-                }),
-                "blackhole 10.244.1.0/24 proto 241 metric 65535",
-            ),
-            (
-                Key::Route(net("10.244.1.0/24"), 0),
-                Value::Route(RouteSpec {
-                    kind: RouteKind::Other(7),
-                    protocol: 12,
-                    ..local
-                }),
-                "unreachable 10.244.1.0/24 proto bird",
-            ),
-        ]
-    }
-
-    #[test]
-    fn objects_read_as_their_programs_print_them() {
-        with_words(|words| {
-            for (key, value, text) in device_objects().into_iter().chain(routes()) {
-                assert_eq!(words.object(&key, &value), text);
-            }
-        });
-    }
-
-    #[test]
-    fn link_in_place_of_a_wanted_one_shows_what_differs() {
         let found = LinkSpec {
+            mac: Some(Mac([2; 6])),
             mtu: 1400,
             up: false,
             accept_ra: Some(true),
             checksum_offload: Some(false),
-            ..link()
+            ..wanted.clone()
         };
-        let wanted = LinkSpec {
-            mac: None,
-            ..link()
-        };
-        with_words(|words| {
-            assert_eq!(
-                words.link_instead(name(), &wanted, &found),
-                "flannel.1 mtu 1400 down vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning, accept_ra 1"
-            );
-        });
+        assert_eq!(
+            words.link_instead(name, &wanted, &found),
+            "flannel0 mtu 1400 down tun, accept_ra 1"
+        );
     }
 }

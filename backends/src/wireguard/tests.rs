@@ -257,25 +257,13 @@ proptest! {
         one_device in any::<bool>(),
     ) {
         let plan = plan(DUAL, if one_device { r#","Mode":"auto""# } else { "" });
-        let facts = facts([]);
-        let mut leases = LeaseTable::default();
-        let mut known = Desired::whole(&plan, &leases, &facts);
-        for next in &tables {
-            let published = |(n, (owner, since)): (&u8, &(u8, i64))| Lease {
+        let tables = tables.iter().map(|owners| {
+            table(owners.iter().map(|(n, (owner, since))| Lease {
                 since: *since,
                 ..lease(*n, Some(data(*owner, r#","Port":51820"#)))
-            };
-            let next = table(next.iter().map(published));
-            let whole = Desired::whole(&plan, &next, &facts);
-            match known.change(&plan, &leases, &next, &facts) {
-                None => known = whole,
-                Some(change) => {
-                    known.take(change);
-                    prop_assert_eq!(&known, &whole);
-                }
-            }
-            leases = next;
-        }
+            }))
+        });
+        fixture::assert_changes_equal_the_whole(&plan, tables, &facts([]));
     }
 }
 

@@ -192,84 +192,86 @@ pub async fn wait_for_notice(notices: &mut Option<Notices>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
+    use std::io::Write;
+    use std::process::{Command, Stdio};
 
-    #[test]
-    fn lost_notifications_are_no_change_of_ours() {
+    /// Runs a test in a network namespace of its own.
+    fn in_namespace(test: impl AsyncFnOnce() + Send + 'static) {
         let run = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .unwrap();
-            runtime.block_on(async {
-                let mut notices = Notices::open(is_of_iptables).unwrap();
-                nix::sys::socket::setsockopt(
-                    notices.socket.socket_mut(),
-                    nix::sys::socket::sockopt::RcvBuf,
-                    &4096,
-                )
-                .unwrap();
-                let rules: String = (0..2000)
-                    .map(|number| format!("add rule ip nat KUBE-SVC-A tcp dport {number} accept\n"))
-                    .collect();
-                let mut nft = Command::new("nft")
-                    .args(["-f", "-"])
-                    .stdin(std::process::Stdio::piped())
-                    .spawn()
-                    .unwrap();
-                let script = format!("add table ip nat\nadd chain ip nat KUBE-SVC-A\n{rules}");
-                std::io::Write::write_all(&mut nft.stdin.take().unwrap(), script.as_bytes())
-                    .unwrap();
-                assert!(nft.wait().unwrap().success());
-                let _ = notices.drain();
-                let mut nft = Command::new("nft")
-                    .args(["-f", "-"])
-                    .stdin(std::process::Stdio::piped())
-                    .spawn()
-                    .unwrap();
-                std::io::Write::write_all(&mut nft.stdin.take().unwrap(), rules.as_bytes())
-                    .unwrap();
-                assert!(nft.wait().unwrap().success());
-                assert_eq!(notices.drain(), News::Lost);
-                assert_eq!(notices.drain(), News::None);
-            });
+            runtime.block_on(test());
         };
         std::thread::spawn(run).join().unwrap();
     }
 
+    fn nft(script: &str) {
+        let mut nft = Command::new("nft")
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        nft.stdin
+            .take()
+            .unwrap()
+            .write_all(script.as_bytes())
+            .unwrap();
+        assert!(nft.wait().unwrap().success(), "{script}");
+    }
+
+    #[test]
+    fn lost_notifications_are_no_change_of_ours() {
+        in_namespace(async || {
+            let mut notices = Notices::open(is_of_iptables).unwrap();
+            let socket = notices.socket.socket_mut();
+            setsockopt(socket, RcvBuf, &4096).unwrap();
+            nft("add table ip nat\nadd chain ip nat KUBE-SVC-A\n");
+            let _ = notices.drain();
+            nft(&"add rule ip nat KUBE-SVC-A accept\n".repeat(2000));
+            assert_eq!(notices.drain(), News::Lost);
+            assert_eq!(notices.drain(), News::None);
+        });
+    }
+
     #[test]
     fn service_changes_are_distinguished_from_other_changes() {
-        fn nft(script: &str) {
-            assert!(
-                Command::new("nft").arg(script).status().unwrap().success(),
-                "{script}"
-            );
-        }
-        let run = || {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let (mut iptables, mut nftables) = (Notices::open(is_of_iptables).unwrap(), Notices::open(is_of_nftables).unwrap());
-                let mut others = Notices::open(|change| !is_of_services(change)).unwrap();
-                let mut after = |script: &str| {
-                    nft(script);
-                    [iptables.drain(), nftables.drain(), others.drain()].map(|news| news == News::Changed)
-                };
-                assert_eq!(after("add table ip kube-proxy; add chain ip kube-proxy services"), [false, false, false]);
-                assert_eq!(after("add table ip nat; add chain ip nat POSTROUTING; add chain ip nat KUBE-SVC-A"), [true, false, true]);
-                assert_eq!(after("add rule ip nat KUBE-SVC-A accept"), [false, false, false]);
-                assert_eq!(after("add rule ip nat POSTROUTING accept"), [true, false, true]);
-                assert_eq!(after("add table ip flannel-ipv4"), [false, true, true]);
-                assert_eq!(after("flush chain ip nat KUBE-SVC-A"), [false, false, false]);
-                assert_eq!(after("add chain ip nat CNI-HOSTPORT-DNAT; add rule ip nat CNI-HOSTPORT-DNAT accept"), [false, false, true]);
-                assert_eq!(after("add chain ip nat FLANNEL-POSTRTG"), [true, false, true]);
-                assert_eq!(after("delete table ip nat"), [true, false, true]);
-            });
-        };
-        std::thread::spawn(run).join().unwrap();
+        in_namespace(async || {
+            let open = |is_ours: fn(&Change) -> bool| Notices::open(is_ours).unwrap();
+            let mut all = [
+                open(is_of_iptables),
+                open(is_of_nftables),
+                open(|change| !is_of_services(change)),
+            ];
+            for (script, changed) in [
+                (
+                    "add table ip kube-proxy; add chain ip kube-proxy services",
+                    [false, false, false],
+                ),
+                (
+                    "add table ip nat; add chain ip nat POSTROUTING; add chain ip nat KUBE-SVC-A",
+                    [true, false, true],
+                ),
+                ("add rule ip nat KUBE-SVC-A accept", [false, false, false]),
+                ("add rule ip nat POSTROUTING accept", [true, false, true]),
+                ("add table ip flannel-ipv4", [false, true, true]),
+                ("flush chain ip nat KUBE-SVC-A", [false, false, false]),
+                (
+                    "add chain ip nat CNI-HOSTPORT-DNAT; add rule ip nat CNI-HOSTPORT-DNAT accept",
+                    [false, false, true],
+                ),
+                ("add chain ip nat FLANNEL-POSTRTG", [true, false, true]),
+                ("delete table ip nat", [true, false, true]),
+            ] {
+                nft(script);
+                let found = all
+                    .each_mut()
+                    .map(|notices| notices.drain() == News::Changed);
+                assert_eq!(found, changed, "{script}");
+            }
+        });
     }
 }

@@ -145,9 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_is_processor_time_and_at_most_the_time_that_passed() {
-        let asleep = Cost::begin();
-        std::thread::sleep(Duration::from_millis(50));
+    fn cost_is_processor_time_of_children() {
         let child = Cost::begin();
         let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
         assert!(
@@ -162,6 +160,5 @@ mod tests {
             "{:?}",
             child.so_far()
         );
-        assert!(asleep.so_far() <= asleep.began.elapsed());
     }
 }

@@ -422,25 +422,4 @@ mod tests {
             BTreeMap::from([(State::Well, 1), (State::OneWay, 1)])
         );
     }
-
-    #[test]
-    fn peer_without_a_name_is_titled_by_its_address() {
-        assert_eq!(peer(State::Well).title(), "node-2");
-        assert_eq!(
-            PeerView {
-                name: Some("".into()),
-                ..peer(State::Well)
-            }
-            .title(),
-            "192.0.2.2"
-        );
-        assert_eq!(
-            PeerView {
-                name: None,
-                ..peer(State::Well)
-            }
-            .title(),
-            "192.0.2.2"
-        );
-    }
 }

@@ -361,39 +361,7 @@ mod tests {
         assert!(row_answer(&header(MessageKind::RowAnswer, 0), &[0; ROW - HEADER]).is_some());
     }
 
-    fn kinds() -> impl Strategy<Value = MessageKind> {
-        prop_oneof![
-            Just(MessageKind::EchoQuestion),
-            Just(MessageKind::EchoAnswer)
-        ]
-    }
-
-    fn addresses() -> impl Strategy<Value = Option<IpAddr>> {
-        prop_oneof![
-            Just(None),
-            any::<[u8; 4]>().prop_map(|v4| Some(IpAddr::from(v4))),
-            any::<[u8; 16]>().prop_map(|v6| Some(IpAddr::from(v6).to_canonical())),
-        ]
-    }
-
     proptest! {
-        #[test]
-        fn echo_survives_encoding(
-            kind in kinds(), nonce: u64, from: u64, to: u64, length in 72u16..9000,
-            words in (proptest::option::of(0..NONE), proptest::option::of(0..NONE)), held_us: u32, wall_ms: u64, answers_at in addresses(), up_ms: u32,
-        ) {
-            prop_assume!(answers_at.is_none_or(|ip| !ip.is_unspecified() || ip.is_ipv4()));
-            let header = Header { kind, length, nonce, from, to };
-            let body = Echo { held_us, wall_ms, answers_at, up_ms, ..Echo::default() };
-            let body = if kind.asks() {
-                Echo { token: words.0, repeats: words.1, ..body }
-            } else {
-                Echo { heard_overlay_ms: words.0, heard_underlay_ms: words.1, ..body }
-            };
-            let bytes = echo(&header, &body, if kind.asks() { length.into() } else { ECHO });
-            prop_assert_eq!(parse(&bytes), Some(Message::Echo(header, body)));
-        }
-
         #[test]
         fn junk_is_read_without_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), like: bool) {
             if like {

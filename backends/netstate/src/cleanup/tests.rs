@@ -3,8 +3,6 @@
 use super::*;
 use crate::link::LinkKind;
 use crate::link::tun::TunSpec;
-use proptest::prelude::*;
-use std::collections::BTreeSet;
 
 fn link(name: &str, kind: &str) -> (LinkName, LinkSpec) {
     let kind = match kind {
@@ -218,53 +216,4 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
         ),
         (4, 0)
     );
-}
-
-fn any_route() -> impl Strategy<Value = (IpNet, u32, RouteSpec)> {
-    (
-        any::<u32>(),
-        0u8..33,
-        proptest::option::of(any::<u32>()),
-        prop_oneof![Just("eth0"), Just("flannel.1"), Just("")],
-        prop_oneof![Just(2u8), Just(3), Just(4), Just(241)],
-    )
-        .prop_map(|(net, len, via, dev, protocol)| {
-            let net = format!(
-                "{}/{len}",
-                std::net::Ipv4Addr::from(net & 0x0003_ffff | 0x0af4_0000)
-            );
-            let via = via.map(|via| std::net::Ipv4Addr::from(via).to_string());
-            let (net, metric, spec) = route(&net, via.as_deref(), dev, protocol);
-            (net.trunc(), metric, spec)
-        })
-}
-
-proptest! {
-    /// Cleanup keeps objects outside the flannel network that lack flanneld's protocol number, and a second cleanup removes nothing.
-    #[test]
-    fn foreign_objects_stay_and_one_cleanup_is_enough(routes in proptest::collection::vec(any_route(), 0..30)) {
-        let inventory = Inventory { links: vec![link("flannel.1", "tun"), link("eth0", "veth"), link("vx0", "vxlan")], routes };
-        let verdicts_now = decide(&inventory, &evidence());
-        let network: IpNet = "10.244.0.0/16".parse().unwrap();
-        let mut left = inventory.clone();
-        for (op, _) in &verdicts_now.remove {
-            match op {
-                Op::Delete(Key::Route(net, metric), Value::Route(spec)) => {
-                    prop_assert!(spec.protocol == 241 || spec.protocol == 3 && network.contains(net) && net.prefix_len() == 24);
-                    left.routes.retain(|(n, m, s)| (n, m, s) != (net, metric, spec));
-                }
-                Op::Delete(Key::Link(name), _) => {
-                    prop_assert_eq!(name.as_str(), "flannel.1");
-                    left.links.retain(|(known, _)| known != name);
-                    left.routes.retain(|(_, _, route)| route.dev != *name);
-                }
-                other => prop_assert!(false, "{other:?}"),
-            }
-        }
-        prop_assert!(left.routes.iter().all(|(_, _, route)| route.protocol != 241));
-        let again = decide(&left, &evidence());
-        prop_assert!(again.remove.is_empty());
-        let commands: BTreeSet<_> = again.keep.iter().map(|kept| &kept.command).collect();
-        prop_assert_eq!(commands, verdicts_now.keep.iter().map(|kept| &kept.command).collect());
-    }
 }

@@ -772,24 +772,6 @@ mod tests {
         )));
     }
 
-    #[test]
-    fn refusal_keeps_the_kernels_words() {
-        let refused = |words: &str| NoRoute::Refused {
-            errno: libc::ENETUNREACH,
-            words: words.to_owned(),
-        };
-        if !types::problem::MUTE {
-            assert_eq!(
-                refused("").to_string(),
-                "Network is unreachable (os error 101)"
-            );
-            assert_eq!(
-                refused("no table").to_string(),
-                "Network is unreachable (os error 101): no table"
-            );
-        }
-    }
-
     #[tokio::test]
     async fn this_host_has_a_loopback_interface_and_a_route_to_itself() {
         let mut reader = HostReader::open().unwrap();

@@ -220,36 +220,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[test]
-    fn built_message_is_read_back() {
-        let bytes = Message::new(16, 5, &[1, 2, 3, 4])
-            .number(3, 77)
-            .text(4, "abc")
-            .nest(5, |m| {
-                m.ip(1, "10.0.0.1".parse().unwrap())
-                    .ip(2, "fd00::1".parse().unwrap())
-            })
-            .finish(9);
-        let all: Vec<_> = messages(&bytes).collect();
-        assert_eq!(
-            (all.len(), all[0].kind, all[0].flags, all[0].sequence),
-            (1, 16, 5, 9)
-        );
-        let found: Vec<_> = attrs(all[0].body, 4).collect();
-        assert_eq!(u32_at(found[0].1, 0), Some(77));
-        assert_eq!(text(found[1].1), "abc");
-        let inner: Vec<_> = attrs(found[2].1, 0)
-            .filter_map(|(_, value)| ip(value))
-            .collect();
-        assert_eq!(
-            inner,
-            [
-                "10.0.0.1".parse::<IpAddr>().unwrap(),
-                "fd00::1".parse().unwrap()
-            ]
-        );
-    }
-
     proptest! {
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

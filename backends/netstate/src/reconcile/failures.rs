@@ -93,8 +93,6 @@ mod tests {
     use types::Errno;
     use types::Family::{V4, V6};
 
-    const LOCAL: [FailureKind; 2] = [FailureKind::Other, FailureKind::Unsupported];
-
     fn subnet(peer: u8, family: Family) -> ipnet::IpNet {
         family.pick(
             format!("10.244.{peer}.0/24").parse().unwrap(),
@@ -155,85 +153,51 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_one_peer_is_reported_for_that_peer() {
-        let peers = [(2, V4), (3, V4)];
-        let errors = vec![
-            error(fdb(3), FailureKind::Conflict),
-            error(route(3, V4), FailureKind::Conflict),
-        ];
-        assert_eq!(
-            sorted(&peers, &[], errors),
-            (0, vec![subnet(3, V4)]),
-            "counted once"
-        );
-    }
-
-    #[test]
-    fn refusal_of_the_only_peer_is_that_peers() {
-        assert_eq!(
-            sorted(
-                &[(2, V4)],
-                &[],
-                vec![error(route(2, V4), FailureKind::Conflict)]
+    fn refusal_is_the_nodes_if_it_is_local_or_hits_all_of_several_peers() {
+        let (two, dual) = ([(2, V4), (3, V4)], [(2, V4), (3, V4), (2, V6), (3, V6)]);
+        let link = Key::Link(LinkName::parse("flannel.1").unwrap());
+        let own = [link, route(9, V4), route(3, V4)];
+        let all = |family| vec![route(2, family), route(3, family)];
+        let conflict = FailureKind::Conflict;
+        for (peers, own, keys, kind, wanted) in [
+            (
+                &two[..1],
+                &[][..],
+                vec![route(2, V4)],
+                conflict,
+                (0, vec![subnet(2, V4)]),
             ),
-            (0, vec![subnet(2, V4)])
-        );
-    }
-
-    #[test]
-    fn refusal_of_all_of_several_peers_of_a_family_is_the_nodes() {
-        let all = |family| {
-            vec![
-                error(route(2, family), FailureKind::Conflict),
-                error(route(3, family), FailureKind::Conflict),
-            ]
-        };
-        assert_eq!(sorted(&[(2, V4), (3, V4)], &[], all(V4)), (2, vec![]));
-        // The other family works.
-        let dual = [(2, V4), (3, V4), (2, V6), (3, V6)];
-        assert_eq!(sorted(&dual, &[], all(V6)), (2, vec![]));
-        let one_of_ipv6 = vec![error(route(2, V6), FailureKind::Conflict)];
-        assert_eq!(sorted(&dual, &[], one_of_ipv6), (0, vec![subnet(2, V6)]));
-    }
-
-    #[test]
-    fn local_cause_is_the_nodes_even_for_one_peer() {
-        for kind in LOCAL {
-            assert_eq!(
-                sorted(&[(2, V4), (3, V4)], &[], vec![error(route(3, V4), kind)]),
-                (1, vec![]),
-                "{kind:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn refusal_of_an_own_object_is_the_nodes() {
-        let own = [
-            Key::Link(LinkName::parse("flannel.1").unwrap()),
-            route(9, V4),
-            route(3, V4),
-        ];
-        for key in own {
-            assert_eq!(
-                sorted(
-                    &[(2, V4), (3, V4)],
-                    &own,
-                    vec![error(key, FailureKind::Conflict)]
-                ),
-                (1, vec![]),
-                "{key}"
-            );
-        }
-        // A leftover object that belongs to no peer.
-        assert_eq!(
-            sorted(
-                &[(2, V4)],
+            (&two, &[], all(V4), conflict, (2, vec![])),
+            // The other family works.
+            (&dual, &[], all(V6), conflict, (2, vec![])),
+            (
+                &dual,
                 &[],
-                vec![error(route(77, V4), FailureKind::Conflict)]
+                vec![route(2, V6)],
+                conflict,
+                (0, vec![subnet(2, V6)]),
             ),
-            (1, vec![])
-        );
+            (
+                &two,
+                &[],
+                vec![route(3, V4)],
+                FailureKind::Other,
+                (1, vec![]),
+            ),
+            (
+                &two,
+                &[],
+                vec![route(3, V4)],
+                FailureKind::Unsupported,
+                (1, vec![]),
+            ),
+            (&two, &own, own.to_vec(), conflict, (3, vec![])),
+            // A leftover object that belongs to no peer.
+            (&two[..1], &[], vec![route(77, V4)], conflict, (1, vec![])),
+        ] {
+            let errors = keys.iter().map(|key| error(*key, kind)).collect();
+            assert_eq!(sorted(peers, own, errors), wanted, "{keys:?} {kind:?}");
+        }
     }
 
     proptest! {

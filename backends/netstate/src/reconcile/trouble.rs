@@ -134,22 +134,6 @@ mod tests {
             error("c", Cause::Unknown),
         ]);
         let problem = Problem::from(Unfinished::of(true, &errors).unwrap());
-        let parts: Vec<&str> = problem
-            .parts
-            .iter()
-            .map(|part| part.text.as_str())
-            .collect();
-        assert_eq!(parts.len(), NAMED);
-        if !types::problem::MUTE {
-            let text = format!(
-                "flanneld keeps many routes without a lease for a minute; {}; and 2 more",
-                parts.join("; ")
-            );
-            assert_eq!(problem.text, text);
-            assert_eq!(
-                parts[2],
-                "cannot add link a: Operation not supported (os error 95): words"
-            );
-        }
+        assert_eq!(problem.parts.len(), NAMED);
     }
 }

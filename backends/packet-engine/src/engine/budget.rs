@@ -115,13 +115,6 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_for_a_third_of_the_time_is_always_ahead() {
-        let now = Instant::now();
-        let mut budget = Budget::new(Part::THREAD, now);
-        assert!((1..10_000).all(|number| budget.spend(now + STEP * number, STEP * 2 / 3)));
-    }
-
-    #[test]
     fn a_long_wait_saves_up_no_more_than_a_moment() {
         let now = Instant::now();
         let mut budget = Budget::new(Part::THREAD, now);

@@ -99,20 +99,4 @@ mod tests {
         backoff.failed(&wake);
         assert!(!backoff.idle(&EventFd::new().unwrap(), &wake));
     }
-
-    #[test]
-    fn a_file_that_is_ready_without_data_causes_pauses() {
-        let wake = Wake::new().unwrap();
-        // A pipe with its other end closed: POLLHUP without POLLIN.
-        let (read, write) = nix::unistd::pipe().unwrap();
-        drop(write);
-        let mut backoff = ReadBackoff::default();
-        let begin = Instant::now();
-        assert!((0..8).all(|_| backoff.idle(&read, &wake)));
-        assert!(
-            begin.elapsed() >= Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32),
-            "{:?}",
-            begin.elapsed()
-        );
-    }
 }

@@ -140,22 +140,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_moments() {
-        let began = Instant::now();
-        let (clock, mark) = (Clock::new(began), Mark::default());
-        assert_eq!(clock.read(&mark), None);
-        for micros in [0, 1, 999, 1000, 1001, 86_400_000_000] {
-            let at = began + Duration::from_micros(micros);
-            clock.set(&mark, at);
-            assert_eq!(clock.read(&mark), Some(at));
-        }
-        assert!(!clock.set_first(&mark, began));
-        mark.clear();
-        assert!(clock.set_first(&mark, began));
-        assert_eq!(clock.read(&mark), Some(began));
-    }
-
-    #[test]
     fn first_packet_without_answer_counts() {
         let now = Instant::now();
         let (clock, traffic) = (Clock::new(now), Traffic::default());

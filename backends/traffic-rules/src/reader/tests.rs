@@ -67,53 +67,6 @@ fn word(rules: &Rules, packet: &Packet) -> String {
 }
 
 #[test]
-fn packet_is_dropped_when_any_table_drops_it() {
-    let table = |name: &str, lines: &str| format!("*{name}\n{lines}\nCOMMIT\n");
-    let (filter, open) = (
-        ":FORWARD ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n",
-        ":PREROUTING ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n",
-    );
-    let of = |saved: &str| {
-        (
-            word(&by_iptables(saved), &pods()),
-            word(&by_iptables(saved), &tunnel()),
-        )
-    };
-    let both = |pods: &str, tunnel: &str| (pods.to_owned(), tunnel.to_owned());
-    assert_eq!(of(&table("filter", filter)), both("passes", "passes"));
-    assert_eq!(
-        of(&table(
-            "raw",
-            &format!("{open}-A PREROUTING -p udp -m udp --dport 8472 -j DROP")
-        )),
-        both("passes", "raw PREROUTING 1")
-    );
-    assert_eq!(
-        of(&table(
-            "mangle",
-            &format!("{open}-A FORWARD -s 10.244.0.0/16 -j DROP")
-        )),
-        both("mangle FORWARD 1", "passes")
-    );
-    // An accept in another table does not help.
-    let two = table("mangle", &format!("{open}-A FORWARD -i cni0 -j DROP"))
-        + &table("filter", &format!("{filter}-A FORWARD -j ACCEPT"));
-    assert_eq!(of(&two), both("mangle FORWARD 1", "passes"));
-    let jumped = format!(
-        "{filter}:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -s 10.244.0.0/16 -j ACCEPT\n-A DOCKER-USER -j DROP"
-    );
-    assert_eq!(
-        of(&table("filter", &jumped)),
-        both("filter DOCKER-USER 1", "passes")
-    );
-    let returned = jumped.replace(
-        "DOCKER-USER -j DROP",
-        "DOCKER-USER -i cni+ -j RETURN\n-A DOCKER-USER -j DROP",
-    );
-    assert_eq!(of(&table("filter", &returned)), both("passes", "passes"));
-}
-
-#[test]
 fn hooks_of_bridges_and_devices_are_on_the_path() {
     let of = |script: &str| {
         (

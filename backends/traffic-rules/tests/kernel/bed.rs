@@ -1,6 +1,7 @@
 //! Three network namespaces for the test: the sender, the host with the rules, and the receiver.
 
 use crate::sets::RuleSet;
+use etherparse::PacketBuilder;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto,
@@ -151,96 +152,42 @@ impl Sent {
         usize::from(self.path != HookPath::Input)
     }
 
-    fn payload(&self, nth: Nth) -> Vec<u8> {
-        let [a, b] = self.source_port.to_be_bytes();
-        let [c, d] = self.destination_port.to_be_bytes();
-        let (mut bytes, sum) = match self.protocol {
-            6 => {
-                let (number, answered, flags) = match nth {
-                    Nth::First => (1, 0, 2),
-                    Nth::Reply => (100, 2, 0x12),
-                    Nth::Third => (2, 101, 0x10),
-                };
-                (
-                    vec![
-                        a, b, c, d, 0, 0, 0, number, 0, 0, 0, answered, 0x50, flags, 0xff, 0xff, 0,
-                        0, 0, 0,
-                    ],
-                    16,
-                )
-            }
-            17 => (vec![a, b, c, d, 0, 8, 0, 0], 6),
-            _ => (vec![a, b, 0, 0, c, d, 0, 1], 2),
-        };
-        let mut words: Vec<u8> = Vec::new();
-        if self.protocol != 1 {
-            for address in [self.source, self.destination] {
-                match address {
-                    IpAddr::V4(address) => words.extend(address.octets()),
-                    IpAddr::V6(address) => words.extend(address.octets()),
-                }
-            }
-            words.extend([0, self.protocol, 0, bytes.len() as u8]);
-        }
-        words.extend(&bytes);
-        let mut total: u32 = words
-            .chunks(2)
-            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
-            .sum();
-        while total > 0xffff {
-            total = (total & 0xffff) + (total >> 16);
-        }
-        let check = (!(total as u16)).to_be_bytes();
-        bytes[sum..sum + 2].copy_from_slice(&check);
-        bytes
-    }
-
+    /// Returns the bytes of the IP packet.
     fn datagram(&self, nth: Nth) -> Vec<u8> {
-        if nth == Nth::Reply {
-            let (source, source_port) = (self.destination, self.destination_port);
-            let back = Self {
-                source,
-                source_port,
-                destination: self.source,
-                destination_port: self.source_port,
-                ..self.clone()
-            };
-            return back.headed(back.payload(nth));
-        }
-        self.headed(self.payload(nth))
-    }
-
-    fn headed(&self, payload: Vec<u8>) -> Vec<u8> {
-        let mut bytes = match (self.source, self.destination) {
+        let ends = (self.source, self.source_port);
+        let others = (self.destination, self.destination_port);
+        let ((source, from), (destination, to)) = match nth {
+            Nth::Reply => (others, ends),
+            Nth::First | Nth::Third => (ends, others),
+        };
+        let ip = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let length = (20 + payload.len() as u16).to_be_bytes();
-                let mut head = vec![
-                    0x45,
-                    0,
-                    length[0],
-                    length[1],
-                    0,
-                    1,
-                    0,
-                    0,
-                    64,
-                    self.protocol,
-                    0,
-                    0,
-                ];
-                head.extend(source.octets());
-                head.extend(destination.octets());
-                head
+                PacketBuilder::ipv4(source.octets(), destination.octets(), 64)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let mut head = vec![0x60, 0, 0, 0, 0, payload.len() as u8, self.protocol, 64];
-                head.extend(source.octets());
-                head.extend(destination.octets());
-                head
+                PacketBuilder::ipv6(source.octets(), destination.octets(), 64)
             }
             _ => panic!("two families"),
         };
-        bytes.extend(payload);
+        let ([kind, code], [a, b]) = (from.to_be_bytes(), to.to_be_bytes());
+        let mut bytes = Vec::new();
+        match (self.protocol, nth) {
+            (1, _) => ip
+                .icmpv4_raw(kind, code, [a, b, 0, 1])
+                .write(&mut bytes, &[]),
+            (58, _) => ip
+                .icmpv6_raw(kind, code, [a, b, 0, 1])
+                .write(&mut bytes, &[]),
+            (17, _) => ip.udp(from, to).write(&mut bytes, &[]),
+            (_, Nth::First) => ip.tcp(from, to, 1, 0xffff).syn().write(&mut bytes, &[]),
+            (_, Nth::Reply) => ip
+                .tcp(from, to, 100, 0xffff)
+                .syn()
+                .ack(2)
+                .write(&mut bytes, &[]),
+            (_, Nth::Third) => ip.tcp(from, to, 2, 0xffff).ack(101).write(&mut bytes, &[]),
+        }
+        .unwrap();
         bytes
     }
 }
