@@ -2,7 +2,7 @@
 //!
 //! Clients use plain HTTP, but the proxy uses TLS to a real server. If a request has no token, the proxy adds a token with the rights of flannel-rs' manifest.
 
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -99,15 +99,6 @@ impl Proxy {
     /// Returns the recorded requests, in order of arrival.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.lock().calls.clone()
-    }
-
-    /// Returns the recorded requests of one host, in order of arrival.
-    pub fn calls_of(&self, host: impl Into<IpAddr>) -> Vec<Call> {
-        let host = host.into();
-        self.calls()
-            .into_iter()
-            .filter(|call| call.from.ip().to_canonical() == host)
-            .collect()
     }
 
     /// Clears the list of recorded requests.

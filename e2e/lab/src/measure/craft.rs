@@ -11,7 +11,6 @@ use std::os::fd::AsRawFd;
 
 use crate::net::netns::Netns;
 
-const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 /// Builds an IP packet with a UDP datagram and valid checksums.
@@ -28,27 +27,6 @@ pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload:
     };
     put(&mut datagram, 6, sum);
     ip_packet(source.ip(), destination.ip(), UDP, ttl, &datagram)
-}
-
-/// Builds an IP packet with valid checksums and a TCP segment without options.
-pub fn tcp_packet(
-    source: SocketAddr,
-    destination: SocketAddr,
-    sequence: u32,
-    flags: u8,
-    payload: &[u8],
-) -> Vec<u8> {
-    let mut segment = [
-        source.port().to_be_bytes(),
-        destination.port().to_be_bytes(),
-    ]
-    .concat();
-    segment.extend(sequence.to_be_bytes());
-    segment.extend([0, 0, 0, 1, 0x50, flags, 0x20, 0, 0, 0, 0, 0]);
-    segment.extend(payload);
-    let sum = transport_checksum(source.ip(), destination.ip(), TCP, &segment);
-    put(&mut segment, 16, sum);
-    ip_packet(source.ip(), destination.ip(), TCP, 64, &segment)
 }
 
 fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
