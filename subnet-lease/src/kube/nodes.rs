@@ -571,6 +571,21 @@ mod tests {
         // A Node that is gone holds no subnet.
         assert!(nodes.remove("a") && !nodes.remove("a"));
         assert!(nodes.leases(NOW).0.left_out.is_empty());
+        // A Node without flannel is not reported, although it is younger than the holder.
+        nodes.put(node("bare", 9, 1, &[]), NOW);
+        assert!(nodes.leases(NOW).0.left_out.is_empty());
+        // This node's own Node does not count.
+        let holder = |third| nodes.holder(&up("x", 1, third).subnets.unwrap().unwrap());
+        assert_eq!((holder(9), holder(1)), (None, Some("b")));
+        // A Node that was created again is as young as its new object.
+        nodes.put(up("b", 8, 1), NOW);
+        assert_eq!(
+            nodes.leases(NOW).0.readable.values().next().unwrap().since,
+            8
+        );
+        // A Node that is missing in a complete list is gone.
+        assert!(nodes.replace(vec![up("c", 9, 3)], NOW));
+        assert_eq!(names(&nodes, NOW), ["10.244.3.0/24"]);
     }
 
     #[test]

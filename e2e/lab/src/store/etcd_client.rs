@@ -138,27 +138,6 @@ impl EtcdClient {
         Ok(self.etcdctl(&["del", "--", key])?.trim() != "0")
     }
 
-    /// Returns etcd's current revision, from the header of a response.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
-    pub fn revision(&self) -> Result<i64> {
-        Ok(self
-            .answer(&["get", "-w", "json", "no-such-key"])?
-            .header
-            .revision)
-    }
-
-    /// Compacts the history up to the current revision, so that clients with older watches must list the keys again. Returns the current revision.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
-    pub fn compact(&self) -> Result<i64> {
-        let revision = self.revision()?;
-        self.etcdctl(&["compact", "--physical", &revision.to_string()])?;
-        Ok(revision)
-    }
-
     /// Grants a lease with a TTL in seconds. Returns its ID.
     ///
     /// # Errors
@@ -256,15 +235,8 @@ impl EtcdClient {
 
 #[derive(Deserialize)]
 struct Answer {
-    header: Header,
     #[serde(default)]
     kvs: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-struct Header {
-    #[serde(default)]
-    revision: i64,
 }
 
 #[derive(Deserialize)]

@@ -434,32 +434,22 @@ fn container_is_privileged_when_its_backend_needs_tun() -> Result<()> {
 
 #[test]
 fn images_are_pulled_when_a_registry_has_them() -> Result<()> {
-    let policies = |values: &[(&str, &str)]| -> Result<Vec<String>> {
-        let text = rendered("kube-flannel", values)?;
-        Ok(text
-            .lines()
-            .filter_map(|line| {
-                line.trim()
-                    .strip_prefix("imagePullPolicy: ")
-                    .map(str::to_owned)
-            })
-            .collect())
-    };
-    ensure!(policies(&[])? == ["Never", "Never"], "{:?}", policies(&[])?);
-    let own = [(
+    let repository = (
         "flannel.image.repository",
         "\"registry.example.org/flannel\"",
-    )];
-    ensure!(
-        policies(&own)? == ["Never", "IfNotPresent"],
-        "{:?}",
-        policies(&own)?
     );
-    let own = [own[0], ("flannel.image.pullPolicy", "\"Always\"")];
-    ensure!(
-        policies(&own)? == ["Never", "Always"],
-        "{:?}",
-        policies(&own)?
-    );
+    let always = ("flannel.image.pullPolicy", "\"Always\"");
+    for (values, want) in [
+        (&[][..], ["Never", "Never"]),
+        (&[repository], ["Never", "IfNotPresent"]),
+        (&[repository, always], ["Never", "Always"]),
+    ] {
+        let text = rendered("kube-flannel", values)?;
+        let policies: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("imagePullPolicy: "))
+            .collect();
+        ensure!(policies == want, "{values:?}: {policies:?}");
+    }
     Ok(())
 }

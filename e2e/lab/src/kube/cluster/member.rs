@@ -293,15 +293,6 @@ impl Member {
             .collect())
     }
 
-    /// Writes a file below `/etc/cni/net.d`, as the installation of a pod network does.
-    ///
-    /// # Errors
-    /// Returns an error if the write of the file fails.
-    pub fn write_cni_config(&self, name: &str, text: &str) -> Result<()> {
-        let file = self.host.folder()?.join("disk/etc/cni/net.d").join(name);
-        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
-    }
-
     fn spawn(&self, machine: &Process, log: &str, launch: Launch) -> Result<Process> {
         let launch = launch
             .inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid()))
