@@ -267,30 +267,6 @@ impl<'ast> Visit<'ast> for Searches<'_> {
         visit::visit_expr_method_call(self, call);
     }
 
-    fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
-        // `str::contains(text, "no such")`
-        if let syn::Expr::Path(path) = &*call.func
-            && path.path.segments.len() > 1
-            && path
-                .path
-                .segments
-                .last()
-                .is_some_and(|last| SEARCHES.contains(&last.ident.to_string().as_str()))
-        {
-            call.args.iter().for_each(|argument| self.phrases(argument));
-        }
-        visit::visit_expr_call(self, call);
-    }
-
-    fn visit_expr_for_loop(&mut self, turn: &'ast syn::ExprForLoop) {
-        let mut searched = Searched::default();
-        searched.visit_block(&turn.body);
-        if searched.0 {
-            self.phrases(&turn.expr);
-        }
-        visit::visit_expr_for_loop(self, turn);
-    }
-
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         self.tokens(TokenBuffer::new2(item.tokens.clone()).begin());
     }
@@ -412,88 +388,4 @@ fn failures_are_not_bare_texts() {
         found.is_empty(),
         "Result<_, String> in production: give what fails an enum that is types::Coded: {found:#?}"
     );
-}
-
-#[test]
-fn searches_for_phrases_are_detected() {
-    for (code, phrases) in [
-        (
-            "fn f(t: &str) -> bool { t.contains(\"no such\") }",
-            &["no such"][..],
-        ),
-        (
-            "fn f(t: &str) -> bool { t.contains(\"refused\") || t.contains(\"a.b c-d\") }",
-            &["a.b c-d"],
-        ),
-        (
-            "fn f(t: &str) -> bool { t.starts_with(\"link/ether \") || t.contains(\": 7\") || t.contains(' ') }",
-            &[],
-        ),
-        (
-            "fn f(t: &str) -> Option<(&str, &str)> { t.split_once(\" chose the \") }",
-            &["chose the"],
-        ),
-        (
-            "fn f(t: &str) -> bool { str::contains(t, \"no such\") }",
-            &["no such"],
-        ),
-        (
-            "const A: &str = \"no such\"; fn f(t: &str) -> bool { t.ends_with(A) }",
-            &["no such"],
-        ),
-        (
-            "fn f(t: &str) -> bool { [\"no such\", \"not found\"].iter().any(|w| t.contains(w)) }",
-            &["no such", "not found"],
-        ),
-        (
-            "const A: &[&str] = &[\"no such\"]; fn f(t: &str) -> bool { A.iter().any(|w| t.contains(w)) }",
-            &["no such"],
-        ),
-        (
-            "fn f(t: &str) -> bool { for (w, b) in [(\"no such\", true)] { if t.contains(w) { return b; } } false }",
-            &["no such"],
-        ),
-        (
-            "fn f(t: &str) { info!(\"it is {}\", t.contains(\"no such\")) }",
-            &["no such"],
-        ),
-        (
-            "fn f(t: Option<&str>) -> bool { matches!(t, Some(t) if t.contains([\"no such\"])) }",
-            &["no such"],
-        ),
-        (
-            "fn f(t: &str) { info!(\"no such\") } fn g(t: &str) -> String { t.replace(\"no such\", \"\") }",
-            &[],
-        ),
-        (
-            "#[cfg(test)] mod tests { fn f(t: &str) -> bool { t.contains(\"no such\") } }",
-            &[],
-        ),
-    ] {
-        let found = searched(&syn::parse_file(code).unwrap());
-        let found: Vec<&str> = found.iter().map(|phrase| phrase.trim()).collect();
-        assert_eq!(found, phrases, "{code}");
-    }
-}
-
-#[test]
-fn failures_that_are_texts_are_counted() {
-    for (code, count) in [
-        ("fn f() -> Result<(), String> { Ok(()) }", 1),
-        (
-            "struct A { a: std::result::Result<Vec<u8>, std::string::String> }",
-            1,
-        ),
-        (
-            "fn f(g: impl Fn() -> Result<Option<Result<(), String>>, String>) {}",
-            2,
-        ),
-        ("fn f() -> Result<String, io::Error> { g::<String>() }", 0),
-        (
-            "#[cfg(test)] mod tests { fn f() -> Result<(), String> { Ok(()) } }",
-            0,
-        ),
-    ] {
-        assert_eq!(texts(&syn::parse_file(code).unwrap()), count, "{code}");
-    }
 }
