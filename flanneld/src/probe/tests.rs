@@ -579,14 +579,6 @@ fn working_cases() -> Vec<Case> {
             "",
         ),
         (
-            "vxlan",
-            well(),
-            "+++++++",
-            "",
-            "The path works: packets reach the pod 10.244.3.7 on node-3",
-            "",
-        ),
-        (
             "no pod",
             with(|seen| seen.pod = None),
             "++++++",
@@ -708,7 +700,7 @@ fn unanswered_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases of WireGuard paths.
+/// Returns cases of a whole path and of WireGuard paths.
 fn wireguard_cases() -> Vec<Case> {
     let with_peer = |peer| Seen {
         tunnelled: Some(Ok(peer)),
@@ -725,6 +717,14 @@ fn wireguard_cases() -> Vec<Case> {
         ..hop("10.244.0.0/16", None, "")
     };
     vec![
+        (
+            "vxlan",
+            well(),
+            "+++++++",
+            "",
+            "The path works: packets reach the pod 10.244.3.7 on node-3",
+            "",
+        ),
         (
             "a peer with a handshake",
             wireguard(Some(31)),
