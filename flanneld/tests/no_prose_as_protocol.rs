@@ -267,6 +267,30 @@ impl<'ast> Visit<'ast> for Searches<'_> {
         visit::visit_expr_method_call(self, call);
     }
 
+    fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
+        // `str::contains(text, "no such")`
+        if let syn::Expr::Path(path) = &*call.func
+            && path.path.segments.len() > 1
+            && path
+                .path
+                .segments
+                .last()
+                .is_some_and(|last| SEARCHES.contains(&last.ident.to_string().as_str()))
+        {
+            call.args.iter().for_each(|argument| self.phrases(argument));
+        }
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_expr_for_loop(&mut self, turn: &'ast syn::ExprForLoop) {
+        let mut searched = Searched::default();
+        searched.visit_block(&turn.body);
+        if searched.0 {
+            self.phrases(&turn.expr);
+        }
+        visit::visit_expr_for_loop(self, turn);
+    }
+
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         self.tokens(TokenBuffer::new2(item.tokens.clone()).begin());
     }
