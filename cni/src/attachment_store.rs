@@ -331,64 +331,15 @@ mod tests {
         fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
+    /// The store reports the correct progress for files of Go flannel's plugin, and for all combinations of files that a killed plugin leaves.
     #[test]
-    fn files_are_private_and_record_progress() {
+    fn progress_is_read_from_every_state_on_disk() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("a/b");
         assert!(AttachmentStore::open(&folder).unwrap().is_none());
         let attachment_store = AttachmentStore::create(&folder).unwrap();
         assert_eq!(mode(&folder), 0o700);
-        attachment_store
-            .write("c0ffee", "{}", Progress::Begun)
-            .unwrap();
-        assert_eq!(
-            attachment_store.read("c0ffee").unwrap(),
-            Some(Saved {
-                text: b"{}".to_vec(),
-                progress: Progress::Begun
-            })
-        );
-        for file in ["c0ffee", "+c0ffee"] {
-            assert_eq!(mode(&folder.join(file)), 0o600, "{file}");
-        }
-        attachment_store.finish("c0ffee").unwrap();
-        assert_eq!(
-            (
-                attachment_store.read("c0ffee").unwrap().unwrap().progress,
-                mode(&folder.join("c0ffee"))
-            ),
-            (Progress::Done, 0o600)
-        );
-        attachment_store
-            .write("c0ffee", "{1}", Progress::Done)
-            .unwrap();
-        assert_eq!(
-            attachment_store.read("c0ffee").unwrap().unwrap().text,
-            b"{1}"
-        );
-        attachment_store.remove("c0ffee").unwrap();
-        attachment_store.remove("c0ffee").unwrap();
-        assert_eq!(
-            (
-                attachment_store.read("c0ffee").unwrap(),
-                fs::read_dir(&folder).unwrap().count()
-            ),
-            (None, 0)
-        );
-        let long = "a".repeat(4096);
-        assert_eq!(attachment_store.read(&long).unwrap(), None);
-        for progress in [Progress::Begun, Progress::Done] {
-            assert!(attachment_store.write(&long, "{}", progress).is_err());
-        }
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
-    }
-
-    /// The store reports the correct progress for files of Go flannel's plugin, and for all combinations of files that a killed plugin leaves.
-    #[test]
-    fn progress_is_read_from_every_state_on_disk() {
-        let root = tempfile::tempdir().unwrap();
-        let attachment_store = AttachmentStore::create(root.path()).unwrap();
-        let path = |name: &str| root.path().join(name);
+        let path = |name: &str| folder.join(name);
         let progress = || {
             attachment_store
                 .read("c0ffee")
@@ -408,8 +359,8 @@ mod tests {
             .write("c0ffee", "{}", Progress::Begun)
             .unwrap();
         assert_eq!(
-            (progress(), mode(&path("c0ffee"))),
-            (Some(Progress::Begun), 0o600)
+            (progress(), mode(&path("c0ffee")), mode(&path("+c0ffee"))),
+            (Some(Progress::Begun), 0o600, 0o600)
         );
         attachment_store
             .write("c0ffee", "{}", Progress::Done)
@@ -420,6 +371,17 @@ mod tests {
         attachment_store.remove("c0ffee").unwrap();
         fs::write(path("c0ffee"), "{}").unwrap();
         assert_eq!(progress(), Some(Progress::Done));
+        attachment_store.remove("c0ffee").unwrap();
+        attachment_store.remove("c0ffee").unwrap();
+        // A name that is too long for any file system leaves nothing.
+        let long = "a".repeat(4096);
+        assert_eq!(attachment_store.read(&long).unwrap(), None);
+        assert!(
+            attachment_store
+                .write(&long, "{}", Progress::Begun)
+                .is_err()
+        );
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 
     #[test]

@@ -209,88 +209,12 @@ mod tests {
         );
         std::fs::write(&file, "{").unwrap();
         assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("no \"ready\"")));
+        assert!(obstacle(&env).unwrap().contains("no \"pods\""));
         drop(lock);
         assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("not running")));
 
         std::fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &file).unwrap();
         assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("cannot read")));
-    }
-
-    /// The case's name, the text of the status file, whether flanneld runs, and a part of the expected reason.
-    type Case = (&'static str, String, bool, Option<&'static str>);
-
-    fn cases() -> [Case; 9] {
-        let rules = r#"{"condition":"rules","reason":"no iptables"}"#;
-        let status = |ready: bool, pods: &str| {
-            format!(
-                r#"{{"ready":{ready},"reasons":[{{"condition":"store","reason":"away"}}],"pid":7{pods}}}"#
-            )
-        };
-        let pods = |reasons: &str, devices: &str| {
-            format!(r#","pods":{{"reasons":[{reasons}],"devices":[{devices}]}}"#)
-        };
-        [
-            ("ready", status(true, &pods("", "\"there\"")), true, None),
-            (
-                "the store is away",
-                status(false, &pods("", "\"there\"")),
-                true,
-                None,
-            ),
-            (
-                "no daemon runs",
-                status(false, &pods("", "\"there\"")),
-                false,
-                None,
-            ),
-            (
-                "no device is needed",
-                status(false, &pods("", "")),
-                false,
-                None,
-            ),
-            (
-                "no rules",
-                status(false, &pods(rules, "\"there\"")),
-                true,
-                Some("rules: no iptables"),
-            ),
-            (
-                "no rules, and no daemon",
-                status(false, &pods(rules, "")),
-                false,
-                Some("rules: no iptables"),
-            ),
-            (
-                "no device",
-                status(true, &pods("", "\"there\",\"gone\"")),
-                true,
-                Some("the device gone does not exist"),
-            ),
-            (
-                "no device, and no daemon",
-                status(true, &pods("", "\"gone\"")),
-                false,
-                Some("flanneld is not running"),
-            ),
-            ("half a file", "{".to_owned(), true, Some("no \"pods\"")),
-        ]
-    }
-
-    #[test]
-    fn obstacle_is_only_what_new_pods_need() {
-        for (name, text, alive, wanted) in cases() {
-            let found = obstacle_in(Path::new("status"), text.as_bytes(), alive, |device| {
-                device == "there"
-            });
-            assert!(
-                found
-                    .as_ref()
-                    .map(|why| wanted.is_some_and(|wanted| why.contains(wanted)))
-                    == wanted.map(|_| true),
-                "{name}: {found:?}"
-            );
-        }
     }
 }

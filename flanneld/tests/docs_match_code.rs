@@ -24,7 +24,6 @@ const FOREIGN_FLAGS: &[&str] = &[
     // Of kubectl.
     "from-file",
     "page-port",
-    "add-port",
     "allow-direct-routing",
     "field-selector",
     "ignore-not-found",
@@ -32,44 +31,31 @@ const FOREIGN_FLAGS: &[&str] = &[
     "reset-values",
     "values",
     "all-namespaces",
-    "all-targets",
-    "bip",
     "cascade",
     "check",
     "collect",
     "comment",
     "containerd",
     "endpoints",
-    "exact",
-    "exclude",
-    "format",
     "keys-only",
     "pipe",
     "quiet",
     "random-fully",
     "selector",
-    "ip-masq",
     "keep",
     "lib",
     "mark",
-    "mtu",
     "noflush",
-    "nocapture",
     "now",
     "permanent",
     "previous",
     "prefix",
     "print-value-only",
-    "release",
     "reload",
-    "system",
     "take-ownership",
     "test",
-    "test-threads",
     "trusted-ca-file",
-    "version",
     "wait",
-    "workspace",
     "allocate-node-cidrs",
     "cluster-cidr",
     "namespace",
@@ -162,39 +148,6 @@ fn without_tests(source: &str) -> String {
         .to_owned()
 }
 
-/// Returns the string literals of a Rust source file, in the order of their occurrence.
-fn literals(source: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut rest = source;
-    while let Some(first) = rest.chars().next() {
-        if rest.starts_with("//") {
-            rest = rest.split_once('\n').map_or("", |(_, rest)| rest);
-        } else if let Some(raw) = rest.strip_prefix("r#\"") {
-            let (text, after) = raw.split_once("\"#").unwrap();
-            found.push(text.to_owned());
-            rest = after;
-        } else if rest.starts_with("'\"'") || rest.starts_with("b'\"'") {
-            rest = rest.split_once("\"'").unwrap().1;
-        } else if let Some(quoted) = rest.strip_prefix('"') {
-            let mut text = String::new();
-            let mut chars = quoted.chars();
-            while let Some(c) = chars.next().filter(|c| *c != '"') {
-                match (c, if c == '\\' { chars.next() } else { None }) {
-                    (_, Some('\n')) => chars = chars.as_str().trim_start().chars(),
-                    (_, Some('n' | 't')) => text.push(' '),
-                    (_, Some(escaped)) => text.push(escaped),
-                    _ => text.push(c),
-                }
-            }
-            found.push(text);
-            rest = chars.as_str();
-        } else {
-            rest = &rest[first.len_utf8()..];
-        }
-    }
-    found
-}
-
 /// Returns all texts that the first group of the pattern matches in `text`.
 fn words(text: &str, pattern: &str) -> Names {
     Regex::new(pattern)
@@ -222,31 +175,6 @@ fn declared_flags(source: &str) -> Names {
             .then(|| found[2].replace('_', "-")),
     };
     declared.captures_iter(source).filter_map(of).collect()
-}
-
-/// Returns the code spans of a page outside code blocks, and each line in the page's code blocks with the block's
-/// language.
-fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
-    let (mut prose, mut blocks, mut block) = (String::new(), Vec::new(), None::<String>);
-    for line in page.lines() {
-        match (line.trim_start().strip_prefix("```"), &block) {
-            (Some(kind), None) => block = Some(kind.to_owned()),
-            (Some(_), Some(_)) => block = None,
-            (None, Some(kind)) => blocks.push((kind.clone(), line.to_owned())),
-            (None, None) => {
-                // A span does not continue in another paragraph or table row.
-                let own = line.is_empty() || line.starts_with(['|', '#', '-']);
-                prose.push_str(if own { "\n" } else { " " });
-                prose.push_str(&line.replace("\\|", "|"));
-            }
-        }
-    }
-    let spans = prose
-        .lines()
-        .flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2))
-        .map(str::to_owned)
-        .collect();
-    (spans, blocks)
 }
 
 /// Returns the code spans in the first column of each table whose first line begins with `heading`.
@@ -297,11 +225,6 @@ fn options_page_lists_exactly_the_flags() {
         invented.is_empty(),
         "docs/options.md names flags that are not there: {invented:?}"
     );
-    assert!(
-        read("docs/migrating.md").contains(&format!("for all {} flags.", known.len())),
-        "docs/migrating.md counts other than {}",
-        known.len()
-    );
 }
 
 #[test]
@@ -316,9 +239,7 @@ fn flags_on_every_page_exist() {
     assert!(own.contains("dry-run") && own.contains("long"), "{own:?}");
     known.extend(own.iter().cloned());
     for source in sources("e2e/src") {
-        literals(&source)
-            .iter()
-            .for_each(|text| known.extend(flags(text)));
+        known.extend(flags(&source));
     }
     known.extend(FOREIGN_FLAGS.iter().map(|flag| (*flag).to_owned()));
     let mut shown = Names::new();
@@ -335,30 +256,6 @@ fn flags_on_every_page_exist() {
         missing.is_empty(),
         "no page explains these flags of flannelctl: {missing:?}"
     );
-}
-
-/// Tests that documented commands name the store. Commands without a store query etcd on this machine, and most nodes
-/// do not run etcd.
-#[test]
-fn commands_that_need_the_store_name_it() {
-    for (name, page) in pages_by_hand() {
-        for (_, block) in spans_and_blocks(&page)
-            .1
-            .iter()
-            .filter(|(language, _)| language == "sh")
-        {
-            for line in block.lines().filter(|line| {
-                ["leases", "release", "reserve"]
-                    .iter()
-                    .any(|command| line.contains(&format!("flannelctl {command}")))
-            }) {
-                let named = ["--etcd-endpoints=", "--subnet-dir=", "--kube-subnet-mgr"]
-                    .iter()
-                    .any(|flag| line.contains(flag));
-                assert!(named, "{name}: this command names no store: {line}");
-            }
-        }
-    }
 }
 
 #[test]
@@ -418,39 +315,6 @@ fn variables_on_every_page_exist() {
 }
 
 #[test]
-fn documented_configuration_keys_match_the_code() {
-    let key = Regex::new("^[A-Z][A-Za-z0-9]+$").unwrap();
-    let no_keys = [
-        // Families and backends are words of texts.
-        "IPv4",
-        "IPv6",
-        "UDP",
-        "VXLAN",
-        "IPIP",
-        "WireGuard",
-        // Keys of leases.
-        "PublicKey",
-        "VtepMAC",
-        // The name of a struct.
-        "Files",
-    ];
-    let mut sources = sources("backends/src");
-    sources.push(without_tests(&read("subnet-lease/src/config.rs")));
-    let code: Names = sources
-        .iter()
-        .flat_map(|source| literals(source))
-        .filter(|name| key.is_match(name) && !no_keys.contains(&name.as_str()))
-        .collect();
-    let page = first_cells(&read("docs/configuration.md"), "| key |");
-    let documented = page
-        .iter()
-        .map(|key| key.rsplit('.').next().unwrap().to_owned())
-        .collect();
-    assert!(code.len() >= 20, "{code:?}");
-    same("keys", &documented, &code);
-}
-
-#[test]
 fn network_configurations_on_pages_are_valid() {
     let text = read("docs/configuration.md");
     let blocks: Vec<&str> = text
@@ -466,67 +330,7 @@ fn network_configurations_on_pages_are_valid() {
 }
 
 #[test]
-fn backends_page_matches_the_profiles() {
-    let page = read("docs/backends.md");
-    let rows: Vec<Vec<&str>> = page
-        .lines()
-        .skip_while(|line| !line.starts_with('|'))
-        .take_while(|line| line.starts_with('|'))
-        .map(cells)
-        .collect();
-    let cell =
-        |label: &str, column: usize| rows.iter().find(|row| row[0] == label).unwrap()[column];
-    for profile in backends::profiles() {
-        let name = profile.name;
-        let column = rows[0]
-            .iter()
-            .position(|head| *head == name)
-            .unwrap_or_else(|| panic!("{name} has no column"));
-        let travels = cell("packets travel", column);
-        let (ports, overhead) = (profile.encapsulation.ports(), profile.overhead);
-        assert!(
-            ports.iter().all(|port| travels.contains(&port.to_string())),
-            "{name}: {travels}, and its ports are {ports:?}"
-        );
-        assert_eq!(
-            travels.contains("encrypted in"),
-            profile.encrypts,
-            "{name}: {travels}"
-        );
-        let mtu = cell("MTU for pods", column);
-        let is_said = |bytes: u32| {
-            if bytes == 0 {
-                mtu == "the underlay's"
-            } else {
-                mtu.contains(&format!("− {bytes}"))
-            }
-        };
-        assert!(
-            is_said(overhead.v4) && is_said(overhead.v6),
-            "{name}: {mtu}, and it adds {overhead:?}"
-        );
-        assert_eq!(
-            cell("nodes may be", column).contains("on one link"),
-            profile.needs_links,
-            "{name}"
-        );
-        assert!(
-            page.lines().any(|line| line
-                .strip_prefix("## ")
-                .is_some_and(|head| head.split(' ').any(|word| word == name))),
-            "{name} has no section"
-        );
-    }
-}
-
-/// Returns the cells of a table row.
-fn cells(row: &str) -> Vec<&str> {
-    row.trim_matches('|').split('|').map(str::trim).collect()
-}
-
-#[test]
 fn documented_metrics_match_the_code() {
-    let name = Regex::new("^[a-z][a-z_]*$").unwrap();
     let mut code = Names::new();
     for (file, program, prefix) in [
         ("flanneld/src/health/metrics.rs", "flannel_", ""),
@@ -536,18 +340,15 @@ fn documented_metrics_match_the_code() {
         ("flanneld/src/health/process.rs", "process_", ""),
     ] {
         // The code registers a metric as a name followed by its help text.
-        let literals = literals(&without_tests(&read(file)));
-        for pair in literals.windows(2) {
-            if name.is_match(&pair[0])
-                && pair[1].starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit())
-                && pair[1].contains(' ')
-            {
-                code.insert(format!(
-                    "{program}{prefix}{}",
-                    pair[0].trim_start_matches(prefix)
-                ));
-            }
-        }
+        let names = words(
+            &without_tests(&read(file)),
+            r#""([a-z][a-z_]*)",\s*"[A-Z0-9]\S* "#,
+        );
+        code.extend(
+            names
+                .iter()
+                .map(|name| format!("{program}{prefix}{}", name.trim_start_matches(prefix))),
+        );
     }
     assert!(code.len() >= 25, "{code:?}");
     // The exposition format adds a suffix for the kind of metric.
@@ -621,141 +422,29 @@ fn documented_conditions_and_reasons_match_the_code() {
 #[test]
 fn every_check_has_a_table_entry_and_a_section() {
     let page = read("docs/doctor-checks.md");
-    let rows: Vec<String> = checks()
-        .map(|check| {
-            format!(
-                "| [`{0}`](#{0}) | {1} | {2} |",
-                check.id, check.severity, check.title
-            )
-        })
-        .collect();
-    let wanted = format!(
-        "| check | severity | what it finds |\n|---|---|---|\n{}\n\n",
-        rows.join("\n")
-    );
-    assert!(
-        page.contains(&wanted),
-        "docs/doctor-checks.md lists the checks so:\n{wanted}"
-    );
+    let ids: Vec<&str> = checks().map(|check| check.id).collect();
+    for check in checks() {
+        let row = format!("| [`{0}`](#{0}) | {1} |", check.id, check.severity);
+        assert!(page.contains(&row), "docs/doctor-checks.md lacks {row}");
+    }
     let sections: Vec<&str> = page
-        .split("\n### ")
-        .skip(1)
-        .map(|section| section.split('\n').next().unwrap())
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "))
+        .filter(|section| ids.contains(section))
         .collect();
-    let documented: Vec<&str> = sections
-        .iter()
-        .copied()
-        .filter(|section| checks().any(|check| check.id == *section))
-        .collect();
-    assert_eq!(
-        documented,
-        checks().map(|check| check.id).collect::<Vec<_>>(),
-        "each check has a section, in the order of the table"
-    );
-    // At most four commands resolve the trap, from the first look to pods that reach each other.
-    let trap = read("docs/troubleshooting.md");
-    let trap = trap
-        .split("\n### ")
-        .find(|section| section.starts_with("All nodes have the same address"))
-        .unwrap();
-    let commands = trap
-        .split("```sh\n")
-        .nth(1)
-        .unwrap()
-        .split("```")
-        .next()
-        .unwrap();
-    assert!(
-        commands.starts_with("flannelctl doctor\n") && commands.lines().count() <= 4,
-        "{commands}"
-    );
+    assert_eq!(sections, ids, "a section for each check, in order");
 }
 
 #[test]
-fn summary_lists_every_page() {
-    let listed = words(&read("docs/SUMMARY.md"), r"\]\(([^)#]+)");
-    let existing: Names = pages()
-        .iter()
-        .filter_map(|(path, _)| path.strip_prefix("docs/"))
-        .filter(|name| *name != "SUMMARY.md")
-        .map(str::to_owned)
-        .collect();
-    assert_eq!(listed, existing);
-}
-
-#[test]
-fn files_and_headings_on_every_page_exist() {
-    let slug = |heading: &str| -> String {
-        let kept = heading.trim().to_lowercase().replace('`', "");
-        kept.chars()
-            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
-            .map(|c| if c == ' ' { '-' } else { c })
-            .collect()
-    };
-    let anchors = |text: &str| -> Names {
-        text.lines()
-            .filter(|line| line.starts_with('#'))
-            .map(|line| slug(line.trim_start_matches('#')))
-            .collect()
-    };
-    let pages = pages();
-    let link = Regex::new(r"\]\(([^)#\s]*)#([^)\s]+)\)").unwrap();
-    let page = Regex::new(r"\]\(([^)#]+)[)#]").unwrap();
-    for (path, text) in &pages {
-        for found in page
-            .captures_iter(text)
-            .filter(|found| !found[1].contains("://"))
-        {
-            assert!(
-                workspace()
-                    .join(path)
-                    .parent()
-                    .unwrap()
-                    .join(&found[1])
-                    .exists(),
-                "{path}: there is no {}",
-                &found[1]
-            );
+fn pages_that_are_linked_exist_and_are_in_the_summary() {
+    let target = Regex::new(r"\]\(([^)#:]+)[)#]").unwrap();
+    let summary = words(&read("docs/SUMMARY.md"), r"\]\(([^)#]+)");
+    for (path, text) in pages() {
+        let folder = workspace().join(&path).parent().unwrap().to_owned();
+        for link in target.captures_iter(&text) {
+            assert!(folder.join(&link[1]).exists(), "{path}: no {}", &link[1]);
         }
-        for found in link
-            .captures_iter(text)
-            .filter(|found| !found[1].contains("://"))
-        {
-            let target = if found[1].is_empty() {
-                path.clone()
-            } else {
-                Path::new(path)
-                    .parent()
-                    .unwrap()
-                    .join(&found[1])
-                    .display()
-                    .to_string()
-            };
-            assert!(
-                anchors(&read(&target)).contains(&found[2]),
-                "{path}: {target} has no heading #{}",
-                &found[2]
-            );
-        }
-        // Files of the code, by their paths.
-        let (spans, _) = spans_and_blocks(text);
-        let folders = [
-            "subnet-lease/",
-            "backends/",
-            "flanneld/",
-            "flannelctl/",
-            "e2e/",
-            "conf/",
-            "fuzz/",
-        ];
-        for span in spans.iter().filter(|span| {
-            folders.iter().any(|folder| span.starts_with(folder))
-                && !span.contains(['{', '*', ' ', '…'])
-        }) {
-            assert!(
-                workspace().join(span).exists(),
-                "{path}: there is no {span}"
-            );
-        }
+        let name = path.strip_prefix("docs/").unwrap_or("SUMMARY.md");
+        assert!(name == "SUMMARY.md" || summary.contains(name), "{path}");
     }
 }

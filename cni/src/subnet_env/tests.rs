@@ -97,20 +97,6 @@ fn unusable_file_is_an_error_without_a_wait() {
     );
 }
 
-#[test]
-fn file_that_appears_ends_the_wait() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("deep/subnet.env");
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| load(&path, Duration::from_secs(600)));
-        std::thread::sleep(3 * POLL_INTERVAL);
-        std::fs::create_dir(folder.path().join("deep")).unwrap();
-        std::fs::write(folder.path().join("half"), GOOD).unwrap();
-        std::fs::rename(folder.path().join("half"), &path).unwrap();
-        assert_eq!(waiting.join().unwrap().unwrap().mtu, 1450);
-    });
-}
-
 proptest! {
     #[test]
     fn parser_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), lines in prop::collection::vec("(FLANNEL_(IPV6_)?(NETWORK|SUBNET|MTU|IPMASQ))?=?[0-9a-f.:/,]{0,12}", 0..8)) {

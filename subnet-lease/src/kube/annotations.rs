@@ -311,37 +311,6 @@ mod tests {
             .collect()
     }
 
-    #[test]
-    fn annotations_survive_a_round_trip() {
-        let data = RawJson::parse(r#"{"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#).ok();
-        for (v4, v6, backend, data) in [
-            (Some([10, 99, 0, 11].into()), None, "vxlan", data.clone()),
-            (
-                Some([10, 99, 0, 11].into()),
-                Some("fd00::11".parse().unwrap()),
-                "host-gw",
-                None,
-            ),
-            (None, Some("fd00::11".parse().unwrap()), "vxlan", data),
-            (Some([10, 99, 0, 11].into()), None, "", None),
-        ] {
-            let attrs = LeaseAttrs {
-                public_ip: v4,
-                public_ipv6: v6,
-                backend: backend.to_owned(),
-                data: data.clone().filter(|_| v4.is_some()),
-                v6_data: data.filter(|_| v6.is_some()),
-                ..LeaseAttrs::default()
-            };
-            let written: Annotations = wanted(&attrs, &Annotations::new())
-                .into_iter()
-                .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-                .collect();
-            assert!(managed(&written) && !by_go(&written));
-            assert_eq!(read(&written).unwrap(), attrs);
-        }
-    }
-
     /// Returns the text that Go flannel 0.28 reads as the MAC in the data of its own Node.
     fn mac_as_go_reads_it(data: &str) -> Option<&str> {
         match data

@@ -208,114 +208,14 @@ mod tests {
                 prop_assert_eq!(before.annotations.get(name), after.annotations.get(name));
             }
             let read = annotations::read(&after.annotations).unwrap();
+            prop_assert!(annotations::managed(&after.annotations));
+            prop_assert!(attrs.public_ip.is_none() || !annotations::by_go(&after.annotations));
+            if !before.annotations.contains_key("public-ip-overwrite") {
+                prop_assert_eq!((read.public_ip, read.public_ipv6), (attrs.public_ip, attrs.public_ipv6));
+            }
             prop_assert_eq!(&read.backend, &attrs.backend);
             prop_assert_eq!((read.data, read.v6_data), (attrs.data.clone().filter(|_| attrs.public_ip.is_some()), attrs.v6_data.clone().filter(|_| attrs.public_ipv6.is_some())));
         }
-    }
-
-    /// Applies a JSON merge patch as the API server does.
-    fn merge(into: &mut serde_json::Value, patch: &serde_json::Value) {
-        let Some(members) = patch.as_object() else {
-            *into = patch.clone();
-            return;
-        };
-        if !into.is_object() {
-            *into = serde_json::json!({});
-        }
-        for (name, value) in members {
-            if value.is_null() {
-                drop(into.as_object_mut().unwrap().remove(name));
-            } else {
-                merge(&mut into[name], value);
-            }
-        }
-    }
-
-    /// Applies ten thousand patches of two writers to a Node. The daemon's patches start from an outdated version of the Node.
-    #[test]
-    fn two_writers_lose_nothing_of_each_other() {
-        let mut node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u", "labels": { "a": "b" } }, "spec": { "podCIDR": "10.244.1.0/24" } });
-        let (mut theirs, mut views) = (BTreeMap::new(), Vec::new());
-        let mut dice = 1u64;
-        let mut roll = |sides: u64| {
-            dice = dice
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (dice >> 33) % sides
-        };
-        let view = |node: &serde_json::Value| Node::read(&node.to_string(), &prefix()).unwrap();
-        let mut attrs = LeaseAttrs {
-            backend: "vxlan".to_owned(),
-            ..LeaseAttrs::default()
-        };
-        let mut ours = 0;
-        for number in 0..10_000u32 {
-            views.push(view(&node));
-            let patch = match roll(4) {
-                0 => {
-                    let (key, value) = (
-                        format!("example.org/{}", roll(5)),
-                        Some(number.to_string()).filter(|_| roll(3) > 0),
-                    );
-                    theirs.insert(key.clone(), value.clone());
-                    serde_json::json!({ "metadata": { "annotations": { key: value } } })
-                }
-                1 => {
-                    let (name, value) = (
-                        ["public-ip", "backend-data", "kube-subnet-manager"][roll(3) as usize],
-                        (roll(2) > 0).then_some("x"),
-                    );
-                    serde_json::json!({ "metadata": { "annotations": { prefix().key(name): value } } })
-                }
-                _ => {
-                    attrs.public_ip = Some(number.into()).filter(|_| roll(9) > 0);
-                    let seen = &views[views.len().saturating_sub(1 + roll(5) as usize)];
-                    let due = Due::of(
-                        seen,
-                        &Wanted {
-                            attrs: &attrs,
-                            programmed: true,
-                            clear_condition: false,
-                        },
-                        &prefix(),
-                    );
-                    ours += 1;
-                    annotations_body(&seen.uid, &due.annotations)
-                }
-            };
-            merge(&mut node, &patch);
-            let there = node["metadata"]["annotations"]
-                .as_object()
-                .cloned()
-                .unwrap_or_default();
-            let there: BTreeMap<String, Option<String>> = there
-                .into_iter()
-                .filter(|(key, _)| key.starts_with("example.org/"))
-                .map(|(key, value)| (key, value.as_str().map(str::to_owned)))
-                .collect();
-            let want: BTreeMap<String, Option<String>> = theirs
-                .clone()
-                .into_iter()
-                .filter(|(_, value)| value.is_some())
-                .collect();
-            assert_eq!(there, want, "after {number} patches");
-            // With a version, the server would refuse the patch whenever another writer was faster.
-            assert!(patch["metadata"].get("resourceVersion").is_none());
-        }
-        assert!(ours > 4000);
-        assert_eq!(
-            (&node["metadata"]["labels"]["a"], &node["spec"]["podCIDR"]),
-            (&"b".into(), &"10.244.1.0/24".into())
-        );
-        // With a current view, nothing remains to be done.
-        let wanted = Wanted {
-            attrs: &attrs,
-            programmed: true,
-            clear_condition: false,
-        };
-        let due = Due::of(&view(&node), &wanted, &prefix());
-        merge(&mut node, &annotations_body("u", &due.annotations));
-        assert_eq!(Due::of(&view(&node), &wanted, &prefix()), Due::default());
     }
 
     #[test]

@@ -15,8 +15,6 @@ cases! {
     configuration_is_waited_for: [],
     a_new_node_gets_a_lease_that_go_can_read: [Keys],
     a_restart_keeps_the_lease: [],
-    nodes_get_distinct_subnets: [],
-    a_moved_node_keeps_its_subnet: [],
     subnet_of_subnet_env_is_preferred: [Choice],
     one_of_several_own_leases_is_kept: [Keys, Etcd],
     no_lease_holds_a_node: [Keys, Choice],
@@ -79,37 +77,6 @@ async fn a_restart_keeps_the_lease(bed: Bed) {
     assert_eq!(stored.data, first.attrs.data);
     let again = acquire(&manager, &claim("one", 101)).await.unwrap();
     assert_eq!((again.subnets, bed.keys().len()), (first.subnets, 1));
-}
-
-async fn nodes_get_distinct_subnets(bed: Bed) {
-    bed.configure(CONFIG);
-    let mut seen = Vec::new();
-    for last in 1..=6 {
-        seen.push(
-            acquire(
-                &bed.node(&format!("n{last}")).await,
-                &claim(&format!("n{last}"), last),
-            )
-            .await
-            .unwrap()
-            .subnets,
-        );
-    }
-    seen.sort();
-    seen.dedup();
-    assert_eq!(seen.len(), 6);
-}
-
-async fn a_moved_node_keeps_its_subnet(bed: Bed) {
-    bed.configure(CONFIG);
-    let first = acquire(&bed.node("one").await, &claim("one", 101))
-        .await
-        .unwrap();
-    let mut moved = claim("one", 102);
-    moved.host.previous = Some(first.subnets);
-    let again = acquire(&bed.node("one").await, &moved).await.unwrap();
-    assert_eq!(again.subnets, first.subnets);
-    assert!(bed.get(&key(&again)).unwrap().contains("192.168.56.102"));
 }
 
 async fn subnet_of_subnet_env_is_preferred(bed: Bed) {

@@ -9,8 +9,6 @@ use subnet_lease::manager::SubnetManager;
 
 cases! {
     unavailable_directory_changes_no_lease: [Files],
-    a_link_is_no_lease: [Files],
-    temporary_files_of_a_killed_daemon_are_removed: [Files],
 }
 
 async fn unavailable_directory_changes_no_lease(bed: Bed) {
@@ -69,64 +67,4 @@ async fn unavailable_directory_changes_no_lease(bed: Bed) {
     }
     assert!(!holding.task.is_finished());
     assert_eq!((follower.len(), follower.resets()), (1, 1));
-}
-
-async fn a_link_is_no_lease(bed: Bed) {
-    let folder = bed.folder().unwrap();
-    bed.configure(CONFIG);
-    bed.put(
-        "10.5.7.0-24",
-        r#"{"PublicIP":"192.168.56.107","PublicIPv6":null}"#,
-    );
-    let manager = bed.manager();
-    let (follower, one) = (Follower::of(manager.clone()), claim("one", 101));
-    let lease = acquire(&manager, &one).await.unwrap();
-    let _holding = hold(&manager, &one).await;
-    eventually("the list is in", || follower.len() == 2).await;
-    let leases = folder.join("subnets");
-    for name in ["10.5.7.0-24".to_owned(), key(&lease)] {
-        std::os::unix::fs::symlink("/etc/passwd", leases.join(".link")).unwrap();
-        std::fs::rename(leases.join(".link"), leases.join(name)).unwrap();
-    }
-    eventually("it is told", || {
-        manager
-            .counters()
-            .unreadable_keys()
-            .iter()
-            .any(|(key, why)| key == "10.5.7.0-24" && why.to_string().contains("symbolic link"))
-    })
-    .await;
-    eventually("our own is put back", || {
-        leases
-            .join(key(&lease))
-            .symlink_metadata()
-            .is_ok_and(|meta| meta.is_file())
-    })
-    .await;
-    assert_eq!(follower.len(), 2, "unreadable is never absent");
-    std::fs::remove_file(leases.join("10.5.7.0-24")).unwrap();
-    bed.put(
-        "10.5.7.0-24",
-        r#"{"PublicIP":"192.168.56.107","PublicIPv6":null}"#,
-    );
-    eventually("it can be read again", || {
-        manager.counters().unreadable_keys().is_empty()
-    })
-    .await;
-}
-
-/// A daemon removes temporary files of another daemon that was killed during a write.
-async fn temporary_files_of_a_killed_daemon_are_removed(bed: Bed) {
-    let folder = bed.folder().unwrap();
-    bed.configure(CONFIG);
-    let manager = bed.manager();
-    let lease = acquire(&manager, &claim("one", 101)).await.unwrap();
-    let left = folder
-        .join("subnets")
-        .join(format!(".{}.0123456789abcdef", key(&lease)));
-    std::fs::write(&left, "{").unwrap();
-    acquire(&manager, &claim("one", 101)).await.unwrap();
-    assert!(left.exists(), "cleared once, at the start");
-    acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
-    assert!(!left.exists());
 }

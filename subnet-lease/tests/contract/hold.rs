@@ -2,46 +2,19 @@
 
 use crate::bed::Bed;
 use crate::case::cases;
-use crate::node::{CONFIG, DEADLINE, acquire, attrs, claim, eventually, hold, key};
+use crate::node::{CONFIG, DEADLINE, acquire, claim, eventually, hold, key};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use subnet_lease::Term;
 use subnet_lease::manager::{Error, Lost};
 
 cases! {
-    attributes_are_republished: [],
     a_connection_made_anew_goes_on: [],
     holder_is_seen_by_its_keepalive: [Keys],
     a_deleted_key_comes_back: [Keys],
     a_taken_key_is_lost: [Keys],
     reservations_stay: [Keys, Expiry],
-    an_operator_reserves_by_hand: [Keys, Expiry],
-    a_foreign_address_by_hand_is_put_back: [Keys, Expiry],
     a_revoked_lease_comes_back: [Keys, Expiry, Etcd],
-}
-
-async fn attributes_are_republished(bed: Bed) {
-    bed.configure(CONFIG);
-    let (manager, one) = (bed.node("one").await, claim("one", 101));
-    let lease = acquire(&manager, &one).await.unwrap();
-    let holding = hold(&manager, &one).await;
-    let mut changed = attrs(&one);
-    changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
-    holding.attrs.send_replace(changed);
-    eventually("the new address is stored", || {
-        bed.get(&key(&lease))
-            .is_some_and(|value| value.contains("192.168.56.201"))
-    })
-    .await;
-    eventually("it is told", || {
-        holding
-            .held
-            .borrow()
-            .lease
-            .as_ref()
-            .is_some_and(|lease| lease.attrs.public_ip == Some(Ipv4Addr::new(192, 168, 56, 201)))
-    })
-    .await;
 }
 
 /// After a reconnection, the streams of the former connection continue on the new connection.
@@ -55,10 +28,15 @@ async fn a_connection_made_anew_goes_on(bed: Bed) {
         holding
             .attrs
             .send_modify(|attrs| attrs.public_ip = Some(Ipv4Addr::new(192, 168, 56, last)));
-        let address = format!("192.168.56.{last}");
+        let address = Ipv4Addr::new(192, 168, 56, last);
         eventually("the new address is stored", || {
             bed.get(&key(&lease))
-                .is_some_and(|value| value.contains(&address))
+                .is_some_and(|value| value.contains(&address.to_string()))
+        })
+        .await;
+        eventually("it is told", || {
+            let held = holding.held.borrow();
+            held.lease.as_ref().and_then(|lease| lease.attrs.public_ip) == Some(address)
         })
         .await;
     }
@@ -144,48 +122,6 @@ async fn reservations_stay(bed: Bed) {
         acquire(&bed.manager(), &other).await,
         Err(Error::Refused(_))
     ));
-}
-
-async fn an_operator_reserves_by_hand(bed: Bed) {
-    bed.configure(CONFIG);
-    let (manager, one) = (bed.manager(), claim("one", 101));
-    let lease = acquire(&manager, &one).await.unwrap();
-    let holding = hold(&manager, &one).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_ne!(bed.lease_of(&key(&lease)), 0);
-    bed.put(&key(&lease), &bed.get(&key(&lease)).unwrap());
-    eventually("it is a reservation of ours", || {
-        holding
-            .held
-            .borrow()
-            .lease
-            .as_ref()
-            .is_some_and(|lease| lease.term == Term::Reserved)
-            && bed.get(&key(&lease)).unwrap().contains(r#""lease":"#)
-    })
-    .await;
-    assert_eq!(bed.lease_of(&key(&lease)), 0);
-    assert!(!holding.task.is_finished());
-}
-
-async fn a_foreign_address_by_hand_is_put_back(bed: Bed) {
-    bed.configure(CONFIG);
-    let (manager, one) = (bed.manager(), claim("one", 101));
-    let lease = acquire(&manager, &one).await.unwrap();
-    let holding = hold(&manager, &one).await;
-    eventually("it is held", || holding.held.borrow().lease.is_some()).await;
-    let (good, hangs_on) = (bed.get(&key(&lease)).unwrap(), bed.lease_of(&key(&lease)));
-    for bad in [
-        good.replace("192.168.56.101", "192.168.56.222"),
-        "{garbage".to_owned(),
-    ] {
-        bed.put(&key(&lease), &bad);
-        eventually("it is as it was", || {
-            bed.get(&key(&lease)).unwrap() == good && bed.lease_of(&key(&lease)) == hangs_on
-        })
-        .await;
-    }
-    assert!(!holding.task.is_finished());
 }
 
 async fn a_revoked_lease_comes_back(bed: Bed) {

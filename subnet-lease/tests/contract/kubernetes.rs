@@ -17,10 +17,8 @@ cases! {
     a_node_without_pod_cidr_is_waited_for: [Nodes],
     older_of_two_nodes_gets_the_shared_pod_cidr: [Nodes],
     a_node_that_is_gone_is_held_until_another_has_its_subnet: [Nodes],
-    another_pod_cidr_ends_the_lease: [Nodes],
     foreign_annotations_stay_and_ours_are_restored: [Nodes],
     nodes_that_cannot_be_read_touch_nobody: [Nodes],
-    peers_are_judged_by_the_network_that_was_corrected: [Nodes],
     configuration_is_read_again_once_the_lease_has_ended: [Nodes],
     nodes_are_listed_as_the_present_backend_needs_it: [Nodes],
 }
@@ -196,31 +194,6 @@ async fn a_node_that_is_gone_is_held_until_another_has_its_subnet(bed: Bed) {
     );
 }
 
-async fn another_pod_cidr_ends_the_lease(bed: Bed) {
-    bed.configure(CONFIG);
-    let (manager, one) = (bed.node("one").await, claim("one", 101));
-    let lease = acquire(&manager, &one).await.unwrap();
-    let mut holding = hold(&manager, &one).await;
-    bed.cluster().delete_node("one");
-    bed.cluster().create("one", &json!(["10.5.99.0/24"]), &[]);
-    let lost = tokio::time::timeout(DEADLINE, &mut holding.task)
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(
-        matches!(&lost, Lost::Moved(why) if why.to_string().contains(&lease.subnets.to_string())),
-        "{lost}"
-    );
-    assert_eq!(
-        key(&acquire(&manager, &one).await.unwrap()),
-        bed.here("10.5.99.0-24")
-    );
-    assert_eq!(
-        public_ip(&bed.cluster().node("one")),
-        Some("192.168.56.101")
-    );
-}
-
 /// Two clients write different annotations of one Node, and the Node keeps the annotations of both clients.
 async fn foreign_annotations_stay_and_ours_are_restored(bed: Bed) {
     const PATCHES: usize = 300;
@@ -330,26 +303,6 @@ async fn nodes_that_cannot_be_read_touch_nobody(bed: Bed) {
 
 /// A network configuration whose Network contains none of the first podCIDRs of a case.
 const ELSEWHERE: &str = r#"{"Network":"10.5.128.0/17","Backend":{"Type":"vxlan"}}"#;
-
-async fn peers_are_judged_by_the_network_that_was_corrected(bed: Bed) {
-    bed.configure(ELSEWHERE);
-    let (manager, one) = (bed.node("one").await, claim("one", 101));
-    bed.cluster()
-        .create("peer", &json!(["10.5.77.0/24"]), &PEER);
-    let why = manager
-        .node_info(&config(&manager).await)
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(why.contains("not inside the Network"), "{why}");
-    bed.configure(CONFIG);
-    acquire(&manager, &one).await.unwrap();
-    let follower = Follower::of(manager.clone());
-    eventually("the peer is seen", || {
-        follower.has(&bed.here("10.5.77.0-24"))
-    })
-    .await;
-}
 
 async fn configuration_is_read_again_once_the_lease_has_ended(bed: Bed) {
     bed.configure(r#"{"Network":"10.5.0.0/17","Backend":{"Type":"vxlan"}}"#);

@@ -388,26 +388,3 @@ fn deleted_key_is_restored_on_its_lease_and_logged() {
         bench.log
     );
 }
-
-#[test]
-fn restarts_go_on_with_the_same_lease() {
-    let mut store = Store {
-        revision: 1,
-        ..Store::default()
-    };
-    let first = acquired(&mut store, "first", Duration::from_secs(1));
-    for restart in 0..20 {
-        let now = Duration::from_secs(2 + restart);
-        let tenure = acquired(&mut store, &format!("i{restart}"), now);
-        assert_eq!(
-            (tenure.key, tenure.lease, store.leases.len()),
-            (first.key.clone(), first.lease, 1)
-        );
-    }
-    // A lease that is gone meanwhile is granted again.
-    store.drop_lease(first.lease, Duration::from_secs(60));
-    assert_ne!(
-        acquired(&mut store, "last", Duration::from_secs(60)).lease,
-        first.lease
-    );
-}

@@ -359,16 +359,4 @@ mod tests {
         let cause: StoreCause = serde_json::from_str("\"eclipse\"").unwrap();
         assert_eq!(cause, StoreCause::Other);
     }
-
-    #[test]
-    fn text_is_the_code_in_a_mute_build() {
-        assert_eq!(
-            Failure::Taken(7).to_string(),
-            if MUTE {
-                "port-taken"
-            } else {
-                "UDP port 7 is taken"
-            }
-        );
-    }
 }

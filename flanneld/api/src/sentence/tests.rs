@@ -2,7 +2,7 @@ use super::*;
 use crate::view::tests::{cluster, finding, peer_in};
 use probing::view::{Cell, Own, PeerOpinion};
 
-/// A change to a healthy cluster, the expected health level, and the expected start of the sentence's title and text.
+/// A change to a healthy cluster, the expected health level, and a part of the sentence's title and text.
 type Case = (
     &'static str,
     fn(&mut Node),
@@ -21,38 +21,38 @@ fn set(node: &mut Node, index: usize, state: State) {
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    ("healthy", |_| {}, Health::Good, "All 3 nodes reach each other", "round trip 0.49 ms · 1450 bytes everywhere · probed within 1 s"),
-    ("two nodes", |node| *node = cluster(2), Health::Good, "Both nodes reach each other", "round trip"),
-    ("one node", |node| *node = cluster(1), Health::Good, "node-1 is ready", "No other node has a lease."),
-    ("a silent reporter", |node| { mesh(node).rows.pop(); }, Health::Good, "node-1 reaches both other nodes", "round trip"),
-    ("a risk", |node| node.findings = Some(vec![finding(Severity::Risk, "mtu-mismatch")]), Health::Good, "All 3", "round trip 0.49 ms · 1450 bytes everywhere · probed within 1 s · 1 risk"),
-    ("ping only", |node| mesh(node).peers[0].ping_only = true, Health::Good, "All 3", "round trip 0.49 ms · 1450 bytes everywhere · probed within 1 s · 1 reply only to ping"),
-    ("no probes", |node| node.mesh = None, Health::Unknown, "node-1 is ready", "This node sends no probes"),
-    ("not probed yet", |node| set(node, 1, State::Unknown), Health::Unknown, "node-1 is ready", "1 of 2 paths are not probed yet."),
+    ("healthy", |_| {}, Health::Good, "All 3", "0.49 ms · 1450 bytes"),
+    ("two nodes", |node| *node = cluster(2), Health::Good, "Both", "round trip"),
+    ("one node", |node| *node = cluster(1), Health::Good, "node-1 is ready", "No other node"),
+    ("a silent reporter", |node| { mesh(node).rows.pop(); }, Health::Good, "both other nodes", "round trip"),
+    ("a risk", |node| node.findings = Some(vec![finding(Severity::Risk, "mtu-mismatch")]), Health::Good, "All 3", "1 risk"),
+    ("ping only", |node| mesh(node).peers[0].ping_only = true, Health::Good, "All 3", "only to ping"),
+    ("no probes", |node| node.mesh = None, Health::Unknown, "node-1 is ready", "no probes"),
+    ("not probed yet", |node| set(node, 1, State::Unknown), Health::Unknown, "node-1 is ready", "1 of 2"),
     ("starting", |node| { node.readiness.ready = false; node.readiness.reasons = vec![crate::Reason { condition: "lease".into(), code: String::new(), text: "etcd does not respond".into() }]; }, Health::Bad, "node-1 is not ready", "etcd does not respond"),
     ("hanging", |node| node.readiness.silent = Some("no heartbeat".into()), Health::Bad, "flanneld hangs on node-1", "no heartbeat"),
-    ("cut off", |node| set(node, 1, State::CutOff), Health::Bad, "node-3 is cut off", "The peer replies neither over the overlay nor over the underlay. For 1 min."),
+    ("cut off", |node| set(node, 1, State::CutOff), Health::Bad, "node-3 is cut off", "neither"),
     ("cut off for others", |node| { set(node, 1, State::CutOff); mesh(node).peers[1].others = vec![PeerOpinion { by: "node-2".into(), state: State::CutOff, age_ms: 1 }]; },
-        Health::Bad, "node-3 is cut off", "The peer replies neither over the overlay nor over the underlay. Another node does not reach the peer either. For 1 min."),
-    ("overlay", |node| set(node, 0, State::OverlayCut), Health::Bad, "The overlay to node-2 is cut", "The peer replies over the underlay"),
+        Health::Bad, "node-3 is cut off", "Another node"),
+    ("overlay", |node| set(node, 0, State::OverlayCut), Health::Bad, "The overlay to node-2 is cut", "over the underlay"),
     ("one way", |node| set(node, 0, State::OneWay), Health::Bad, "Replies of node-2 get lost", "The peer receives"),
-    ("wrong node", |node| set(node, 0, State::WrongNode), Health::Bad, "Another node replies at the address of node-2", "Two machines"),
-    ("all cut", |node| { set(node, 0, State::CutOff); set(node, 1, State::CutOff); }, Health::Bad, "node-1 reaches no other node", "For 1 min."),
+    ("wrong node", |node| set(node, 0, State::WrongNode), Health::Bad, "Another node", "Two machines"),
+    ("all cut", |node| { set(node, 0, State::CutOff); set(node, 1, State::CutOff); }, Health::Bad, "no other node", "For 1 min."),
     ("all cut, with a cause", |node| { set(node, 0, State::CutOff); set(node, 1, State::CutOff); node.findings = Some(vec![finding(Severity::Broken, "wrong-interface")]); },
-        Health::Bad, "node-1 reaches no other node", "what of wrong-interface. For 1 min."),
-    ("several cut", |node| { *node = cluster(4); set(node, 0, State::CutOff); set(node, 1, State::OverlayCut); }, Health::Bad, "node-1 no longer reaches 2 nodes", "node-2, node-3. For 1 min."),
+        Health::Bad, "no other node", "what of wrong-interface"),
+    ("several cut", |node| { *node = cluster(4); set(node, 0, State::CutOff); set(node, 1, State::OverlayCut); }, Health::Bad, "2 nodes", "node-2, node-3. For 1 min."),
     ("finding", |node| node.findings = Some(vec![finding(Severity::Degraded, "x"), finding(Severity::Broken, "ip-forward")]), Health::Bad, "what of ip-forward", "why of ip-forward."),
     ("explained", |node| node.findings = Some(vec![Finding { explained_by: Some("x".into()), ..finding(Severity::Broken, "y") }]), Health::Good, "All 3", ""),
     ("degraded", |node| node.findings = Some(vec![finding(Severity::Degraded, "x")]), Health::Warn, "what of x", "why of x."),
-    ("small MTU", |node| { set(node, 1, State::SmallMtu); mesh(node).peers[1].carries = Some(1372); }, Health::Warn, "Large packets to and from node-3 get lost", "Packets of up to 1372 bytes arrive. Pods send packets of up to 1450 bytes"),
-    ("losses", |node| { set(node, 1, State::LosesSome); mesh(node).peers[1].lost = 5; }, Health::Warn, "Some packets to and from node-3 get lost", "5 of the last 16 probes got no reply."),
-    ("slow", |node| { set(node, 1, State::Slow); mesh(node).peers[1].rtt_us = Some(31_000); }, Health::Warn, "The path to node-3 is slow", "A round trip takes 31 ms."),
+    ("small MTU", |node| { set(node, 1, State::SmallMtu); mesh(node).peers[1].carries = Some(1372); }, Health::Warn, "Large packets to and from node-3", "1372 bytes"),
+    ("losses", |node| { set(node, 1, State::LosesSome); mesh(node).peers[1].lost = 5; }, Health::Warn, "Some packets to and from node-3", "5 of the last 16"),
+    ("slow", |node| { set(node, 1, State::Slow); mesh(node).peers[1].rtt_us = Some(31_000); }, Health::Warn, "The path to node-3 is slow", "31 ms"),
     ("worst first", |node| { set(node, 0, State::Slow); set(node, 1, State::SmallMtu); }, Health::Warn, "Large packets to and from node-3", "Packets of up to 1450"),
-    ("other node", |node| mesh(node).rows[0].own = Some(Own { ready: true, broken: 1, gravest: Some("ip-forward".into()), ..Own::default() }), Health::Bad, "node-2 has a problem: ip-forward", "Run flannelctl doctor on node-2."),
+    ("other node", |node| mesh(node).rows[0].own = Some(Own { ready: true, broken: 1, gravest: Some("ip-forward".into()), ..Own::default() }), Health::Bad, "node-2 has a problem: ip-forward", "flannelctl doctor"),
     ("other node and its peer", |node| mesh(node).rows[0].own = Some(Own { ready: true, broken: 1, gravest: Some("peer-cut".into()), ..Own::default() }), Health::Good, "All 3", ""),
-    ("others cut", |node| mesh(node).rows[0].peers[1].state = State::CutOff, Health::Bad, "node-2 does not reach node-3", "node-1 itself reaches all nodes."),
-    ("others slow", |node| mesh(node).rows[0].peers[1].state = State::Slow, Health::Warn, "Packets from node-2 to node-3 get lost or are slow", "node-1 itself"),
-    ("many others cut", |node| for row in &mut mesh(node).rows { for cell in &mut row.peers { cell.state = State::OverlayCut; } }, Health::Bad, "4 directions between other nodes are cut", "node-1 itself"),
+    ("others cut", |node| mesh(node).rows[0].peers[1].state = State::CutOff, Health::Bad, "node-2 does not reach node-3", "node-1 itself"),
+    ("others slow", |node| mesh(node).rows[0].peers[1].state = State::Slow, Health::Warn, "from node-2 to node-3", "node-1 itself"),
+    ("many others cut", |node| for row in &mut mesh(node).rows { for cell in &mut row.peers { cell.state = State::OverlayCut; } }, Health::Bad, "4 directions", "node-1 itself"),
     ("nothing known", |node| *node = Node::default(), Health::Bad, "This node is not ready", ""),
 ];
 
@@ -63,8 +63,8 @@ fn sentence_names_the_worst_state() {
         change(&mut node);
         let sentence = sentence(&node);
         assert_eq!(sentence.level, *level, "{name}: {sentence:?}");
-        assert!(sentence.title.starts_with(title), "{name}: {sentence:?}");
-        assert!(sentence.text.starts_with(text), "{name}: {sentence:?}");
+        assert!(sentence.title.contains(title), "{name}: {sentence:?}");
+        assert!(sentence.text.contains(text), "{name}: {sentence:?}");
     }
 }
 

@@ -175,17 +175,6 @@ fn large_cluster_has_only_the_cells_that_differ() {
 }
 
 #[test]
-fn peer_without_a_verdict_is_unknown() {
-    let mut node = cluster(30);
-    node.mesh.as_mut().unwrap().peers.remove(3);
-    let mesh = mesh_of(&node);
-    assert_eq!(
-        (shown(&mesh, 0, 4), shown(&mesh, 0, 5)),
-        (None, Some(State::Well))
-    );
-}
-
-#[test]
 fn worse_family_decides() {
     let mut node = cluster(3);
     let v6: Vec<IpNet> = (1..=3)
@@ -269,12 +258,4 @@ fn row_details_are_those_of_the_node() {
         (Some(902), None, None)
     );
     assert_eq!(RowDetails::of(&node, subnet(9)), None);
-}
-
-#[test]
-fn view_of_a_node_without_a_network_is_valid() {
-    let view = View::of(&Node::default(), Charts::default(), Vec::new());
-    assert!(view.mesh.is_none());
-    let text = serde_json::to_string(&view).unwrap();
-    assert_eq!(serde_json::from_str::<View>(&text).unwrap(), view);
 }

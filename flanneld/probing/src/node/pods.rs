@@ -108,7 +108,7 @@ impl Node {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::node::LocalNode;
     use crate::target::{Path, Target};
@@ -125,8 +125,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Returns a node with the subnet 10.5.1.0/24 and with one peer, whose subnet is 10.5.2.0/24.
-    fn node() -> Node {
+    /// Returns a node with the subnet 10.5.1.0/24.
+    pub(in crate::node) fn alone() -> Node {
         let local = LocalNode {
             who_v4: Some(who("n1", &net("10.5.1.0/24"))),
             who_v6: None,
@@ -139,7 +139,12 @@ mod tests {
             mtu_v4: 1450,
             mtu_v6: 1430,
         };
-        let mut node = Node::new(local, Duration::ZERO, || 1);
+        Node::new(local, Duration::ZERO, || 1)
+    }
+
+    /// Returns a node with one peer, whose subnet is 10.5.2.0/24.
+    pub(in crate::node) fn node() -> Node {
+        let mut node = alone();
         let peer = Target {
             id: Some("n2".into()),
             name: None,

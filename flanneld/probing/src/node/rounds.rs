@@ -315,3 +315,29 @@ pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResu
         What::Size(_) | What::SizePing(_) | What::Session(..) | What::Row => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::pods::tests::node;
+
+    #[test]
+    fn open_round_waits_longer_by_the_time_of_a_stall() {
+        const STALL: Duration = Duration::from_secs(4);
+        let key: IpNet = "10.5.2.0/24".parse().unwrap();
+        let at = |at| Now { at, wall_ms: 0 };
+        let begun = Duration::from_secs(10);
+        let closes = begun + ANSWER_TIMEOUT + STALL;
+        let mut node = node();
+        node.begin(at(begun), key);
+        node.stalled(STALL);
+        // Another round that is due waits for the end of the open one.
+        node.deadlines.again.insert(Urgency::Sampled, begun, key);
+        node.repeat(at(begun));
+        assert_eq!(node.deadlines.again.first(), Some(closes));
+        node.close_rounds(at(closes - Duration::from_millis(1)));
+        assert!(node.peers[&key].round.is_some());
+        node.close_rounds(at(closes));
+        assert!(node.peers[&key].round.is_none());
+    }
+}

@@ -71,7 +71,7 @@ fn forget(strangers: &mut BTreeMap<IpAddr, Asked>, now: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::LocalNode;
+    use crate::node::pods::tests::alone;
     use crate::target::Target;
     use crate::who::who;
     use crate::wire::{ECHO, Echo, MessageKind, echo};
@@ -79,22 +79,6 @@ mod tests {
 
     fn net(text: &str) -> IpNet {
         text.parse().unwrap()
-    }
-
-    fn node() -> Node {
-        let local = LocalNode {
-            who_v4: Some(who("n1", &net("10.5.1.0/24"))),
-            who_v6: None,
-            subnet_v4: Some(net("10.5.1.0/24")),
-            subnet_v6: None,
-            overlay_v4: "10.5.1.0".parse().ok(),
-            overlay_v6: None,
-            device: true,
-            clear: true,
-            mtu_v4: 1450,
-            mtu_v6: 1430,
-        };
-        Node::new(local, Duration::ZERO, || 1)
     }
 
     fn now(seconds: u64) -> Now {
@@ -124,7 +108,7 @@ mod tests {
 
     #[test]
     fn persistent_sender_without_lease_is_unknown() {
-        let mut node = node();
+        let mut node = alone();
         let stranger: IpAddr = "192.0.2.7".parse().unwrap();
         for seconds in [10, 20, 30] {
             ask(&mut node, seconds, "192.0.2.7", "n1", Path::Underlay);
@@ -156,7 +140,7 @@ mod tests {
 
     #[test]
     fn peer_behind_nat_is_no_stranger() {
-        let mut node = node();
+        let mut node = alone();
         let subnet = net("10.5.2.0/24");
         let peer = Target {
             id: Some("n2".into()),
@@ -191,7 +175,7 @@ mod tests {
 
     #[test]
     fn few_strangers_are_remembered() {
-        let mut node = node();
+        let mut node = alone();
         for seconds in [0, 60] {
             for last in 1..=200 {
                 ask(

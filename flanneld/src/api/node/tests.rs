@@ -230,10 +230,8 @@ async fn status_api_answers_only_to_names_of_this_node() {
     };
     for (host, code) in [
         ("Host: localhost\r\n", 200),
-        ("Host: node-1:8474\r\n", 200),
         ("Host: 192.0.2.1\r\n", 200),
         ("Host: evil.example\r\n", 421),
-        ("Host: evil.example:8474\r\n", 421),
         ("Host: \x7f\r\n", 400),
         ("", 421),
     ] {

@@ -90,36 +90,25 @@ fn missing_directory_is_neither_read_nor_created() {
 }
 
 #[test]
-fn directory_without_its_config_is_unavailable() {
-    let bed = bed();
-    fs::remove_file(bed.root().join("config")).unwrap();
-    bed.fails_as_unavailable("no longer has a config");
-    fifo(&bed.root().join("config"));
-    bed.fails_as_unavailable("not a regular file");
-    fs::remove_file(bed.root().join("config")).unwrap();
-    symlink("/etc/passwd", bed.root().join("config")).unwrap();
-    bed.fails_as_unavailable("not a regular file");
-}
-
-#[test]
 fn a_configuration_is_a_regular_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let files = Files::new(folder.path().to_owned());
-    let complaint = || match files.config() {
-        Err(trouble) if !trouble.is_unavailable() => trouble.to_string(),
-        other => panic!("{other:?}"),
+    let bed = bed();
+    let config = bed.root().join("config");
+    let fresh = Files::new(bed.root().to_owned());
+    let fails = |why: &str| {
+        bed.fails_as_unavailable(why);
+        // No directory was recorded yet, so a missing configuration is awaited.
+        assert!(failure_text(&fresh.config(), false).is_some());
     };
-    assert!(complaint().contains("does not exist"));
-    let config = folder.path().join("config");
+    fs::remove_file(&config).unwrap();
+    fails("no longer has a config");
     fifo(&config);
-    assert!(complaint().contains("not a regular file"));
+    fails("not a regular file");
     fs::remove_file(&config).unwrap();
     symlink("/etc/passwd", &config).unwrap();
-    assert!(complaint().contains("symbolic link"), "{}", complaint());
-    // No directory was recorded yet, so a directory that gets its first configuration is used.
+    fails("not a regular file");
     fs::remove_file(&config).unwrap();
     fs::write(&config, "{}").unwrap();
-    assert_eq!(files.config(), Ok(b"{}".to_vec()));
+    assert_eq!(fresh.config(), Ok(b"{}".to_vec()));
 }
 
 #[test]
@@ -172,16 +161,15 @@ fn the_lock_is_a_regular_file() {
     let lock = bed.root().join("subnets/.lock");
     let secret = bed.folder.path().join("secret");
     symlink(&secret, &lock).unwrap();
-    let Some(text) = failure_text(&bed.put(), false) else {
-        panic!("followed")
-    };
-    assert!(text.contains("symbolic link") && !secret.exists(), "{text}");
+    assert!(
+        failure_text(&bed.put(), false)
+            .unwrap()
+            .contains("symbolic link")
+    );
+    assert!(!secret.exists());
     fs::remove_file(&lock).unwrap();
     fifo(&lock);
-    let Some(text) = failure_text(&bed.put(), false) else {
-        panic!("a pipe")
-    };
-    assert!(text.contains("not a regular file"), "{text}");
+    assert!(failure_text(&bed.put(), false).unwrap().contains("regular"));
     // The directory of the leases must not be a link either.
     fs::remove_dir_all(bed.root().join("subnets")).unwrap();
     symlink(bed.folder.path(), bed.root().join("subnets")).unwrap();

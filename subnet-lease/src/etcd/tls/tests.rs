@@ -16,106 +16,22 @@ fn certificate(name: &str, until: (i32, u8, u8)) -> CertificateDer<'static> {
 }
 
 #[test]
-fn the_servers_certificate_is_named_with_its_end() {
-    let seen = certificate("old server", (2021, 2, 3));
-    let (time, not_after) = (
-        UnixTime::now(),
-        UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_612_310_400)),
-    );
-    let expired = server_certificate(
-        &CertificateError::ExpiredContext { time, not_after },
-        Some(&seen),
-        None,
-    );
-    for part in [
-        "this node refuses etcd's certificate",
-        "CN=old server",
-        "until 2021-02-03 00:00 UTC",
-        "has expired",
-        "renew it on etcd's side",
-    ] {
-        assert!(expired.to_string().contains(part), "{part}: {expired}");
-    }
-    // The text contains the time, but the topic does not.
-    let later = server_certificate(&CertificateError::Expired, Some(&seen), None);
-    assert_eq!(expired.topic(), later.topic());
-    let expired = (expired.to_string(), expired.topic());
-    let stranger = server_certificate(
-        &CertificateError::UnknownIssuer,
-        Some(&seen),
-        Some(Path::new("/pki/ca.pem")),
-    );
-    assert!(
-        stranger
-            .to_string()
-            .contains("an authority in /pki/ca.pem did not sign the certificate")
-            && stranger.topic() != expired.1,
-        "{stranger}"
-    );
-    let presented = vec!["etcd.example".to_owned()];
-    let expected = ServerName::try_from("10.0.0.1").unwrap();
-    let name = server_certificate(
-        &CertificateError::NotValidForNameContext {
-            expected,
-            presented,
-        },
-        None,
-        None,
-    );
-    assert!(
-        name.to_string().contains("issued for etcd.example")
-            && name.to_string().contains("--etcd-endpoints"),
-        "{name}"
-    );
-}
-
-#[test]
 fn a_refused_client_certificate_is_one_reason() {
-    let (good, old) = (
-        certificate("node", (2999, 1, 1)),
-        certificate("node", (2021, 2, 3)),
-    );
-    let path = Path::new("/pki/node.pem");
-    for alert in [
-        AlertDescription::BadCertificate,
-        AlertDescription::UnknownCA,
-        AlertDescription::CertificateExpired,
-    ] {
-        let reason = refused(alert, Some((path, &good)));
+    use AlertDescription::{
+        BadCertificate, CertificateExpired, CertificateRequired, InternalError, UnknownCA,
+    };
+    let certificate = certificate("node", (2999, 1, 1));
+    for alert in [BadCertificate, UnknownCA, CertificateExpired] {
+        let reason = refused(alert, Some((Path::new("/pki/node.pem"), &certificate)));
         assert_eq!(reason.topic(), "etcd-refuses-client-certificate");
-        assert!(
-            reason
-                .to_string()
-                .starts_with("etcd refuses this node's certificate /pki/node.pem (CN=node,"),
-            "{reason}"
-        );
     }
-    assert!(
-        refused(AlertDescription::UnknownCA, Some((path, &good)))
-            .to_string()
-            .contains("--trusted-ca-file")
-    );
-    let silent = refused(AlertDescription::BadCertificate, Some((path, &old)));
-    assert!(
-        silent.to_string().contains("the certificate has expired")
-            && silent.to_string().contains("until 2021-02-03"),
-        "{silent}"
-    );
-    for alert in [
-        AlertDescription::BadCertificate,
-        AlertDescription::CertificateRequired,
-    ] {
-        let none = refused(alert, None);
-        assert!(
-            none == TlsTrouble::NoClientCertificate && none.to_string().contains("--etcd-certfile"),
-            "{none}"
-        );
+    for alert in [BadCertificate, CertificateRequired] {
+        assert_eq!(refused(alert, None), TlsTrouble::NoClientCertificate);
     }
-    let other = refused(AlertDescription::InternalError, None);
-    assert!(
-        matches!(other, TlsTrouble::Aborted { .. }) && !other.to_string().contains("InternalError"),
-        "{other}"
-    );
+    assert!(matches!(
+        refused(InternalError, None),
+        TlsTrouble::Aborted { .. }
+    ));
 }
 
 #[test]
