@@ -366,7 +366,8 @@ fn the_variant_is_picked_by_existing_rules() {
     let (kube, docker, plain) = (
         "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j RETURN\n",
         "*filter\n:DOCKER - [0:0]\n-A DOCKER -j RETURN\n",
-        "*filter\n-A INPUT -j DROP\n",
+        // Another program's rule about our device is no rule of ours.
+        "*filter\n-A INPUT -i flannel.1 -j DROP\n",
     );
     let ours = payload(&rules(), EMPTY).unwrap();
     // The rules in nf_tables (the system default), the rules in legacy, the expected choice, and whether a warning is expected.

@@ -4,13 +4,12 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Launch, Netns, Process, Scene, craft, json, stdout, texts, until, until_ok};
+use lab::{Launch, Scene, craft, json, stdout, texts, until, until_ok};
 
 use crate::listeners::{API, HEALTH, ask};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// Ports of the probes and of the tunnels.
-const UDP_PORTS: [u16; 3] = [8473, 8472, 51820];
+const TUNNEL: u16 = 8472;
 /// Arguments of setpriv: user `nobody`, without groups and capabilities.
 const NOBODY: [&str; 5] = [
     "--reuid=65534",
@@ -23,7 +22,7 @@ const NOBODY: [&str; 5] = [
 type Attack = fn(&mut Scene<'_>) -> Result<()>;
 
 /// Attacks by the user `nobody`, and attacks by a pod. Each attack returns an error if it has an effect.
-const USER_ATTACKS: [(&str, Attack); 5] = [
+const USER_ATTACKS: [(&str, Attack); 3] = [
     (
         "hold every name of the daemon's sockets, then wait for its restart",
         hold_names_before_a_start,
@@ -33,23 +32,11 @@ const USER_ATTACKS: [(&str, Attack); 5] = [
         touch_files_and_process,
     ),
     ("read what is secret", read_secrets),
-    (
-        "open 500 connections on each port, send half a head or read no answer",
-        hold_connections,
-    ),
-    (
-        "send junk to the ports of probes and tunnels",
-        send_junk_from_here,
-    ),
 ];
-const POD_ATTACKS: [(&str, Attack); 5] = [
+const POD_ATTACKS: [(&str, Attack); 4] = [
     (
         "reach 127.0.0.1 of the node by route_localnet",
         reach_loopback,
-    ),
-    (
-        "send junk, ICMP errors and echo replies from forged addresses",
-        send_junk_from_a_pod,
     ),
     (
         "claim the addresses of node and peer by ARP",
@@ -106,20 +93,6 @@ fn is_well(s: &Scene<'_>) -> Result<()> {
     s.reach()
 }
 
-/// Runs a Perl script as the user `nobody`, until the caller drops the returned process. Waits until the script has done its work.
-fn run_perl(s: &Scene<'_>, script: &str) -> Result<Process> {
-    let script =
-        format!("$| = 1; $SIG{{PIPE}} = 'IGNORE'; {script}; print \"ready\\n\"; sleep 600;");
-    let process = s[0].spawn(
-        "perl",
-        &Launch::new("setpriv")
-            .args(NOBODY)
-            .args(["perl", "-MSocket", "-e", &script]),
-    )?;
-    until("the script is ready", || process.log().contains("ready"))?;
-    Ok(process)
-}
-
 fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
     let table = s[0].sh("cat /proc/net/unix")?;
     let mut names: Vec<String> = table
@@ -129,16 +102,15 @@ fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
     ensure!(names.len() >= 5, "{names:?}");
     names.extend(["flannel-rs.rules/nft", "flannel-rs.rules/iptables"].map(str::to_owned));
     // Many names, to fill the log.
-    names
-        .extend((0..500).map(|number| format!("flannel-rs.taken/port/{}/n{number}", UDP_PORTS[0])));
+    names.extend((0..500).map(|number| format!("flannel-rs.taken/port/8473/n{number}")));
     s[0].stop()?;
-    let _squatter = run_perl(
-        s,
-        &format!(
-            "for my $n (qw({})) {{ socket(my $s, PF_UNIX, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_un(\"\\0$n\")) or die \"$n: $!\"; listen($s, 5); push @s, $s }}",
-            names.join(" ")
-        ),
-    )?;
+    let script = format!(
+        "for my $n (qw({})) {{ socket(my $s, PF_UNIX, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_un(\"\\0$n\")) or die \"$n: $!\"; listen($s, 5); push @s, $s }} $| = 1; print \"ready\\n\"; sleep 600;",
+        names.join(" ")
+    );
+    let squatter = Launch::new("setpriv").args(NOBODY);
+    let squatter = s[0].spawn("perl", &squatter.args(["perl", "-MSocket", "-e", &script]))?;
+    until("all names are held", || squatter.log().contains("ready"))?;
     s[0].start()?;
     is_well(s)?;
     let log = s[0].daemon()?.log();
@@ -242,45 +214,6 @@ fn read_secrets(s: &mut Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-fn hold_connections(s: &mut Scene<'_>) -> Result<()> {
-    let before = s[0].daemon()?.memory()?;
-    let flood = [(HEALTH, "/metrics"), (API, "/api/v1/node")].map(|(port, path)| {
-        format!(
-            "for (1..500) {{ socket(my $s, PF_INET, SOCK_STREAM, 0) or die; setsockopt($s, SOL_SOCKET, SO_RCVBUF, 4096); \
-             connect($s, pack_sockaddr_in({port}, inet_aton('127.0.0.1'))) or last; \
-             syswrite($s, $_ % 2 ? \"GET {path}\" : \"GET {path} HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\"); push @s, $s }}"
-        )
-    });
-    let _clients = run_perl(s, &flood.join(";"))?;
-    let daemon = s[0].daemon()?;
-    ensure!(
-        daemon.get("/livez")?.0 == 200,
-        "the daemon does not respond"
-    );
-    let files = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count();
-    let grown = daemon.memory()?.saturating_sub(before);
-    ensure!(
-        files < 400 && grown < 16 << 20,
-        "{files} open files, {grown} bytes"
-    );
-    Ok(())
-}
-
-fn send_junk_from_here(s: &mut Scene<'_>) -> Result<()> {
-    let own = s[0].v4()?;
-    let send = UDP_PORTS.map(|port| {
-        format!("for (1..20000) {{ send(S, \"flpr\\x01\" . chr($_ % 6) . (\"x\" x ($_ % 1200)), 0, pack_sockaddr_in({port}, inet_aton(\"{own}\"))) }}")
-    });
-    run_perl(
-        s,
-        &format!(
-            "socket(S, PF_INET, SOCK_DGRAM, 0) or die; {}",
-            send.join(";")
-        ),
-    )
-    .map(drop)
-}
-
 fn reach_loopback(s: &mut Scene<'_>) -> Result<()> {
     let gateway = s[0]
         .daemon()?
@@ -315,65 +248,6 @@ fn reach_loopback(s: &mut Scene<'_>) -> Result<()> {
 fn addresses(s: &Scene<'_>, node: usize) -> Result<[IpAddr; 2]> {
     let subnet = s[node].daemon()?.subnet_env()?.subnet.context("a subnet")?;
     Ok([s[node].v4()?.into(), subnet.network().into()])
-}
-
-/// Builds an IPv4 packet with an ICMP message.
-fn icmp_packet(from: IpAddr, to: IpAddr, head: [u8; 8], rest: &[u8]) -> Vec<u8> {
-    let mut icmp = [&head[..], rest].concat();
-    let sum = icmp.chunks(2).fold(0u32, |sum, pair| {
-        sum + (u32::from(pair[0]) << 8) + pair.get(1).map_or(0, |low| u32::from(*low))
-    });
-    icmp[2..4].copy_from_slice(&(!(((sum & 0xffff) + (sum >> 16)) as u16)).to_be_bytes());
-    let packet = craft::udp_packet(
-        SocketAddr::new(from, 0),
-        SocketAddr::new(to, 0),
-        64,
-        &vec![0; icmp.len() - 8],
-    );
-    let mut packet = craft::changed(&packet, |packet| packet[9] = 1);
-    packet[20..].copy_from_slice(&icmp);
-    packet
-}
-
-/// Sends packets from a pod. Ignores send errors, for example if the pod's queue is full.
-fn send(pod: &Netns, packets: &[Vec<u8>]) {
-    for some in packets.chunks(64) {
-        let _ = craft::send_raw(pod, some);
-    }
-}
-
-fn send_junk_from_a_pod(s: &mut Scene<'_>) -> Result<()> {
-    let (own, theirs) = (addresses(s, 0)?, addresses(s, 1)?);
-    let mut packets = Vec::new();
-    for number in 0..2000usize {
-        let (to, from) = (own[number / 2 % 2], theirs[number % 2]);
-        let at = |address, port| SocketAddr::new(address, port);
-        packets.extend(UDP_PORTS.map(|port| {
-            craft::udp_packet(
-                at(from, port),
-                at(to, port),
-                64,
-                &vec![number as u8; number % 1200],
-            )
-        }));
-        // Errors about a probe: the port is closed, and the packet is too long.
-        let probe = craft::udp_packet(
-            at(to, UDP_PORTS[0]),
-            at(from, UDP_PORTS[0]),
-            64,
-            b"flpr\x01\x01",
-        );
-        packets.push(icmp_packet(from, to, [3, 3, 0, 0, 0, 0, 0, 0], &probe));
-        packets.push(icmp_packet(from, to, [3, 4, 0, 0, 0, 0, 2, 68], &probe));
-        packets.push(icmp_packet(
-            from,
-            to,
-            [0, 0, 0, 0, 0, 1, 0, number as u8],
-            &[0x55; 56],
-        ));
-    }
-    send(s[0].pods[0].netns(), &packets);
-    Ok(())
 }
 
 fn claim_addresses(s: &mut Scene<'_>) -> Result<()> {
@@ -433,7 +307,7 @@ fn send_into_the_tunnel(s: &mut Scene<'_>, node: usize) -> Result<()> {
     let socket = s[node].pods[0]
         .netns()
         .run(|| UdpSocket::bind("0.0.0.0:7777"))??;
-    let tunnel = SocketAddr::new(s[node].v4()?.into(), UDP_PORTS[1]);
+    let tunnel = SocketAddr::new(s[node].v4()?.into(), TUNNEL);
     craft::send_from(
         pod.netns(),
         SocketAddr::new(pod.address()?, 0),
@@ -444,15 +318,11 @@ fn send_into_the_tunnel(s: &mut Scene<'_>, node: usize) -> Result<()> {
         // With strict reverse path filtering, the bridge drops packets that have a peer's source address.
         s[0].netns().sysctl("net/ipv4/conf/cni0/rp_filter", "1")?;
     }
-    send(
+    let forged = SocketAddr::new(peer[0], TUNNEL);
+    craft::send_raw(
         pod.netns(),
-        &[craft::udp_packet(
-            SocketAddr::new(peer[0], UDP_PORTS[1]),
-            tunnel,
-            64,
-            &frame,
-        )],
-    );
+        &[craft::udp_packet(forged, tunnel, 64, &frame)],
+    )?;
     // A later packet, which may pass, is the first that arrives.
     let other = &s[1 - node].pods[0];
     craft::send_from(

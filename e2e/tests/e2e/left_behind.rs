@@ -2,7 +2,7 @@
 //! backend works. Objects that other programs use stay.
 
 use anyhow::{Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, until_ok};
+use lab::{Node, Scene, until_ok};
 
 fn net_conf(backend: &str) -> String {
     format!(
@@ -24,18 +24,6 @@ fn of_go(own: &str, peer: &str) -> String {
     )
 }
 
-fn devices(host: &Host) -> Result<Vec<String>> {
-    let mut names: Vec<String> = host
-        .netns()
-        .links()?
-        .into_iter()
-        .map(|link| link.ifname)
-        .filter(|name| name.starts_with("flannel"))
-        .collect();
-    names.sort();
-    Ok(names)
-}
-
 /// Each backend, and the flannel devices that the first node has with this backend.
 const BACKENDS: [(&str, &[&str]); 6] = [
     (
@@ -55,89 +43,43 @@ const BACKENDS: [(&str, &[&str]); 6] = [
     ("Go flannel's", &["flannel.77"]),
 ];
 
-/// Replaces flannel-rs' routes by Go flannel's objects.
-fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
-    let subnet = |daemon: &Flanneld| {
-        let subnet = daemon.subnet_env()?.subnet;
-        anyhow::Ok(
-            subnet
-                .map(|net| net.network().to_string())
-                .unwrap_or_default(),
-        )
-    };
-    host.netns().sh("ip route flush proto 241")?;
-    host.netns()
-        .sh(&of_go(&subnet(&daemons[0])?, &subnet(&daemons[1])?))?;
-    ensure!(devices(host)?.len() == 3, "{:?}", devices(host)?);
-    Ok(())
-}
-
-/// Runs all backends in turn. Then creates Go flannel's objects, and runs the last backend again. After each change, only the devices of the current backend remain.
+/// Runs all backends in turn. Then replaces flannel-rs' routes by Go flannel's objects, and runs the last backend again. After each change, only
+/// the devices of the current backend remain.
 #[test]
 fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
-    Lab::run("left behind", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        let options = FlanneldOptions::new(&store).iface("enp0s8");
-        hosts[0].netns().sh(ANOTHER_NETWORKS)?;
-        let mut daemons: Vec<Flanneld> = Vec::new();
-        let mut pods = Vec::new();
+    Scene::of("left behind").stopped().run(|s| {
+        s[0].sh(ANOTHER_NETWORKS)?;
         for (backend, wanted) in BACKENDS {
-            for daemon in &mut daemons {
-                daemon.terminate()?;
-            }
             if backend == "Go flannel's" {
-                replace_by_go_flannels(&hosts[0], &daemons)?;
+                let [own, peer] = [0, 1].map(|node| s[node].subnet());
+                let objects = of_go(&own?.replace("/24", ""), &peer?.replace("/24", ""));
+                s.nodes.iter_mut().try_for_each(Node::stop)?;
+                s[0].sh("ip route flush proto 241")?;
+                s[0].sh(&objects)?;
+                ensure!(s[0].devices()?.len() == 3, "{:?}", s[0].devices()?);
             } else {
-                store.configure(&net_conf(backend))?;
+                for node in &mut s.nodes {
+                    if node.daemon().is_ok() {
+                        node.stop()?;
+                    }
+                }
+                s.store.configure(&net_conf(backend))?;
             }
-            daemons = hosts
-                .iter()
-                .map(|host| host.start_flanneld(&options))
-                .collect::<Result<_>>()?;
-            daemons
-                .iter_mut()
-                .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
-            if pods.is_empty() {
-                pods = hosts
-                    .iter()
-                    .zip(&daemons)
-                    .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-                    .collect::<Result<_>>()?;
-            }
+            s.populate()?;
             until_ok(&format!("{backend}: its devices, and no others"), || {
-                let found = devices(&hosts[0])?;
-                ensure!(
-                    found == wanted,
-                    "{found:?} instead of {wanted:?}\n{}",
-                    daemons[0].log_tail(10)
-                );
+                let mut found = s[0].devices()?;
+                found.sort();
+                ensure!(found == wanted, "{found:?} instead of {wanted:?}");
                 Ok(())
             })?;
-            until_ok(&format!("{backend}: pods reach each other"), || {
-                PingMatrix::of(&pods)?.require_complete()
-            })?;
-            let routes = hosts[0].netns().sh("ip route")?;
+            s.reach()?;
+            let routes = s[0].sh("ip route")?;
             ensure!(
                 !routes.contains("10.5.250.0") && routes.contains("10.99.4.0/24"),
                 "{backend}: {routes}"
             );
-            ensure!(
-                daemons[0].errors().is_empty(),
-                "{backend}: {:?}",
-                daemons[0].errors()
-            );
+            s.require_no_errors()?;
         }
-        let log = daemons[0].log();
-        ensure!(
-            log.lines().any(|line| {
-                line.contains("found a device of an earlier backend")
-                    && line.contains("device=flannel.1")
-            }),
-            "{}",
-            daemons[0].log_tail(20)
-        );
-        Ok(())
+        s[0].logs("found a device of an earlier backend")
     })
 }

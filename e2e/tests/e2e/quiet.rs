@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use lab::{
-    Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Pod, Store, Transfer, TransferOptions,
-    binaries, until_ok, write_script,
+    Node, PingMatrix, Pod, Scene, Transfer, TransferOptions, binaries, json, succeeded, until_ok,
+    write_script,
 };
-use serde_json::Value;
 
 use crate::healing::scenarios;
 
@@ -32,183 +31,85 @@ fn time() -> Duration {
     )
 }
 
-/// Three nodes, and a fourth node that joins and leaves.
-struct Cluster {
-    hosts: Vec<Host>,
-    store: Store,
-    options: FlanneldOptions,
-    daemons: Vec<Flanneld>,
-    guest: Option<Flanneld>,
+/// Three nodes, and a fourth node that joins and leaves, with all unexpected findings.
+struct Watch<'a, 'lab> {
+    s: &'a mut Scene<'lab>,
     /// Whether daemons carry the packets of pods. If true, the pods of the node `ended` lose packets
     /// while the node's daemon does not run. Peers of the node correctly report the packet loss.
     carried: bool,
-    ended: Option<usize>,
-    /// All unexpected findings, with the node and the preceding action.
+    ended: usize,
     reported: BTreeSet<String>,
-    looks: u32,
 }
 
-impl Cluster {
-    fn start(lab: &Lab, net_conf: &str, carried: bool) -> Result<Cluster> {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 4)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(net_conf)?;
-        let options = FlanneldOptions::new(&store)
-            .iface("enp0s8")
-            .binary(&alone(&lab.folder("files")?)?);
-        let daemons = hosts
-            .iter()
-            .take(3)
-            .map(|host| host.flanneld(&options))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Cluster {
-            hosts,
-            store,
-            options,
-            daemons,
-            guest: None,
-            carried,
-            ended: None,
-            reported: BTreeSet::new(),
-            looks: 0,
-        })
-    }
-
+impl Watch<'_, '_> {
     /// Records the doctor's findings on a node. Returns an error if the doctor fails.
     fn look(&mut self, node: usize, when: &str) -> Result<()> {
-        let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
-        let file = format!(
-            "--subnet-file={}",
-            self.daemons[node].subnet_file().display()
-        );
-        let output = self.hosts[node]
-            .netns()
-            .output(&program, &["doctor", "-o", "json", &file])?;
-        let report: Value = match serde_json::from_slice(&output.stdout) {
-            Ok(report) if output.status.code() != Some(1) => report,
-            _ => bail!(
-                "{}: {}",
-                self.hosts[node].name(),
-                String::from_utf8_lossy(&output.stderr)
-            ),
-        };
-        self.looks += 1;
+        let node = &self.s[node];
+        let report = json(&node.daemon()?.flannelctl(&["doctor", "-o", "json"])?)?;
         let findings = report["findings"].as_array().context("no findings")?;
         ensure!(
             findings.is_empty() || report["daemon"] == "running",
-            "{}: {report:#}",
-            self.hosts[node].name()
+            "{report:#}"
         );
-        let ended = self
-            .ended
-            .filter(|_| self.carried)
-            .map(|ended| self.hosts[ended].name());
-        let is_true = |finding: &&Value| {
+        let ended = self.s[self.ended].name();
+        for finding in findings {
             let about = finding["about"].as_str().unwrap_or_default();
-            finding["check"] == "overlay-cut"
-                && ended.is_some_and(|ended| about.split(' ').next() == Some(ended))
-        };
-        for finding in findings.iter().filter(|finding| !is_true(finding)) {
-            let line = format!(
-                "{}, {when}: {}: {} {}",
-                self.hosts[node].name(),
-                finding["check"],
-                finding["what"],
-                finding["evidence"]
-            );
-            if self.reported.insert(line.clone()) {
-                println!("{line}");
+            let is_true =
+                finding["check"] == "overlay-cut" && about.split(' ').next() == Some(ended);
+            if !(self.carried && is_true) {
+                self.reported
+                    .insert(format!("{}, {when}: {finding}", node.name()));
             }
         }
         Ok(())
     }
 
-    /// Records the findings of all nodes for the time of [`PAUSE`].
-    fn watch(&mut self, when: &str) -> Result<()> {
+    /// Records the findings of the first three nodes, except one, for a time.
+    fn watch(&mut self, when: &str, except: Option<usize>, time: Duration) -> Result<()> {
         let begun = Instant::now();
-        while begun.elapsed() < PAUSE {
-            for node in 0..self.daemons.len() {
+        loop {
+            for node in (0..3).filter(|node| Some(*node) != except) {
                 until_ok("the doctor can be asked", || self.look(node, when))?;
+            }
+            if begun.elapsed() >= time {
+                return Ok(());
             }
             // Keeps the doctor's own load small.
             std::thread::sleep(Duration::from_secs(1));
         }
-        Ok(())
     }
 
     /// Ends the daemon of a node, by SIGTERM or by a kill, and starts it again. Records the findings of the other nodes during the restart.
-    fn restart(&mut self, node: usize, kill: bool) -> Result<()> {
-        let when = if kill {
-            "after a kill"
-        } else {
-            "after a restart"
-        };
-        self.ended = Some(node);
-        if kill {
-            self.daemons[node].kill()?;
-        } else {
-            ensure!(
-                self.daemons[node].terminate()?.success(),
-                "{}",
-                self.daemons[node].log_tail(20)
-            );
-        }
-        self.daemons[node] = self.hosts[node].start_flanneld(&self.options)?;
-        for other in (0..self.daemons.len()).filter(|other| *other != node) {
-            until_ok("the doctor can be asked", || self.look(other, when))?;
-        }
-        self.daemons[node].wait_ready()?;
-        self.watch(when)
-    }
-
-    /// Starts the fourth node's daemon.
-    fn join(&mut self) -> Result<()> {
-        self.ended = None;
-        self.guest = Some(self.hosts[3].flanneld(&self.options)?);
-        self.watch("after a node joined")
+    fn restart(&mut self, node: usize, end: fn(&mut Node) -> Result<()>, when: &str) -> Result<()> {
+        self.ended = node;
+        end(&mut self.s[node])?;
+        self.s[node].launch()?;
+        self.watch(when, Some(node), Duration::ZERO)?;
+        self.s[node].daemon_mut()?.wait_ready()?;
+        self.watch(when, None, PAUSE)
     }
 
     /// Ends the fourth node's daemon, and releases the node's lease.
     fn release(&mut self) -> Result<()> {
-        let Some(mut guest) = self.guest.take() else {
-            bail!("nobody joined")
-        };
-        self.ended = Some(3);
-        let subnet = guest.subnet_env()?.subnet.context("no subnet")?.trunc();
-        ensure!(guest.terminate()?.success(), "{}", guest.log_tail(20));
-        let key = self
-            .store
-            .subnets()?
-            .into_iter()
-            .map(|(key, _)| key)
-            .find(|key| key.contains(&subnet.network().to_string()))
-            .context("no lease")?;
-        let key = key.rsplit('/').next().context("no key")?.to_owned();
-        let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
-        let args = [
-            vec!["release".to_owned(), key, "--force".into(), "--yes".into()],
-            self.store.args(),
-        ]
-        .concat();
-        let output = self.hosts[0].netns().output(&program, &args)?;
-        ensure!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        self.watch("after a node was released")
+        self.ended = 3;
+        let key = self.s[3].lease()?;
+        self.s[3].stop()?;
+        let place = self.s.store.args();
+        let words = ["release", &key, "--force", "--yes", &place[0]];
+        succeeded("release", &self.s[0].flannelctl(&words)?)?;
+        self.watch("after a node was released", None, PAUSE)
     }
 
     fn rounds(&mut self, end: Instant) -> Result<()> {
-        self.watch("under load")?;
+        self.watch("under load", None, PAUSE)?;
         for round in 0.. {
             if round > 0 && Instant::now() >= end {
-                return Ok(());
+                break;
             }
-            self.restart(round % 3, false)?;
-            self.join()?;
-            self.restart((round + 1) % 3, true)?;
+            self.restart(round % 3, Node::stop, "after a restart")?;
+            self.s[3].start()?;
+            self.watch("after a node joined", None, PAUSE)?;
+            self.restart((round + 1) % 3, Node::kill, "after a kill")?;
             self.release()?;
         }
         Ok(())
@@ -269,45 +170,44 @@ fn load<'scope, 'env>(
 }
 
 fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Result<()> {
-    let v6 = if dual {
-        r#""EnableIPv6":true,"IPv6Network":"fd10:5::/48","#
-    } else {
-        ""
-    };
     let net_conf = format!(
-        r#"{{"Network":"10.5.0.0/16",{v6}"EnableNFTables":{nftables},"Backend":{{"Type":"{backend}"}}}}"#
+        r#"{{"Network":"10.5.0.0/16","EnableIPv6":{dual},"IPv6Network":"fd10:5::/48","EnableNFTables":{nftables},"Backend":{{"Type":"{backend}"}}}}"#
     );
-    Lab::run(&format!("quiet-{backend}"), |lab| {
-        let mut cluster = Cluster::start(lab, &net_conf, backend == "udp")?;
-        let pods = cluster
-            .hosts
-            .iter()
-            .zip(&cluster.daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
+    let scene = Scene::of(&format!("quiet-{backend}"))
+        .nodes(4)
+        .net(&net_conf);
+    scene.stopped().run(|s| {
+        let program = alone(&s.lab.folder("files")?)?;
+        for node in &mut s.nodes {
+            node.change(|options| options.binary(&program));
+        }
+        for node in &mut s.nodes[..3] {
+            node.start()?;
+            node.pod("p1")?;
+        }
+        let pods: Vec<Pod> = s.pods().into_iter().cloned().collect();
         until_ok("pods reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
         let (stop, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
         let end = Instant::now() + time;
+        let mut watch = Watch {
+            s,
+            carried: backend == "udp",
+            ended: 3,
+            reported: BTreeSet::new(),
+        };
         std::thread::scope(|scope| {
             load(scope, &pods, &stop, &bytes);
-            let outcome = cluster.rounds(end);
+            let outcome = watch.rounds(end);
             stop.store(true, Relaxed);
             outcome
         })?;
-        let bytes = bytes.load(Relaxed);
-        println!(
-            "{net_conf}: {} reports, {} findings, {} MB between pods",
-            cluster.looks,
-            cluster.reported.len(),
-            bytes >> 20
-        );
-        ensure!(bytes > 0, "the links carried nothing");
+        ensure!(bytes.load(Relaxed) > 0, "the links carried nothing");
         ensure!(
-            cluster.reported.is_empty(),
+            watch.reported.is_empty(),
             "{net_conf}: {:#?}",
-            cluster.reported
+            watch.reported
         );
         Ok(())
     })
