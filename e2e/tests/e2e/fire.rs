@@ -1,9 +1,10 @@
 //! No subnet has two owners and no packet is lost or misdelivered when leases are lost, hostile or restored, and while etcd is away.
 
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Mesh, Monitor, Probe, ProbeOptions, Scene, until};
+use lab::{Mesh, Monitor, Probe, ProbeOptions, Scene, until, until_ok};
 use serde_json::Value;
 
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
@@ -122,6 +123,149 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() -> Result<()>
             );
             Ok(())
         })
+}
+
+/// Returns the count of leases that a node does not use, by whether their keys or values are unreadable.
+fn count_unused(node: &lab::Node) -> Result<BTreeMap<bool, usize>> {
+    let unused = node.status("/refused")?;
+    let mut counts = BTreeMap::new();
+    for lease in unused.as_array().context("/refused")? {
+        *counts.entry(lease["reason"] == "unreadable").or_default() += 1;
+    }
+    Ok(counts)
+}
+
+/// Returns keys and values of hostile leases, and whether flanneld cannot read them. `subnet` is the beginning of a good node's subnet, and `mac` is the
+/// node's address.
+fn hostile_entries(subnet: &str, mac: &str) -> Vec<(String, String, bool)> {
+    let plain = value("192.168.56.240", "02:00:00:00:bb:01");
+    let with_data = |data: &str| {
+        format!(r#"{{"PublicIP":"192.168.56.243","BackendType":"vxlan","BackendData":{data}}}"#)
+    };
+    let long = |text: String| format!(r#"{{"PublicIP":"192.168.56.240","x":{text}}}"#);
+    let unreadable = [
+        "",
+        "[]",
+        "42",
+        "{]",
+        "\0",
+        r#"{"PublicIP":5}"#,
+        r#"{"PublicIP":"x"}"#,
+        r#"{"PublicIP":"192.168.56.240","BackendType":7}"#,
+    ];
+    let unreadable = unreadable.map(str::to_owned).into_iter().chain([
+        plain[..40].to_owned(),
+        long(format!("{:?}", "y".repeat(1_000_000))),
+        long("[".repeat(400_000)),
+    ]);
+    let macs = ["", "zz", "01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", mac];
+    let refused = macs
+        .map(|mac| value("192.168.56.242", mac))
+        .into_iter()
+        .chain(["null", "[]"].map(with_data));
+    let refused = refused.chain(
+        ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"]
+            .map(|public| value(public, "02:00:00:00:ee:01")),
+    );
+    let bad_keys = [
+        "0.0.0.0-0",
+        "10.5.7.0-24.bak",
+        "10.5.7.1-24",
+        "10.5.7.0-33",
+        "010.005.007.000-24",
+        "10.5.7.0",
+        "-24",
+        "10.5.7.0-24&zz-64",
+        "…",
+        "::-0",
+    ];
+    let inside = [
+        format!("{subnet}0-25"),
+        format!("{subnet}254-31"),
+        "10.5.0.0-16".to_owned(),
+    ];
+    let foreign = [
+        "0.0.0.0-1",
+        "10.0.0.0-8",
+        "127.0.0.0-24",
+        "224.0.0.0-24",
+        "192.168.56.0-24",
+        "255.255.255.0-24",
+        "10.6.0.0-24",
+    ];
+    let mut entries: Vec<(String, String, bool)> = bad_keys
+        .iter()
+        .map(|key| ((*key).to_owned(), plain.clone(), true))
+        .collect();
+    entries.extend(
+        inside
+            .into_iter()
+            .chain(foreign.map(str::to_owned))
+            .map(|key| (key, plain.clone(), false)),
+    );
+    // Outside the pool, and disjoint from other entries.
+    let values = unreadable
+        .map(|text| (text, true))
+        .chain(refused.map(|text| (text, false)))
+        .enumerate();
+    entries.extend(values.map(|(number, (text, is_unreadable))| {
+        (format!("10.5.{}.0-24", 130 + number), text, is_unreadable)
+    }));
+    entries
+}
+
+#[test]
+fn hostile_files_in_a_directory_change_nothing() -> Result<()> {
+    Scene::of("hostile").net(VXLAN).run(|s| {
+        let mesh = s.mesh()?;
+        mesh.wait_flowing()?;
+        (1..=3).try_for_each(|number| put_peer(s, number))?;
+        have_routes(s, 1..=3)?;
+        let good = good_subnets(s)?;
+        let mut monitor = Monitor::ip(&s[0], &["neigh"])?;
+
+        let mac = s[0]
+            .netns()
+            .link("flannel.1")?
+            .context("flannel.1")?
+            .address;
+        let entries = hostile_entries(&good[0], &mac);
+        for (key, text, _) in &entries {
+            s.put(key, text)?;
+        }
+        // The last good value stays in force. A name that begins with a dot is no lease.
+        s.put("10.5.101.0-24", "{")?;
+        s.put(
+            ".10.5.109.0-24",
+            &value("192.168.56.245", "02:00:00:00:ff:01"),
+        )?;
+        s.settled()?;
+        s.each(|node| {
+            let wanted = BTreeMap::from([false, true].map(|kind| {
+                (
+                    kind,
+                    usize::from(kind) + entries.iter().filter(|entry| entry.2 == kind).count(),
+                )
+            }));
+            until_ok("hostile leases are counted", || {
+                ensure!(
+                    count_unused(node)? == wanted,
+                    "{:?} instead of {wanted:?}: {:#}",
+                    count_unused(node)?,
+                    node.status("/refused")?
+                );
+                Ok(())
+            })?;
+            ensure!(
+                !node.sh("ip route")?.contains("10.5.109."),
+                "a hidden file is no lease"
+            );
+            node.require_ready()
+        })?;
+        require_silence_about(&good, &mut monitor)?;
+        mesh.require_clean()?;
+        s.require_no_errors()
+    })
 }
 
 #[test]
