@@ -214,7 +214,7 @@ fn new_pod_is_reached(bed: &Bed) -> Result<()> {
     let pod = host.empty_pod("new")?;
     let cni = host.cni(
         &binaries::own("flannel")?,
-        &binaries::cni(CniVersion::V191)?,
+        &binaries::cni(CniVersion::V111)?,
     );
     let result = cni.call("ADD", Some(&pod), "eth0", &conf)?.ok()?;
     let ips = result["ips"].as_array().context("no addresses")?;
