@@ -255,6 +255,9 @@ def main():
     stages = STAGES.get(target) or [("build", "build"), *((lane, lane) for lane in lanes)]
     if target != "only" and target not in STAGES and target not in LANES:
         sys.exit(__doc__)
+    # A test that was renamed does not vanish from a target that names it.
+    if unknown := [part for part in parts if not any(part in test for _, test in listed())]:
+        sys.exit(f"run.py: no test of e2e/tests.txt has {', '.join(unknown)} in its name")
     programs, rows, all_passed, all_failed = None, [], 0, 0
     if target != "test":
         # Nightly, the newest etcd; daily, the distribution's.
