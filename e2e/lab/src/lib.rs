@@ -92,7 +92,7 @@ pub use store::ca::Certificates;
 pub use store::etcd::{Etcd, EtcdOptions};
 pub use store::etcd_client::{EtcdClient, KeyValue};
 pub use vagrant::Vagrant;
-pub use wait::{throughout, until, until_ok};
+pub use wait::{until, until_ok};
 
 /// Reads a number from an environment variable. Returns the default if the variable is unset or not a number.
 pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {

@@ -3,14 +3,12 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 /// Minimum and maximum of the pause between two polls; the pause is a tenth of the elapsed time. A poll often starts
 /// programs, which take processor time from the other tests.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
-/// Pause between two checks of a condition that has to hold all the time.
-const WATCH_PAUSE: Duration = Duration::from_millis(200);
 /// Time after which a wait hangs if nobody has set a guard.
 const HANGS: Duration = Duration::from_secs(180);
 
@@ -89,27 +87,5 @@ pub fn until_ok<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result
                 .pause(what)
                 .map_err(|hangs| error.context(hangs.to_string()))?,
         }
-    }
-}
-
-/// Checks repeatedly during `time` that a condition holds. Tests use this function for events that must not happen, because a test cannot wait for
-/// such an event.
-///
-/// # Errors
-/// Returns the first failure, with the time of the failure.
-pub fn throughout(time: Duration, what: &str, mut check: impl FnMut() -> Result<()>) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        let over = start.elapsed() >= time;
-        check().with_context(|| {
-            format!(
-                "the condition did not hold throughout {time:?}; it failed after {:.1?}: {what}",
-                start.elapsed()
-            )
-        })?;
-        if over {
-            return Ok(());
-        }
-        std::thread::sleep(WATCH_PAUSE.min(time.saturating_sub(start.elapsed())));
     }
 }

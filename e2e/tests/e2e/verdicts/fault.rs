@@ -280,12 +280,14 @@ impl Bench<'_> {
             on_the_switch(lan, fault.wire)?;
         }
         if !fault.stranger.is_empty() {
-            // The pings resolve the addresses of others, which learn this host's own.
+            // Its requests tell the others its hardware address, so their packets go to it until the device is gone.
             let stranger = fault.stranger;
             lan.netns().sh(&format!(
                 "ip link add stranger type veth peer name stranger-port; ip link set stranger-port master br0 up
                 ip link set stranger up; ip address add {stranger} dev stranger
-                for peer in 101 103; do ping -c 1 -W 1 -I stranger 192.168.56.$peer || true; done"
+                while ip neighbour flush dev stranger; do
+                    for peer in 101 103; do ping -c 1 -W 1 -I stranger 192.168.56.$peer || true; done
+                done > /dev/null 2>&1 &"
             ))?;
         }
         self.nodes[1].type_in(&[fault.make.to_owned()])
