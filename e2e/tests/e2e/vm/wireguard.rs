@@ -280,7 +280,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn pod_packets_never_leave_unencrypted() -> Result<()> {
     wireguard("clear", "").stopped().run(|s| {
-        s[0].sh("ip link add flannel.1 type vxlan id 1 dev enp0s8 dstport 8472; ip link set flannel.1 up
+        s[0].sh("ip link add flannel.1 type vxlan id 1 dev enp0s8 dstport 8472; ip address add 10.5.250.0/32 dev flannel.1; ip link set flannel.1 up
             ip route add 10.5.251.0/24 via 10.5.251.0 dev flannel.1 onlink; ip route add 10.5.252.0/24 via 192.168.56.102 dev enp0s8")?;
         s.populate()?;
         s[0].kill()?;
