@@ -117,7 +117,7 @@ test-page: ## A stage of test-all: the status page in a browser, Prometheus [ARG
 # Simulations and properties; optimized, so that ten times as many seeds take as long.
 test-sim: export PROPTEST_CASES := 10000
 test-sim: export SIMULATION_SEEDS := 3000
-test-sim: export SIMULATION_NODES := 1000
+test-sim: export SIMULATION_NODES := 300
 test-sim: export RULES_SETS := 3000
 test-sim: ## A stage of test-all: simulations and properties with many seeds, optimized
 	./e2e/setup.sh test
@@ -155,6 +155,8 @@ soak: ## What takes too long for every night: many restarts, ten minutes of load
 	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PSK=200 FLANNEL_TEST_GUARD=7200 \
 	  ./e2e/vm/test.sh 7200 only vm::wireguard::restarts vm::wireguard::key_file
 	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 only vm_scale::
+	@# A thousand nodes that probe each other take ten minutes of one processor.
+	SIMULATION_NODES=1000 cargo test --profile sim -p probing --test simulation --test many_faults --test day -- --include-ignored
 	$(MAKE) --no-print-directory conformance
 
 conformance: ## Kubernetes' own tests of networks, with kube-proxy by iptables and nftables: twenty minutes [ARGS=dual_stack FOCUS=regular expression]
