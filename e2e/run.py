@@ -8,7 +8,7 @@ usage: run.py TARGET [--resume] [PART...]    a target of STAGES or a lane; PART:
 
 --resume leaves out what passed before. --built runs what an earlier run built. e2e/tests.txt names each test with its lane, so no test
 vanishes unseen. Lanes run one after the other: what computes never runs beside what measures time."""
-import concurrent.futures, json, os, pathlib, re, shutil, signal, subprocess, sys, tempfile, threading, time
+import concurrent.futures, json, os, pathlib, re, shutil, signal, subprocess, sys, tempfile, threading, time, tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIST = ROOT / "e2e/tests.txt"
@@ -215,7 +215,8 @@ def plant(parts):
         applied = subprocess.run(["git", "apply", path], cwd=tree).returncode == 0
         # An end-to-end test runs the programs of the workspace. Another test needs its package alone, with the features that flanneld wants of it.
         package = next(folder for folder in (tree / source).parents if (folder / "Cargo.toml").exists())
-        which = ["--workspace"] if package.name == "e2e" else ["-p", f"path+file://{package}", "-p", "flanneld"]
+        name = tomllib.loads((package / "Cargo.toml").read_text())["package"]["name"]
+        which = ["--workspace"] if name == "e2e" else ["-p", f"path+file://{package}#{name}", "-p", "flanneld"]
         programs = build(tree, env, which) if lane and applied else None
         if not programs:
             outcome = "does not apply or build, or its test is not in e2e/tests.txt"
