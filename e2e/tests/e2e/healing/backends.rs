@@ -146,7 +146,7 @@ static OF_VXLAN: [Damage; 4] = [
     ),
 ];
 
-/// What `ipip` alone has: its own parameters, and a device for each peer. The other backends heal the rest with the same code.
+/// The device and the parameters of its kind. Other devices are repaired by the same code when they are down, renamed, or lose their address or MTU.
 static OF_IPIP: [Damage; 4] = [
     DELETED,
     damage(
