@@ -20,9 +20,9 @@ LANES = {
     "compute": (CPUS, 180),
     "kernel": (CPUS + 1, 180),
     "e2e": (2 * CPUS, 180),
-    "more": (CPUS + 1, 600),
-    "kube": (1, 900),
-    "doctor": (CPUS + 1, 600),
+    "more": (3 * CPUS, 600),
+    "kube": (2 * CPUS, 900),
+    "doctor": (3 * CPUS, 600),
     "page": (1, 600),
     # Started by their own make targets.
     "vm": (2, 1800),

@@ -162,6 +162,14 @@ impl Flanneld {
         }
         // Keep the key of each daemon next to its subnet.env.
         launch = launch.env("WIREGUARD_KEY_FILE", subnet_file.with_file_name("wgkey"));
+        // The id determines the subnet, and the derived one differs between machines and runs.
+        if !options
+            .args
+            .iter()
+            .any(|arg| arg.starts_with("--kube-subnet-mgr"))
+        {
+            launch = launch.env("FLANNELD_NODE_ID", host.name());
+        }
         for (name, value) in &options.env {
             launch = launch.env(name, value);
         }

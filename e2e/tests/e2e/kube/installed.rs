@@ -3,7 +3,6 @@
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Cluster, ClusterOptions, Host, binaries, succeeded, until_ok};
@@ -15,27 +14,21 @@ pub(super) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// Returns the images of the programs under test. The first call builds the images for all tests.
+/// Returns the images of the programs under test. The first call in a test builds the images.
 pub(super) fn images() -> Result<Vec<PathBuf>> {
-    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if built.is_none() {
-        let programs = binaries::own("flanneld")?
-            .parent()
-            .context("a folder")?
-            .to_owned();
-        let folder = programs.join("images-of-e2e");
+    // The test has a /tmp of its own.
+    let folder = std::env::temp_dir().join("images");
+    if !folder.exists() {
+        let flanneld = binaries::own("flanneld")?;
         let mut build = Command::new(repository("conf/image/build.sh"));
         build
             .env("PROFILE", "dev")
-            .env("PROGRAMS", &programs)
+            .env("PROGRAMS", flanneld.parent().context("a folder")?)
             .env("CNI_PLUGIN", binaries::own("flannel")?)
             .env("IMAGES", &folder);
         let output = build.output()?;
         succeeded(&format!("{build:?}"), &output)?;
-        *built = Some(folder);
     }
-    let folder = built.as_ref().context("built")?;
     Ok(["flannel.tar", "flannel-cni-plugin.tar"]
         .iter()
         .map(|name| folder.join(name))
