@@ -28,9 +28,9 @@ pub struct Cluster {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// Runs of the doctor in flannel's pod on each node, through the Kubernetes API. The findings are complete.
+    /// Runs of the doctor in flannel's pod on each node, through the Kubernetes API.
     Pods,
-    /// Probes with which this node's daemon queried the other nodes. The findings of the other nodes consist only of the names of their checks.
+    /// Probes with which this node's daemon queried the other nodes. This node's own findings are complete.
     Probes,
 }
 
@@ -48,7 +48,7 @@ pub struct Unanswered {
 pub struct Shared {
     /// Nodes that have the finding.
     pub nodes: Vec<String>,
-    /// The finding as the first node in `nodes` reports it.
+    /// The finding as this node reports it. Of other nodes' findings only the check, the severity and the peers are theirs.
     pub finding: Finding,
     /// Findings of other nodes that are consequences of this finding.
     pub explains: Vec<Consequence>,

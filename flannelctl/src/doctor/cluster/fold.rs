@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use doctor::finding::{HERE, ON_THE_NODE};
 use doctor::{Finding, Severity};
 use jiff::Timestamp;
 use node_api::{CLUSTER, Cluster, Consequence, Shared, Unanswered};
@@ -14,6 +15,7 @@ use super::answer::{Answer, Answers};
 pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     let Answers {
         source,
+        own,
         mut answered,
         mut unanswered,
     } = answers;
@@ -28,6 +30,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     let mut shared: BTreeMap<Key, Shared> = BTreeMap::new();
     let mut consequences: Vec<(String, String, Consequence)> = Vec::new();
     for Answer { node, causes } in &answered {
+        let is_own = own.as_ref() == Some(node);
         let mut times: BTreeMap<(&str, &[String]), usize> = BTreeMap::new();
         for finding in causes {
             let guilty: BTreeSet<&String> = finding.peers.iter().collect();
@@ -59,15 +62,16 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
                 check: finding.check.clone(),
                 peers: finding.peers.clone(),
             };
-            shared
-                .entry(key)
-                .or_insert_with(|| Shared {
-                    nodes: Vec::new(),
-                    finding: finding.clone(),
-                    explains: Vec::new(),
-                })
-                .nodes
-                .push(node.clone());
+            let shared = shared.entry(key).or_insert_with(|| Shared {
+                nodes: Vec::new(),
+                finding: finding.clone(),
+                explains: Vec::new(),
+            });
+            shared.nodes.push(node.clone());
+            // Only this node's own doctor says more than the id of the check.
+            if is_own {
+                shared.finding = finding.clone();
+            }
         }
     }
     let mut findings: Vec<Shared> = shared.into_values().collect();
@@ -79,6 +83,9 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
             cause.explains.push(consequence);
         }
     }
+    for shared in &mut findings {
+        shared.finding.remedy.on = place(shared, own.as_ref());
+    }
     Cluster {
         schema: CLUSTER.to_owned(),
         at,
@@ -86,6 +93,22 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
         answered: answered.into_iter().map(|answer| answer.node).collect(),
         unanswered,
         findings,
+    }
+}
+
+/// Returns where to run the commands of a finding.
+fn place(shared: &Shared, own: Option<&String>) -> String {
+    let own = own.filter(|own| shared.nodes.contains(own));
+    let place = match (shared.finding.remedy.on.as_str(), own, &shared.nodes[..]) {
+        (HERE, Some(own), _) => own.clone(),
+        (ON_THE_NODE, Some(own), _) => format!("{own} itself, not in flannel's pod"),
+        (_, None, [node]) => return node.clone(),
+        (_, None, _) => return "each of these nodes".to_owned(),
+        (elsewhere, Some(_), _) => return elsewhere.to_owned(),
+    };
+    match shared.nodes.len() {
+        0 | 1 => place,
+        _ => format!("{place}; the doctors of the other nodes print their own commands"),
     }
 }
 
@@ -155,6 +178,7 @@ mod tests {
             .collect();
         let answers = Answers {
             source: Source::Pods,
+            own: Some("a".to_owned()),
             answered,
             unanswered: vec![Unanswered {
                 node: "z".to_owned(),
@@ -241,6 +265,29 @@ mod tests {
         assert_eq!(
             shown(&cluster),
             ["foreign-route on a b: ", "foreign-route on a: "]
+        );
+    }
+
+    #[test]
+    fn commands_are_run_on_the_node_that_says_so() {
+        let cluster = answers(&[
+            ("a", &[("mtu", &[]), ("clock", &[])]),
+            ("b", &[("clock", &[]), ("ip-forward", &[])]),
+            ("c", &[("clock", &[]), ("vtep-mac", &[])]),
+            ("d", &[("vtep-mac", &[])]),
+        ]);
+        let on = |check: &str| {
+            let shared = cluster
+                .findings
+                .iter()
+                .find(|one| one.finding.check == check);
+            shared.map_or("", |one| one.finding.remedy.on.as_str())
+        };
+        assert_eq!(on("mtu"), "a");
+        assert!(on("clock").starts_with("a; the doctors of the other nodes"));
+        assert_eq!(
+            (on("ip-forward"), on("vtep-mac")),
+            ("b", "each of these nodes")
         );
     }
 

@@ -92,10 +92,11 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
         match outcome {
             Ok(report) => {
                 missing.remove(node);
-                answered.push(Answer {
-                    node: node.clone(),
-                    causes: report.causes().cloned().collect(),
-                });
+                let causes = report.causes().cloned();
+                answered.push(Answer::reported(
+                    node.clone(),
+                    causes.map(|finding| (finding.check, finding.severity, finding.peers)),
+                ));
             }
             Err(why) => {
                 missing.insert(node.clone(), why.to_string());
@@ -105,6 +106,7 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
     drop(asked);
     Answers {
         source: Source::Pods,
+        own: None,
         answered,
         unanswered: missing
             .into_iter()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use doctor::{Check, Finding, Severity, table};
+use doctor::Severity;
 use ipnet::IpNet;
 use node_api::{Peers, Source, Unanswered};
 use probing::view::{Cell, Own, Row};
@@ -28,6 +28,7 @@ pub(super) fn ask(place: &Place) -> Result<Answers> {
     let (others, unanswered) = others(&peers);
     Ok(Answers {
         source: Source::Probes,
+        own: Some(own.node.clone()),
         answered: std::iter::once(here).chain(others).collect(),
         unanswered,
     })
@@ -53,10 +54,9 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
         let row = probed.peer.subnets.iter().find_map(|net| rows.get(net));
         let row = row.filter(|row| peers::is_fresh(row, all));
         match row.and_then(|row| Some((row, row.own.as_ref()?))) {
-            Some((row, own)) => answered.push(Answer {
-                causes: causes(&node, own, &row.peers, &names),
-                node,
-            }),
+            Some((row, own)) => {
+                answered.push(Answer::reported(node, causes(own, &row.peers, &names)));
+            }
             None => {
                 let is_go = probed
                     .verdicts
@@ -77,9 +77,12 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
     (answered, unanswered)
 }
 
-/// Returns findings for the checks in another node's report.
-fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<Finding> {
-    let known = |id: &str| table::checks().find(|check| check.id == id);
+/// Returns the checks in another node's report, each with its severity and the peers that it concerns.
+fn causes(
+    own: &Own,
+    cells: &[Cell],
+    names: &BTreeMap<IpNet, String>,
+) -> Vec<(String, Severity, Vec<String>)> {
     // An older version sends no list of checks, only the most severe one.
     let first = own.gravest.iter().filter(|_| own.checks.is_empty());
     let (broken, degraded) = (usize::from(own.broken), usize::from(own.degraded));
@@ -93,18 +96,7 @@ fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>
                 number if number - broken < degraded => Severity::Degraded,
                 _ => Severity::Risk,
             };
-            let title = known(check).map_or(check.as_str(), |check: &Check| check.title);
-            let mut finding = Finding::new(
-                check,
-                severity,
-                "",
-                title,
-                "the doctor of the node shows the cause and the remedy",
-            )
-            .run("flannelctl doctor")
-            .on(node);
-            finding.peers = concerned(check, cells, names);
-            finding
+            (check.clone(), severity, concerned(check, cells, names))
         })
         .collect()
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use doctor::Severity;
-use doctor::finding::{HERE, ON_THE_NODE};
 use node_api::{Cluster, Shared, Unanswered};
 
 use crate::doctor::show;
@@ -46,20 +45,7 @@ pub(crate) fn text(cluster: &Cluster, all: bool, screen: Screen) -> String {
 }
 
 fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mut String) {
-    let mut finding = shared.finding.clone();
-    let first = shared.nodes.first().cloned().unwrap_or_default();
-    let place = match finding.remedy.on.as_str() {
-        HERE => Some(first),
-        ON_THE_NODE => Some(format!("{first} itself, not in flannel's pod")),
-        _ => None,
-    };
-    if let Some(place) = place {
-        finding.remedy.on = match shared.nodes.len() {
-            0 | 1 => place,
-            _ => format!("{place}; the doctors of the other nodes print their own commands"),
-        };
-    }
-    show::headline(&finding, screen, out);
+    show::headline(&shared.finding, screen, out);
     let _ = writeln!(
         out,
         "    on     {} ({} of {} nodes)",
@@ -67,7 +53,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
         shared.nodes.len(),
         cluster.answered.len() + cluster.unanswered.len()
     );
-    show::details(&finding, screen, out);
+    show::details(&shared.finding, screen, out);
     if shared.explains.is_empty() {
         return;
     }
@@ -129,14 +115,16 @@ mod tests {
             "UDP 8472 is blocked",
             "a rule drops it",
         )
-        .run("iptables -D INPUT 1");
+        .run("iptables -D INPUT 1")
+        .on("n2");
         let consequence = |node: &str| Consequence {
             node: node.to_owned(),
             check: "one-way".to_owned(),
             what: String::new(),
         };
         let everywhere = Finding::new("clock", Severity::Risk, "", "the clock is wrong", "why")
-            .run("timedatectl set-ntp true");
+            .run("timedatectl set-ntp true")
+            .on("each of these nodes");
         let cluster = Cluster {
             schema: CLUSTER.to_owned(),
             at: jiff::Timestamp::UNIX_EPOCH,
@@ -179,7 +167,7 @@ mod tests {
             [
                 "    on     n1, n2, n3, n4, n5 and 2 more (7 of 10 nodes)",
                 "    why    why",
-                "    do     timedatectl set-ntp true      (on n1; the doctors of the other nodes print their own commands)",
+                "    do     timedatectl set-ntp true      (on each of these nodes)",
                 "unknown: n10   no response: the node's pod did not respond within 8 s",
                 "10 nodes, 9 responded: 1 broken, 0 degraded, 1 risk",
             ]
