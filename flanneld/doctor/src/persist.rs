@@ -38,14 +38,30 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
     if later.is_empty() {
         return commands;
     }
-    let runs: String = later
+    // systemd quotes differently from a shell, and replaces `%` and `$`.
+    let is_plain = |rule: &str| !rule.contains(['\'', '"', '\\', '%', '$']);
+    if !later.iter().all(|(_, rule)| is_plain(rule)) {
+        commands.push("# these rules do not survive a reboot".to_owned());
+        return commands;
+    }
+    let runs = later
         .iter()
-        .map(|(program, rule)| format!("ExecStart=/usr/bin/env {program} -w {rule}\\n"))
-        .collect();
+        .map(|(program, rule)| format!("ExecStart=/usr/bin/env {program} -w {rule}"));
+    let lines: Vec<String> = [
+        "[Unit]",
+        "After=netfilter-persistent.service iptables.service ip6tables.service ufw.service",
+        "Before=docker.service kubelet.service flanneld.service",
+        "[Service]",
+        "Type=oneshot",
+    ]
+    .into_iter()
+    .map(str::to_owned)
+    .chain(runs)
+    .chain(["[Install]", "WantedBy=multi-user.target"].map(str::to_owned))
+    .collect();
     commands.push(format!(
-        "printf '[Unit]\\nAfter=netfilter-persistent.service iptables.service ip6tables.service ufw.service\\nBefore=docker.service kubelet.service \
-         flanneld.service\\n[Service]\\nType=oneshot\\n{runs}[Install]\\nWantedBy=multi-user.target\\n' > {UNITS}/{unit}.service && systemctl enable \
-         {unit}.service"
+        "{} > {UNITS}/{unit}.service && systemctl enable {unit}.service",
+        print(&lines)
     ));
     commands
 }
@@ -57,13 +73,18 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
 ///
 /// `rules` are nft commands without single quotes: `add rule inet filter forward ip saddr … accept`.
 pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
-    let lines: String = rules.iter().map(|rule| format!("{rule}\\n")).collect();
     format!(
-        "kept=; for file in /etc/nftables.conf /etc/sysconfig/nftables.conf; do if grep -qs {} $file; then printf {} >> $file; kept=$file; fi; done; \
+        "kept=; for file in /etc/nftables.conf /etc/sysconfig/nftables.conf; do if grep -qs {} $file; then {} >> $file; kept=$file; fi; done; \
          [ -n \"$kept\" ] || echo 'this rule does not survive a reboot: no file of nftables.service defines this table; add the rules where it is defined'",
         word(&format!("^table {family} {table}\\b")),
-        word(&lines)
+        print(rules)
     )
+}
+
+/// Returns the command that prints lines, whatever characters they contain.
+fn print(lines: &[String]) -> String {
+    let lines: Vec<String> = lines.iter().map(|line| word(line)).collect();
+    format!("printf '%s\\n' {}", lines.join(" "))
 }
 
 /// Returns the command that makes systemd disable checksum offload whenever a program creates the device. The systemd.link(5) file also sets

@@ -7,8 +7,8 @@ use crate::firewalls::{Carried, Drop};
 use crate::let_in::Origin;
 use crate::need::Need;
 use crate::persist;
-use crate::shell::word;
-use traffic_rules::reader::Hook;
+use crate::shell::{is_nft_name, word};
+use traffic_rules::reader::{Hook, Stop};
 use types::Family;
 
 /// The checks for rules that drop flannel's packets.
@@ -89,6 +89,7 @@ pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
     let chain = word(&stop.chain);
     let from = match &drop.command {
         Some(command) => format!("{command} -t {} -nvL {chain}", stop.table),
+        None if !can_be_named(drop) => "nft -a list ruleset".to_owned(),
         None => format!(
             "nft -a list chain {} {} {chain}",
             stop.layer,
@@ -102,6 +103,14 @@ pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
         None => format!("this rule or policy has no counter; the kernel evaluates it {hook}"),
     };
     finding.seen(text, from)
+}
+
+/// Returns whether the names of an nftables table and its chains are names for nft.
+fn can_be_named(drop: &Drop) -> bool {
+    let Stop {
+        table, base, chain, ..
+    } = &drop.stop;
+    [table, base, chain].iter().all(|name| is_nft_name(name))
 }
 
 fn hook(hook: Hook) -> &'static str {
@@ -182,15 +191,14 @@ fn let_pass(drop: &Drop, conditions: &[Condition]) -> Vec<String> {
                 None => (format!("-A {base}"), format!("-A {base}")),
             };
             persist::iptables(
-                &format!(
-                    "flannel-{}-{}-{command}",
-                    stop.table,
-                    stop.base.to_lowercase()
-                ),
+                // iptables has these tables and base chains, and no other.
+                &format!("flannel-{table}-{}-{command}", base.to_lowercase()),
                 &rules(&now),
                 &rules(&later),
             )
         }
+        // nft would read more than a name.
+        None if !can_be_named(drop) => Vec::new(),
         None => {
             let place = format!("{} {table} {base}", stop.layer);
             let (verb, at) = match stop.handle {

@@ -9,7 +9,7 @@ use crate::firewalls::{Barrier, Block, Firewalls, Table};
 use crate::let_in::{self, Origin, Program, RELOAD};
 use crate::need::Need;
 use crate::persist;
-use crate::shell::word;
+use crate::shell::{iptables_rule, is_nft_name, word};
 use types::Family;
 
 /// The checks for firewalls.
@@ -135,9 +135,10 @@ fn let_pass(table: &Table) -> Vec<String> {
                 return Vec::new();
             }
             // The command deletes the rule by its text. With a rule number, a second run of the command would delete another rule.
-            let mut now = vec![(command.clone(), refusal.rule.replacen("-A", "-D", 1))];
+            let rule = iptables_rule(&refusal.rule);
+            let mut now = vec![(command.clone(), rule.replacen("-A", "-D", 1))];
             now.extend(both("-A FORWARD"));
-            now.push((command.clone(), refusal.rule.clone()));
+            now.push((command.clone(), rule));
             persist::iptables(&unit, &now, &kept(&first))
         }
         (Some((_, number)), _) if number > 1 => {
@@ -283,7 +284,8 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
         .collect();
     commands.push(persist::nftables(family, table, &kept));
     // Without the handle of the rejecting rule, no place is known where an accept rule helps and does not bypass network policies.
-    let commands = if barrier.by_rule && barrier.handle.is_none() {
+    let can_be_named = is_nft_name(table) && is_nft_name(chain);
+    let commands = if !can_be_named || barrier.by_rule && barrier.handle.is_none() {
         Vec::new()
     } else {
         commands
@@ -298,7 +300,10 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
             "this chain blocks packets from and to pods of other nodes: flannel's accept rules cannot override the chain",
         )
         .of(Family::from(network))
-        .seen(format!("the chain {}", path(barrier)), format!("nft list chain {place}"))
+        .seen(
+            format!("the chain {}", path(barrier)),
+            if can_be_named { format!("nft list chain {place}") } else { "nft list ruleset".to_owned() },
+        )
         .run_all(commands),
     )
 }

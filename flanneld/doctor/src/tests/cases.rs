@@ -884,6 +884,29 @@ pub(super) fn rename(facts: &mut Facts, name: &str) {
             ..kubernetes.clone()
         };
     }
+    if let Fact::Known(firewalls) = &mut facts.host.firewalls {
+        let saved: String = name
+            .chars()
+            .flat_map(|c| ['\\', c].into_iter().skip(usize::from(!"\"\\".contains(c))))
+            .collect();
+        for block in firewalls
+            .tables
+            .iter_mut()
+            .flat_map(|table| &mut table.forward)
+        {
+            block.stop.rule = format!("-A FORWARD -m comment --comment \"{saved}\" -j REJECT");
+        }
+        for drop in firewalls
+            .drops
+            .iter_mut()
+            .filter(|drop| drop.command.is_none())
+        {
+            (drop.stop.table, drop.stop.chain) = (text(), text());
+        }
+        for barrier in &mut firewalls.barriers {
+            (barrier.table, barrier.chain) = (text(), text());
+        }
+    }
     let reasons =
         ["rules", "lease"].map(|condition| (condition.to_owned(), problem(Detail::None, name)));
     facts.daemon.reasons = Fact::Known(BTreeMap::from(reasons));
