@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use types::file::Irregular;
 use types::problem::text;
 use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 use types::{Coded, Errno};
@@ -22,7 +23,11 @@ pub enum FileError {
 
 impl From<io::Error> for FileError {
     fn from(error: io::Error) -> Self {
-        FileError::System(error.into())
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(Irregular::Link) => FileError::Link,
+            Some(_) => FileError::NotAFile,
+            None => FileError::System(error.into()),
+        }
     }
 }
 

@@ -11,13 +11,16 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use types::Coded;
+use types::file::{self, Irregular, Links};
 use types::problem::text;
 
 /// Interval at which flanneld compares the source with the installed configuration. kubelet updates a mounted
 /// ConfigMap within a minute or two of a change, and sends no event.
 const PERIOD: Duration = Duration::from_secs(5);
+/// Maximum size of a configuration, in bytes. A ConfigMap is not larger.
+const MAX_CONF: u64 = 1024 * 1024;
 
 /// Error when flanneld cannot install the configuration.
 #[derive(Debug)]
@@ -139,8 +142,19 @@ impl CniConfKeeper {
     pub async fn keep(mut self, stop: CancellationToken) {
         let run = async {
             loop {
+                // A folder of the host may be on a file system that does not respond.
+                let passed = tokio::task::spawn_blocking(move || {
+                    self.pass();
+                    self
+                });
+                match passed.await {
+                    Ok(keeper) => self = keeper,
+                    Err(error) => {
+                        error!(%error, "flanneld no longer keeps the CNI configuration");
+                        return;
+                    }
+                }
                 tokio::time::sleep(PERIOD).await;
-                self.pass();
             }
         };
         stop.run_until_cancelled(run).await;
@@ -176,9 +190,11 @@ impl CniConfKeeper {
             destination,
         } = &self.conf;
         let wanted = valid(source)?;
-        let present = match std::fs::read(destination) {
+        let present = match file::read(destination, MAX_CONF, Links::Followed) {
             Ok(present) => Some(present),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
+            // A pipe or a device would stop the container runtime, and no operator edits it.
+            Err(error) if error.get_ref().is_some_and(|why| why.is::<Irregular>()) => None,
             Err(cause) => {
                 return Err(ConfError::Destination {
                     file: destination.clone(),
@@ -215,10 +231,11 @@ impl CniConfKeeper {
 /// Reads the source, and checks that the source is a JSON object. A runtime that finds an invalid file also rejects the other files in the directory.
 fn valid(source: &Path) -> Result<Vec<u8>, ConfError> {
     let file = source.to_owned();
-    let content = std::fs::read(source).map_err(|cause| ConfError::Source {
-        file: file.clone(),
-        cause,
-    })?;
+    let content =
+        file::read(source, MAX_CONF, Links::Followed).map_err(|cause| ConfError::Source {
+            file: file.clone(),
+            cause,
+        })?;
     match serde_json::from_slice::<serde_json::Value>(&content) {
         Ok(serde_json::Value::Object(_)) => Ok(content),
         Ok(_) => Err(ConfError::NotAnObject { file }),

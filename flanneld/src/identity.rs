@@ -7,6 +7,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use subnet_lease::NodeId;
+use types::file::{self, Links};
+
+/// Maximum size of a file that has an id of the machine, in bytes.
+const MAX_ID: u64 = 4096;
 
 /// Returns the identity of this node. The id is `given`: the Node's name on Kubernetes, otherwise the value of
 /// `--node-id`. Without `given`, the id is a hash of properties that distinguish machines. flanneld does not store
@@ -18,7 +22,7 @@ pub fn node(given: Option<&str>) -> NodeId {
         .unwrap_or_default();
     let id = match given {
         Some(given) => given.to_owned(),
-        None => derived(&name, |path| fs::read_to_string(path).ok(), namespace()),
+        None => derived(&name, id_in, namespace()),
     };
     NodeId {
         id: id.into(),
@@ -26,6 +30,12 @@ pub fn node(given: Option<&str>) -> NodeId {
         instance: format!("{:016x}", rand::random::<u64>()),
         ..NodeId::default()
     }
+}
+
+/// Reads a file that has an id of the machine.
+fn id_in(path: &str) -> Option<String> {
+    let bytes = file::read(path.as_ref(), MAX_ID, Links::Followed).ok()?;
+    String::from_utf8(bytes).ok()
 }
 
 /// Hashes the machine-id, the firmware's UUID and the hostname. If `namespace` is set, also hashes this inode number of

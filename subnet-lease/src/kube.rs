@@ -420,7 +420,7 @@ impl SubnetManager for KubeManager {
     async fn next_config(&self) -> Result<NetworkConfig, Error> {
         let path = &self.api.options().net_conf;
         let missing = |why| Error::unavailable(KubeTrouble::NetConf(path.clone(), why));
-        let text = tokio::fs::read(path)
+        let text = crate::file::read(path)
             .await
             .map_err(|error| missing(NetConfFault::System(error.to_string())))?;
         const LIMIT: usize = 64 << 10;

@@ -24,6 +24,8 @@ pub mod entry;
 #[cfg(feature = "managers")]
 pub mod feed;
 #[cfg(any(feature = "etcd", feature = "kube"))]
+mod file;
+#[cfg(any(feature = "etcd", feature = "kube"))]
 mod foreign;
 #[cfg(feature = "managers")]
 pub mod hold_down;

@@ -3,6 +3,7 @@
 use crate::names::LinkName;
 use std::collections::BTreeMap;
 use std::path::Path;
+use types::file::{self, Links};
 
 /// The protocol number of flannel-rs' routes by default.
 pub const FLANNEL: u8 = 241;
@@ -45,7 +46,7 @@ const FOLDERS: [&str; 2] = [
     "/etc/iproute2/rt_protos.d",
 ];
 /// Maximum size in bytes of a file with protocol names. The files of iproute2 are smaller.
-const LIMIT: usize = 64 * 1024;
+const LIMIT: u64 = 64 * 1024;
 
 /// The names of route protocols by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,9 +86,8 @@ impl Protocols {
         // Without iproute2 on this host, its compiled-in names suffice.
         files
             .iter()
-            .filter_map(|path| std::fs::read_to_string(path).ok())
-            .filter(|text| text.len() <= LIMIT)
-            .for_each(|text| names.read(&text));
+            .filter_map(|path| file::read(path, LIMIT, Links::Followed).ok())
+            .for_each(|text| names.read(&String::from_utf8_lossy(&text)));
         names
     }
 

@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use types::Errno;
+use types::file::{self, Links};
 use zeroize::Zeroizing;
 
 /// Path of the private key file, as in Go flannel.
@@ -25,32 +26,16 @@ pub(super) enum Content {
     Missing,
 }
 
-/// Whether a key file may be a symbolic link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Links {
-    /// The daemon follows a link, because an operator named the key file. Kubernetes mounts the files of a Secret as links.
-    Followed,
-    /// The daemon refuses a link, because only the daemon creates this key file, and the daemon never creates links.
-    Refused,
-}
-
 /// Reads a key file, which contains 32 bytes in base64.
 ///
 /// # Errors
 /// Returns an error if the file exists but is unreadable, or if the file is a link and `links` refuses links.
 pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
-    let file = match open(path, links) {
+    let file = match file::open(path, OpenOptions::new().read(true), links) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Missing),
-        Err(error) if links == Links::Refused && error.raw_os_error() == Some(libc::ELOOP) => {
-            return Err(FileError::Link);
-        }
         Err(error) => return Err(error.into()),
     };
-    let about = file.metadata()?;
-    if !about.is_file() {
-        return Err(FileError::NotAFile);
-    }
     // The vector has room for all of it from the start, because a vector that grows leaves a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST as usize));
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
@@ -60,18 +45,6 @@ pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     Ok(text
         .and_then(Secret::parse)
         .map_or(Content::Garbled, Content::Key))
-}
-
-fn open(path: &Path, links: Links) -> io::Result<File> {
-    let no_links = if links == Links::Refused {
-        libc::O_NOFOLLOW
-    } else {
-        0
-    };
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | no_links)
-        .open(path)
 }
 
 /// Returns the key file if users other than the owner can read the file.
@@ -175,11 +148,13 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
 /// Returns an error if renaming the file or changing its permissions fails.
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
-    match open(path, Links::Refused) {
+    match file::open(path, OpenOptions::new().read(true), Links::Refused) {
         Ok(file) => file.set_permissions(fs::Permissions::from_mode(0o600))?,
-        // The file behind a link may belong to another program, so its permissions stay unchanged.
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {}
-        Err(error) => return Err(error.into()),
+        Err(error) => match FileError::from(error) {
+            // The file behind a link may belong to another program, so its permissions stay unchanged.
+            FileError::Link => {}
+            error => return Err(error),
+        },
     }
     fs::rename(path, &aside)?;
     Ok(aside)

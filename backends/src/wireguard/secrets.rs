@@ -2,7 +2,7 @@
 //! creates another private key if an older node has the same key.
 
 use super::config::Config;
-use super::keys::{self, Content, Links};
+use super::keys::{self, Content};
 use crate::backend::{Renewal, Setup};
 use crate::secret_error::{FileError, SecretError, SecretKind};
 use arc_swap::ArcSwap;
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
+use types::file::Links;
 
 /// Interval between two reads of the key files.
 const REREAD: Duration = Duration::from_secs(5);

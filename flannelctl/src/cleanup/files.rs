@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 
 use run_dir::instance::lock_path;
-use run_dir::{api_socket, exit_report, regular, status_file, subnet_env};
+use run_dir::{api_socket, exit_report, status_file, subnet_env};
+use types::file::{Links, read};
 
 use super::report::Report;
 
@@ -14,7 +15,7 @@ const LIMIT: u64 = 64 * 1024;
 
 /// Removes a subnet.env, the daemon's files next to it, and temporary files of a crashed daemon. Also removes the directory if it is named `flannel` and is empty.
 pub(super) fn subnet_env(file: &Path, report: &mut Report) {
-    match regular::read(file, LIMIT) {
+    match read(file, LIMIT, Links::Refused) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
             return report.kept(&format!(
                 "file {}: the contents are not flannel's; to remove the file, run rm {}",

@@ -8,10 +8,10 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use doctor::look::{Places, daemon_logs};
-use run_dir::regular;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use types::Coded;
+use types::file::{self, Links};
 
 use super::wanted::{Item, Source, suffixed};
 use crate::ask::{self, AskError};
@@ -114,12 +114,17 @@ pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, Miss
 }
 
 fn file(path: &Path) -> Result<String, Missing> {
-    regular::read(path, LIMIT + 1)
-        .map(cut)
-        .map_err(|cause| Missing::File {
-            path: path.to_owned(),
-            cause,
-        })
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        file::open(path, OpenOptions::new().read(true), Links::Refused)?
+            .take(LIMIT + 1)
+            .read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map(cut).map_err(|cause| Missing::File {
+        path: path.to_owned(),
+        cause,
+    })
 }
 
 /// Returns the end of the log of a daemon that runs in a pod. `before` selects the log of an earlier container; 0 is the newest container.
@@ -129,7 +134,11 @@ fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
         folder: places.pod_logs.clone(),
     })?;
     let read = || -> io::Result<Vec<u8>> {
-        let mut file = regular::open(&behind(&path), OpenOptions::new().read(true))?;
+        let mut file = file::open(
+            &behind(&path),
+            OpenOptions::new().read(true),
+            Links::Refused,
+        )?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LIMIT)))?;
         let mut bytes = Vec::new();

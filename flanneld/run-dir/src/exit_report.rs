@@ -1,13 +1,14 @@
 //! The exit report: a file next to subnet.env in which a daemon records when, with which exit code, and why it ended.
 
 use crate::replace::{create, replace};
-use crate::{regular, status_file};
+use crate::status_file;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use types::Problem;
+use types::file::{self, Links};
 use types::printable;
 
 /// Maximum number of bytes to read. flanneld never writes a longer file.
@@ -76,7 +77,7 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
 /// # Errors
 /// Returns an error if the file exists but is unreadable or not an exit report.
 pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
-    match regular::read(&path(subnet_file), MAX_FILE) {
+    match file::read(&path(subnet_file), MAX_FILE, Links::Refused) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

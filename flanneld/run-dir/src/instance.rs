@@ -11,7 +11,6 @@ pub mod taken;
 pub use error::{Claim, InstanceError, Resource};
 pub use sockets::Holder;
 
-use crate::regular::{self, Irregular};
 use names::Denied;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -21,6 +20,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use types::file::{self, Irregular, Links};
 
 /// Mode of the lock file. No other user may read the lock file, because read access is enough to lock a file.
 const LOCK_MODE: u32 = 0o600;
@@ -91,7 +91,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
         .create(folder)
         .map_err(host)?;
     let mut options = OpenOptions::new();
-    let file = regular::open(
+    let file = file::open(
         &path,
         options
             .read(true)
@@ -99,6 +99,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
             .create(true)
             .truncate(false)
             .mode(LOCK_MODE),
+        Links::Refused,
     )
     .map_err(host)?;
     // Writing the pid would overwrite a file that also has another name.

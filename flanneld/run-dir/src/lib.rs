@@ -6,7 +6,6 @@ pub mod api_socket;
 pub mod exit_report;
 pub mod instance;
 pub mod process;
-pub mod regular;
 mod replace;
 pub mod status_file;
 pub mod subnet_env;

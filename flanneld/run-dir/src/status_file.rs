@@ -13,6 +13,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use types::file::{self, Links};
 use types::problem::text;
 use types::{Coded, Problem};
 
@@ -227,7 +228,7 @@ pub struct StatusFile {
 /// Returns an error if the read fails. Only root can read a status file.
 pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     let path = path(subnet_file);
-    let bytes = match crate::regular::read(&path, MAX_FILE) {
+    let bytes = match file::read(&path, MAX_FILE, Links::Refused) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -246,7 +247,7 @@ pub fn lives(subnet_file: &Path) -> bool {
 
 /// Returns whether a process holds the lock of the file.
 fn is_held(path: &Path) -> bool {
-    let file = crate::regular::open(path, OpenOptions::new().read(true));
+    let file = file::open(path, OpenOptions::new().read(true), Links::Refused);
     file.is_ok_and(|file| {
         matches!(
             Flock::lock(file, FlockArg::LockSharedNonblock),

@@ -4,7 +4,6 @@ mod parse;
 
 pub use parse::{Previous, parse};
 
-use crate::regular;
 use crate::replace::{create, folder, replace, temporary_prefix};
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
@@ -15,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use types::Coded;
 use types::Subnets;
+use types::file::{self, Links};
 use types::problem::text;
 
 /// Maximum number of bytes to read. flanneld never writes a longer file.
@@ -150,7 +150,7 @@ impl std::error::Error for WriteError {
 /// Reads the subnet.env that an earlier run wrote. Returns empty contents if the file does not exist, and empty contents with a warning if the read fails.
 pub fn read(path: &Path) -> Previous {
     // The file has at most eight short lines. A larger file was not written by flanneld, and must not exhaust memory.
-    match regular::read(path, MAX_FILE) {
+    match file::read(path, MAX_FILE, Links::Refused) {
         Ok(bytes) => parse(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
         Err(error) => Previous {
@@ -201,7 +201,8 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
 
 /// Returns whether the file already has these contents. After a restart without changes, the daemon does not write the file again.
 pub fn matches(path: &Path, wanted: &SubnetEnv) -> bool {
-    regular::read(path, MAX_FILE).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
+    file::read(path, MAX_FILE, Links::Refused)
+        .is_ok_and(|bytes| bytes == wanted.render().as_bytes())
 }
 
 /// Returns whether a name belongs to a temporary file created by [`write()`].

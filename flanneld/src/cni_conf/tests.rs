@@ -103,3 +103,34 @@ fn node_is_not_ready_when_the_configuration_cannot_be_installed() {
     assert_eq!(bed.has().as_deref(), Some("{}"));
     assert!(!refused(&bed));
 }
+
+/// Other users may write to the folders of the configuration.
+#[tokio::test]
+async fn files_that_are_not_regular_stop_nothing() {
+    let mut bed = Bed::new();
+    let (source, destination) = (
+        bed.keeper.conf.source.clone(),
+        bed.keeper.conf.destination.clone(),
+    );
+    let make = |path: &Path, kind: &str| {
+        let _ = std::fs::remove_file(path);
+        match kind {
+            "pipe" => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+            _ => std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+        }
+    };
+    for kind in ["pipe", "endless"] {
+        make(&source, kind);
+        assert_eq!(bed.has(), None, "{kind}");
+        assert!(refused(&bed));
+        assert!(bed.keeper.trouble.contains("not a regular file"));
+        std::fs::remove_file(&source).unwrap();
+        bed.wants("{\"a\":1}");
+        for _ in 0..2 {
+            make(&destination, kind);
+            assert_eq!(bed.has().as_deref(), Some("{\"a\":1}"), "{kind}");
+            assert!(!refused(&bed));
+        }
+        std::fs::remove_file(&destination).unwrap();
+    }
+}

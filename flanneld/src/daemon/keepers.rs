@@ -146,8 +146,7 @@ impl Daemon {
         }
         if let Some(conf) = self.settings.node.cni_conf.clone() {
             // The runtime starts pods once it has this file.
-            let mut keeper = CniConfKeeper::new(conf, self.health.clone());
-            keeper.pass();
+            let keeper = CniConfKeeper::new(conf, self.health.clone());
             self.run.spawn(keeper.keep(self.run.stop.clone()));
         }
         self.health.clear(Condition::Start);

@@ -203,7 +203,7 @@ async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'sta
 }
 
 async fn file(path: &Path) -> Result<Vec<u8>, TlsTrouble> {
-    tokio::fs::read(path)
+    crate::file::read(path)
         .await
         .map_err(|error| TlsTrouble::Unread(path.to_owned(), error.to_string()))
 }

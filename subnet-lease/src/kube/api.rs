@@ -375,6 +375,10 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
     let unfit = |error: &dyn std::error::Error| {
         mistake(path, Mistake::Unread(without_values(&with_causes(error))))
     };
+    // `read_from` would wait for the writer of a pipe.
+    crate::file::read(path)
+        .await
+        .map_err(|error| unfit(&error))?;
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unfit(&error))?;
     if has_proxy(&kubeconfig) {
         return Err(mistake(path, Mistake::Proxy));

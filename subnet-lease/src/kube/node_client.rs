@@ -76,8 +76,11 @@ impl NodeClient {
     /// Returns an error if the configuration is missing or unusable.
     pub async fn config(&self) -> Result<NetworkConfig, KubeTrouble> {
         let file = &self.api.options().net_conf;
-        let (place, text) = match tokio::fs::read_to_string(file).await {
-            Ok(text) => (file.display().to_string(), text),
+        let (place, text) = match crate::file::read(file).await {
+            Ok(text) => (
+                file.display().to_string(),
+                String::from_utf8_lossy(&text).into_owned(),
+            ),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.config_map().await?,
             Err(error) => return Err(KubeTrouble::File(file.clone(), error.to_string())),
         };

@@ -139,7 +139,7 @@ impl Token {
             .as_ref()
             .filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH))
         {
-            match tokio::fs::read(file)
+            match crate::file::read(file)
                 .await
                 .map_err(|error| TokenFault::Unread(error.to_string()))
                 .and_then(|text| header(&text))

@@ -10,6 +10,7 @@ pub mod dual;
 pub mod encapsulation;
 pub mod errno;
 pub mod family;
+pub mod file;
 pub mod histogram;
 pub mod kernel_object;
 pub mod printable;

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
+use types::file::{self, Links};
 
 /// Maximum size of a CNI configuration, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
@@ -34,7 +35,7 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
 
 /// Returns the types of the plugins in a CNI configuration; `None` if the configuration is unreadable.
 fn plugins(path: &Path) -> Option<Vec<String>> {
-    let bytes = run_dir::regular::read(path, MAX_FILE).ok()?;
+    let bytes = file::read(path, MAX_FILE, Links::Followed).ok()?;
     let document: Value = serde_json::from_slice(&bytes).ok()?;
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let list = document
@@ -151,7 +152,7 @@ pub(super) fn kept(
                 continue;
             }
             let file = folder.join(address.to_string());
-            let text = run_dir::regular::read(&file, 4096)
+            let text = file::read(&file, 4096, Links::Refused)
                 .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
                 .unwrap_or_default();
             let container = text.lines().next().unwrap_or_default().trim().to_owned();
@@ -183,7 +184,7 @@ pub(super) fn kept(
 
 /// Returns the address that mk-docker-opts.sh set for Docker's bridge.
 pub(super) fn docker(places: &Places) -> Fact<IpNet> {
-    let Ok(bytes) = run_dir::regular::read(&places.docker, MAX_FILE) else {
+    let Ok(bytes) = file::read(&places.docker, MAX_FILE, Links::Followed) else {
         return Fact::Absent;
     };
     let text = String::from_utf8_lossy(&bytes);

@@ -4,6 +4,7 @@ use super::places::Places;
 use crate::facts::daemon::{Launch, NAMESPACE};
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
+use types::file::{self, Links};
 
 /// Prefix of the names of flannel's pods.
 const PODS: &str = "kube-flannel-ds-";
@@ -12,7 +13,12 @@ const CONTAINER: &str = "kube-flannel";
 
 /// Returns the namespace of the pod in which this process runs; `None` outside of pods.
 pub fn namespace_of_pod(places: &Places) -> Option<String> {
-    let file = run_dir::regular::read(&places.service_account.join("namespace"), 256).ok();
+    let file = file::read(
+        &places.service_account.join("namespace"),
+        256,
+        Links::Followed,
+    )
+    .ok();
     let mounted = file
         .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
         .filter(|name| is_name(name));

@@ -4,6 +4,7 @@ use super::places::Places;
 use crate::facts::argument::{Argument, on_command_line};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use types::file::{self, Links};
 
 /// Maximum size of an options file or a unit file, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
@@ -20,7 +21,7 @@ impl Options {
     /// Reads the options. Discards secrets.
     pub fn read(places: &Places) -> Self {
         let text = |path: &std::path::Path| {
-            let bytes = run_dir::regular::read(path, MAX_FILE).ok()?;
+            let bytes = file::read(path, MAX_FILE, Links::Followed).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         };
         let mut unit = places

@@ -6,6 +6,10 @@ use crate::facts::host::{Checksums, Fill, Neighbours, Sysctls};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
+use types::file::{self, Links};
+
+/// Maximum size of a resolv.conf file, in bytes.
+const MAX_RESOLV_CONF: u64 = 64 * 1024;
 
 /// The strict mode of rp_filter: the kernel drops a packet if its route back to the sender uses another interface.
 const RP_FILTER_STRICT: i64 = 1;
@@ -115,9 +119,10 @@ pub(super) fn hostname() -> String {
 
 /// Reads the addresses of the name servers in a resolv.conf file.
 pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
-    match std::fs::read_to_string(file) {
+    match file::read(file, MAX_RESOLV_CONF, Links::Followed) {
         Ok(text) => Fact::Known(
-            text.lines()
+            String::from_utf8_lossy(&text)
+                .lines()
                 .filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok())
                 .collect(),
         ),

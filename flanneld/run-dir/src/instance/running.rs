@@ -5,7 +5,7 @@ use super::names::{self, Name};
 use super::peer::peer;
 use super::sockets::{Holder, SOCKETS, TAKEN, listener, sockets};
 use super::taken::{guards, number};
-use crate::{process, regular};
+use crate::process;
 use ipnet::IpNet;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -14,6 +14,7 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use types::file::{self, Links};
 
 /// Returns the networks that flannel-rs daemons in this network namespace serve, one set per daemon.
 pub fn served() -> Vec<BTreeSet<IpNet>> {
@@ -73,7 +74,12 @@ pub fn others(networks: &BTreeSet<IpNet>) -> OtherInstances {
 
 /// Describes the process that holds the lock next to a subnet.env.
 pub fn holder(subnet_file: &Path) -> Option<String> {
-    let mut file = regular::open(&lock_path(subnet_file), OpenOptions::new().read(true)).ok()?;
+    let mut file = file::open(
+        &lock_path(subnet_file),
+        OpenOptions::new().read(true),
+        Links::Refused,
+    )
+    .ok()?;
     let mut text = String::new();
     // The holder is only needed for the message.
     let _ = file.read_to_string(&mut text);
