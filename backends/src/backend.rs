@@ -4,6 +4,7 @@ pub use crate::error::Error;
 use crate::handover::Files;
 use crate::status::NetworkHandle;
 use async_trait::async_trait;
+use ipnet::IpNet;
 use netstate::names::LinkName;
 use netstate::plan::Announced;
 use netstate::reconcile::questions::KernelAudit;
@@ -11,6 +12,7 @@ use netstate::reconcile::{Inputs, Options};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::features::Features;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig, PeerRules};
@@ -208,6 +210,12 @@ pub trait Backend: Send {
     /// Returns the rules that decide which leases of peers are usable. flanneld applies the rules before leases enter the lease table.
     fn rules(&self) -> Arc<dyn PeerRules> {
         Arc::new(())
+    }
+
+    /// Returns the MAC or public key that each peer's subnet has in the kernel, from an earlier run. Empty if the kernel does not encapsulate, or
+    /// if it cannot be read.
+    async fn in_kernel(&mut self, _own: Subnets) -> BTreeMap<IpNet, String> {
+        BTreeMap::new()
     }
 
     /// Makes the reconciler's first pass and returns the running network.

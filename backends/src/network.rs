@@ -3,18 +3,23 @@
 use crate::backend::{Error, Network, Setup};
 use crate::status::{NetworkHandle, Status};
 use async_trait::async_trait;
+use ipnet::IpNet;
 use netstate::kernel::{Facts, Kernel};
+use netstate::netlink::NetlinkKernel;
 use netstate::object::{Key, Value};
 use netstate::plan::{Announced, Plan};
 use netstate::reconcile::progress::Progress;
 use netstate::reconcile::questions::KernelAudit;
 use netstate::reconcile::{Inputs, Reconciler};
+use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::counters::Counters;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use subnet_lease::{LeaseTable, Peer};
 use tokio::sync::{Notify, watch};
+use types::Coded;
 
 /// Work of a network that runs concurrently with its reconciler.
 pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -25,6 +30,19 @@ struct Running<P, K> {
     reconciler: Reconciler<P, K>,
     background: Option<BackgroundWork>,
     observer: Arc<dyn NetworkHandle>,
+}
+
+/// Returns the MAC or public key that each peer's subnet has in the kernel. Empty if the kernel cannot be read: an older lease then
+/// counts more.
+pub(crate) async fn in_kernel(scope: &Scope) -> BTreeMap<IpNet, String> {
+    let read = async { NetlinkKernel::open()?.read(scope).await };
+    match read.await {
+        Ok(found) => found.ours.identities(),
+        Err(error) => {
+            tracing::warn!(code = error.code(), %error, "cannot read which MACs and keys the kernel has");
+            BTreeMap::new()
+        }
+    }
 }
 
 /// Applies a plan for the first time, and returns the running network. `engines` are the counters of the packet engines, by device.

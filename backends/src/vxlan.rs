@@ -29,10 +29,11 @@ use packet_engine::framing::Framing;
 use packet_engine::table::TableSettings;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::{JsonFault, Object};
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules, RawJson};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NodeId, Peer, PeerRules, RawJson};
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Subnets};
 use types::{Encapsulation, Family, Problem, Profile};
@@ -290,7 +291,21 @@ impl Backend for Vxlan {
     }
 
     fn rules(&self) -> Arc<dyn PeerRules> {
-        Arc::new(Rules(self.setup.config.networks))
+        Arc::new(Rules {
+            networks: self.setup.config.networks,
+            vni: self.config.vni,
+        })
+    }
+
+    async fn in_kernel(&mut self, own: Subnets) -> BTreeMap<IpNet, String> {
+        match self
+            .macs
+            .filter(|_| !self.userspace)
+            .map(|macs| self.plan(own, macs))
+        {
+            Some(Ok(plan)) => network::in_kernel(&plan.scope).await,
+            _ => BTreeMap::new(),
+        }
     }
 
     async fn join(
@@ -399,14 +414,17 @@ pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
 }
 
 /// Accepts a lease if its backend data is valid, and present for at least one family of the networks.
-struct Rules(Subnets);
+struct Rules {
+    networks: Subnets,
+    vni: u32,
+}
 
 impl PeerRules for Rules {
     fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
         if lease.attrs.backend != KIND {
             return Ok(());
         }
-        let Self(networks) = self;
+        let networks = self.networks;
         let v4 = networks
             .v4()
             .and(lease.subnets.v4())
@@ -433,6 +451,10 @@ impl PeerRules for Rules {
 
     fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
         identity(attrs, family)
+    }
+
+    fn derived(&self, node: &NodeId, family: Family) -> Option<String> {
+        Some(derived_mac(&node.id, self.vni, family).to_string())
     }
 }
 

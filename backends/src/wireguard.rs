@@ -29,6 +29,7 @@ use netstate::underlay::Underlay;
 use netstate::wireguard::{PublicKey, WireguardPeer};
 use secrets::{Files, Secrets};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::{JsonFault, Object};
@@ -242,6 +243,13 @@ impl Backend for Wireguard {
             config: self.config.clone(),
             networks: self.setup.config.networks,
         })
+    }
+
+    async fn in_kernel(&mut self, own: Subnets) -> BTreeMap<IpNet, String> {
+        if self.userspace {
+            return BTreeMap::new();
+        }
+        network::in_kernel(&self.setup.scope(own, self.config.devices())).await
     }
 
     async fn join(

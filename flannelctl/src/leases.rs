@@ -199,6 +199,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         underlay: Vec::new(),
         links: None,
         rules: backends::rules(config),
+        history: std::sync::Arc::default(),
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
     let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;

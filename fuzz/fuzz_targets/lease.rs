@@ -21,6 +21,7 @@ static TERMS: LazyLock<Terms> = LazyLock::new(|| {
     };
     Terms {
         rules: backends::rules(&config),
+        history: Default::default(),
         config,
         own: Some(own),
         local: vec![],

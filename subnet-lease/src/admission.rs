@@ -5,6 +5,10 @@
 //! not overlap this node's lease, the underlay or an older lease. The network may contain addresses of nodes, but a
 //! leased subnet must not contain addresses of nodes. If a leased subnet contains a node's address, the older lease
 //! takes precedence. If the value of a lease's key becomes unusable, the node keeps the key's last usable value.
+//!
+//! One MAC or key leads to one node. Of several leases that claim it, the node uses the lease whose node's id derives it, otherwise the lease
+//! whose subnet had it in force on this node, otherwise the oldest lease. Age alone would let an old node take a young
+//! node's packets by publishing the young node's MAC.
 
 mod judge;
 mod refused;
@@ -16,4 +20,4 @@ pub use judge::admitted;
 pub use refused::{Refused, Why};
 pub use standing::LeasesInForce;
 pub(crate) use taken::UsedSubnets;
-pub use terms::{Reason, Terms};
+pub use terms::{History, Reason, Terms};

@@ -278,6 +278,7 @@ mod tests {
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
             links: Some(vec!["192.168.56.0/24".parse().unwrap()]),
             rules: Arc::new(()),
+            history: Arc::default(),
         };
         let (_keep, terms) = watch::channel(Arc::new(terms));
         let events = futures_util::stream::iter([LeaseEvent::Reset {

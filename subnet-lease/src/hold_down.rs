@@ -94,7 +94,10 @@ impl HoldDown {
             .min()
             .map(|due| due.min(now + Duration::from_secs(1)));
         (
-            Arc::new(LeaseTable::of(leases, admitted.unreadable().clone())),
+            Arc::new(
+                LeaseTable::of(leases, admitted.unreadable().clone())
+                    .barring(admitted.barred().clone()),
+            ),
             next,
         )
     }

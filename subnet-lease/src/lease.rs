@@ -108,6 +108,11 @@ pub trait PeerRules: Send + Sync {
     fn identity(&self, _attrs: &LeaseAttrs, _family: Family) -> Option<String> {
         None
     }
+
+    /// Returns the identity that the backend derives from the id of a lease's node; `None` if the backend derives none.
+    fn derived(&self, _node: &NodeId, _family: Family) -> Option<String> {
+        None
+    }
 }
 
 /// Accepts every lease.

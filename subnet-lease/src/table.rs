@@ -37,6 +37,7 @@ pub enum LeaseEvent {
 pub struct LeaseTable {
     leases: BTreeMap<Subnets, Arc<Lease>>,
     unreadable: BTreeSet<Subnets>,
+    barred: BTreeSet<Subnets>,
 }
 
 /// Selects leases by backend.
@@ -135,7 +136,18 @@ impl LeaseTable {
             .into_iter()
             .filter(|subnets| !leases.contains_key(subnets))
             .collect();
-        Self { leases, unreadable }
+        Self {
+            leases,
+            unreadable,
+            barred: BTreeSet::new(),
+        }
+    }
+
+    /// Sets the subnets to which this node must send no packets, because another node has the MAC or key of their leases.
+    #[cfg(feature = "managers")]
+    #[must_use]
+    pub(crate) fn barring(self, barred: BTreeSet<Subnets>) -> Self {
+        Self { barred, ..self }
     }
 
     /// Returns the differences between this table and a later table, in order of the subnets, as pairs of the former and the new lease.
@@ -212,6 +224,11 @@ impl LeaseTable {
     /// Returns the subnets whose key exists but was never readable. flanneld keeps the kernel objects of these subnets.
     pub fn unreadable(&self) -> &BTreeSet<Subnets> {
         &self.unreadable
+    }
+
+    /// Returns the subnets to which this node must send no packets, not even by the default route.
+    pub fn barred(&self) -> &BTreeSet<Subnets> {
+        &self.barred
     }
 
     /// Returns the leases of the other nodes that the selection `kinds` includes.

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::admission::{LeasesInForce, Reason, Terms, admitted};
+use subnet_lease::admission::{History, LeasesInForce, Reason, Refused, Terms, admitted};
 use subnet_lease::hold_down::HoldDown;
 use subnet_lease::json::Object;
 use subnet_lease::{
@@ -160,6 +160,7 @@ fn terms() -> Terms {
         underlay: vec!["10.5.6.0/24".parse().unwrap()],
         links: None,
         rules: Arc::new(VtepMacs),
+        history: Arc::default(),
     }
 }
 
@@ -187,6 +188,10 @@ impl PeerRules for VtepMacs {
             .read("VtepMAC")
             .ok()
             .flatten()
+    }
+
+    fn derived(&self, node: &NodeId, _: Family) -> Option<String> {
+        Some(format!("0a:00:00:00:00:{}", node.id))
     }
 }
 
@@ -326,6 +331,27 @@ proptest! {
             prop_assert_eq!(after.get(&lease.subnets), Some(lease));
             prop_assert!(!refused.is_empty());
         }
+    }
+
+    /// Whoever had a MAC in force keeps it, whatever others publish, and however old they are.
+    #[test]
+    fn no_lease_takes_a_mac_in_force(leases in proptest::collection::vec(lease(), 1..12), thief in lease(), victim: prop::sample::Index, older: bool) {
+        let terms = terms();
+        let alone = |leases: &[Lease], before: &LeaseTable| admitted(&LeaseTable::of(leases.to_vec(), BTreeSet::new()), before, &terms).0;
+        let before = alone(&leases, &LeaseTable::default());
+        prop_assume!(!before.is_empty());
+        let victim = before.iter().nth(victim.index(before.len())).unwrap().clone();
+        let free = before.iter().chain(&terms.own).all(|lease| !lease.subnets.overlaps(&thief.subnets));
+        prop_assume!(free && before.iter().all(|lease| lease.attrs.public_ip != thief.attrs.public_ip));
+        let mut thief = Lease { since: if older { 0 } else { 100 }, ..thief };
+        thief.attrs.data = victim.attrs.data.clone();
+        let all: Vec<Lease> = leases.iter().cloned().chain([thief.clone()]).collect();
+        let after = alone(&all, &before);
+        // The thief's address may lie in the victim's subnet, or the victim's in the thief's.
+        let apart = |lease: &Lease, other: &Lease| lease.attrs.addresses().all(|address| other.subnets.nets().all(|net| !net.contains(&address)));
+        prop_assume!(before.iter().all(|lease| apart(lease, &thief) && apart(&thief, lease)));
+        prop_assert_eq!(after.get(&victim.subnets), Some(&victim));
+        prop_assert!(after.get(&thief.subnets).is_none());
     }
 
     /// An incremental admission has the same result as a full admission, regardless of which leases change or conflict.
@@ -684,6 +710,133 @@ fn nodes_of_one_second_are_ordered_by_name() {
         let wanted = (kept.to_owned(), vec![Reason::OverlapsOlder]);
         assert_eq!(judge(leases, &assigned()), wanted);
     }
+}
+
+fn with_mac(third: u8, mac: u8, since: i64) -> Lease {
+    let mut lease = plain(
+        &format!("10.5.{third}.0/24"),
+        [192, 168, 56, 10 + third],
+        since,
+    );
+    let data = format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:00:{mac:02x}"}}"#);
+    lease.attrs.data = RawJson::parse(&data).ok();
+    lease
+}
+
+fn used(table: &LeaseTable) -> Vec<(String, bool)> {
+    let mac = |lease: &Lease| {
+        VtepMacs
+            .identity(&lease.attrs, Family::V4)
+            .unwrap_or_default()
+    };
+    let line = |lease: &Lease| format!("{} {}", lease.subnets, &mac(lease)[15..]);
+    let barred = table
+        .barred()
+        .iter()
+        .map(|subnets| (subnets.to_string(), false));
+    table
+        .iter()
+        .map(|lease| (line(lease), true))
+        .chain(barred)
+        .collect()
+}
+
+/// Of two leases that claim one MAC, the node uses the lease whose node derives it, then the one that had it before, then the
+/// one that had it in the kernel, then the older one. No packet goes to the other's subnet.
+#[test]
+fn mac_belongs_to_its_first_holder() {
+    let (old, young) = (with_mac(1, 0x21, 1), with_mac(2, 0x21, 2));
+    let judge = |leases: [&Lease; 2], before: &LeaseTable, terms: &Terms| {
+        let leases = LeaseTable::of(leases.map(Lease::clone), BTreeSet::new());
+        used(&admitted(&leases, before, terms).0)
+    };
+    let nothing = LeaseTable::default();
+    let has =
+        |lease: &str, barred: &str| vec![(lease.to_owned(), true), (barred.to_owned(), false)];
+    let (first, second) = (
+        has("10.5.1.0/24 21", "10.5.2.0/24"),
+        has("10.5.2.0/24 21", "10.5.1.0/24"),
+    );
+    assert_eq!(judge([&old, &young], &nothing, &terms()), first, "age");
+    let kernel = [(
+        "10.5.2.0/24".parse().unwrap(),
+        "0a:00:00:00:00:21".to_owned(),
+    )];
+    let history = Arc::new(History {
+        kernel: kernel.into(),
+        ..History::default()
+    });
+    let at_start = Terms { history, ..terms() };
+    assert_eq!(
+        judge([&old, &young], &nothing, &at_start),
+        second,
+        "the kernel"
+    );
+    let before = LeaseTable::of([old.clone()], BTreeSet::new());
+    assert_eq!(
+        judge([&old, &young], &before, &at_start),
+        first,
+        "in force before"
+    );
+    let mut derives = young.clone();
+    derives.attrs.node = Some(node("21"));
+    assert_eq!(
+        judge([&old, &derives], &before, &terms()),
+        second,
+        "derived"
+    );
+    // A thief whose earlier value is known stays in force with it.
+    let before = LeaseTable::of([with_mac(1, 0x11, 1), young.clone()], BTreeSet::new());
+    let both = vec![
+        ("10.5.1.0/24 11".to_owned(), true),
+        ("10.5.2.0/24 21".to_owned(), true),
+    ];
+    assert_eq!(judge([&old, &young], &before, &terms()), both);
+    // Values that the store no longer has block nobody: two nodes swap their MACs.
+    let swapped = [with_mac(1, 0x21, 1), with_mac(2, 0x11, 2)];
+    let table = admitted(&LeaseTable::of(swapped, BTreeSet::new()), &before, &terms()).0;
+    let now = [
+        ("10.5.1.0/24 21".to_owned(), true),
+        ("10.5.2.0/24 11".to_owned(), true),
+    ];
+    assert_eq!(used(&table), now);
+}
+
+/// This node asks its backend for another key only if an older node had the key first: a cloned disk.
+#[test]
+fn own_key_is_renewed_for_its_first_holder_alone() {
+    let own = with_mac(3, 0x31, 3);
+    let older = with_mac(1, 0x31, 1);
+    let reasons = |history: History, steps: &[&[&Lease]]| {
+        let terms = Arc::new(Terms {
+            own: Some(own.clone()),
+            history: Arc::new(history),
+            ..terms()
+        });
+        let mut standing = LeasesInForce::default();
+        for leases in steps {
+            let leases = leases.iter().map(|lease| Lease::clone(lease));
+            standing.update(&LeaseTable::of(leases, BTreeSet::new()), None, &terms);
+        }
+        standing
+            .refused()
+            .iter()
+            .map(Refused::reason)
+            .collect::<Vec<_>>()
+    };
+    let published = History {
+        own: ["0a:00:00:00:00:31".to_owned()].into(),
+        ..History::default()
+    };
+    assert_eq!(
+        reasons(History::default(), &[&[&older]]),
+        [Reason::OurIdentity]
+    );
+    assert_eq!(reasons(published, &[&[&older]]), [Reason::SameIdentity]);
+    assert_eq!(
+        reasons(History::default(), &[&[], &[&older]]),
+        [Reason::SameIdentity]
+    );
 }
 
 /// Keys and values of Go flannel 0.28.9 keep the same bytes after parsing and rendering.

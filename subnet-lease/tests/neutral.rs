@@ -150,6 +150,7 @@ async fn a_manager_that_knows_no_keys_feeds_the_table() {
         underlay: Vec::new(),
         links: None,
         rules: Arc::new(()),
+        history: Arc::default(),
     };
     let (_terms, terms) = watch::channel(Arc::new(terms));
     let (feed, table) = Feed::begin(manager.watch(), terms).await;

@@ -1,13 +1,14 @@
-//! Blackhole routes for exactly this node's own subnets. A blackhole route drops packets to non-existent pods of this node.
+//! Routes that drop packets: to non-existent pods of this node, to pods that no accepted lease has, and to pods of a network that would leave unencrypted.
 //!
 //! Without blackhole routes and without a bridge, packets to non-existent pods leave over the default route and return to this node.
 
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
-use crate::route::{RouteKind, RouteSpec};
+use crate::route::{RouteKind, RouteSpec, metric};
 use crate::scope::Scope;
 use ipnet::IpNet;
-use types::Subnets;
+use std::collections::BTreeSet;
+use types::{Subnets, nets_overlap};
 
 /// Metric of the blackhole route for the node's own subnet. The CNI bridge's connected route to the same destination has metric 0 (256 for IPv6) and takes precedence.
 ///
@@ -28,6 +29,37 @@ pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     };
     for net in scope.own.nets() {
         state.set(Key::Route(net.trunc(), METRIC), Value::Route(route));
+    }
+}
+
+/// Adds routes that refuse packets to the subnets of leases that this node must not use, unless a subnet overlaps an object that is there.
+///
+/// Without them, the packets would leave by the default route, unencapsulated.
+pub(crate) fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &Scope) {
+    let routed: Vec<IpNet> = state
+        .0
+        .keys()
+        .filter_map(|key| match key {
+            // The backend routes the whole network into its device or nowhere.
+            Key::Route(net, _) if !scope.networks.nets().any(|network| network.trunc() == *net) => {
+                Some(*net)
+            }
+            _ => None,
+        })
+        .chain(scope.own.nets())
+        .collect();
+    for net in barred.iter().flat_map(Subnets::nets) {
+        if scope.covers(&net) && !routed.iter().any(|routed| nets_overlap(routed, &net)) {
+            let route = RouteSpec {
+                via: None,
+                dev: LinkName::default(),
+                onlink: false,
+                kind: RouteKind::Unreachable,
+                scope: 0,
+                protocol: scope.protocol,
+            };
+            state.set(Key::Route(net.trunc(), metric(&net)), Value::Route(route));
+        }
     }
 }
 

@@ -11,7 +11,6 @@ use crate::link::vxlan::VxlanSpec;
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
 use crate::protocols::{self, Protocols};
-use crate::route::RouteKind;
 use crate::sighting::Sighting;
 use crate::survey::{Origin, Seen};
 use crate::text::{self, Words};
@@ -282,9 +281,7 @@ fn kind(key: &Key, value: &Value) -> ObjectKind {
         (Key::Neighbor(..), _) => ObjectKind::Neighbour,
         (Key::WireguardPeer(..), _) => ObjectKind::WireguardPeer,
         (Key::AllowedIp(..), _) => ObjectKind::AllowedIp,
-        (Key::Route(..), Value::Route(route)) if route.kind == RouteKind::Blackhole => {
-            ObjectKind::Blackhole
-        }
+        (Key::Route(..), Value::Route(route)) if route.kind.drops() => ObjectKind::Blackhole,
         (Key::Route(..), _) => ObjectKind::Route,
     }
 }

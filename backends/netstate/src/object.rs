@@ -118,6 +118,21 @@ impl KernelState {
         }
     }
 
+    /// Returns the MAC or public key to which packets for each routed subnet go.
+    pub fn identities(&self) -> BTreeMap<IpNet, String> {
+        let of = |(key, value): (&Key, &Value)| match (key, value) {
+            (Key::Route(net, _), Value::Route(route)) => {
+                match self.0.get(&Key::Neighbor(route.dev, route.via?))? {
+                    Value::Neighbor(mac) => Some((*net, mac.to_string())),
+                    _ => None,
+                }
+            }
+            (Key::AllowedIp(_, net), Value::AllowedIp(key)) => Some((*net, key.to_string())),
+            _ => None,
+        };
+        self.0.iter().filter_map(of).collect()
+    }
+
     /// Adds an object, or replaces the object with the same key.
     pub fn set(&mut self, key: Key, value: Value) {
         self.0.insert(key, value);

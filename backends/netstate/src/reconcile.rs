@@ -305,6 +305,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let began = Instant::now();
         let known = self.observed.known.as_ref()?;
         if !leases.unreadable().is_empty()
+            || !leases.barred().is_empty()
+            || !known.leases.barred().is_empty()
             || self
                 .kernel
                 .change_pending(&self.goal.scope, Some(&known.desired.state))

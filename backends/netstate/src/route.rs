@@ -56,6 +56,15 @@ pub enum RouteKind {
     Unicast,
     /// Drops packets silently (RTN_BLACKHOLE).
     Blackhole,
+    /// Drops packets, and tells their senders (RTN_UNREACHABLE).
+    Unreachable,
     /// Any other type (RTN_*). Only the actual state contains this type, never the desired state.
     Other(u8),
+}
+
+impl RouteKind {
+    /// Returns whether the route drops packets on purpose, and thus has no device. For IPv6 the kernel shows such routes on `lo`.
+    pub(crate) fn drops(self) -> bool {
+        matches!(self, RouteKind::Blackhole | RouteKind::Unreachable)
+    }
 }

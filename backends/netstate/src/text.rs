@@ -59,6 +59,7 @@ impl Words<'_> {
         let kind = match route.kind {
             RouteKind::Unicast => None,
             RouteKind::Blackhole => Some(6),
+            RouteKind::Unreachable => Some(7),
             RouteKind::Other(kind) => Some(kind),
         };
         if let Some(kind) = kind {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Result, ensure};
-use lab::{Scene, texts};
+use lab::{Node, Scene, texts};
 use serde_json::Value;
 
 use crate::healing::scenarios;
@@ -109,5 +109,49 @@ fn peer_of_another_backend_is_reported() -> Result<()> {
             Ok(())
         })?;
         s.reach()
+    })
+}
+
+/// An older node that publishes a younger node's MAC takes none of its packets: not while the daemons run, not after their restart, and not
+/// with an empty kernel. Packets to the older node's subnet do not leave unencapsulated.
+#[test]
+fn older_lease_takes_no_mac_of_a_younger_one() -> Result<()> {
+    let conf = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"vxlan"}}"#;
+    let lease = |mac: &str| {
+        format!(
+            r#"{{"PublicIP":"192.168.56.103","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#
+        )
+    };
+    Scene::of("theft").etcd().net(conf).stopped().run(|s| {
+        s.put("10.5.3.0-24", &lease("02:00:00:00:00:03"))?;
+        s.populate()?;
+        let mac = s[1].sh("ip -o link show flannel.1 | sed 's/.*ether //; s/ .*//'")?;
+        let probe = s.probe(0, 1)?;
+        s.put("10.5.3.0-24", &lease(mac.trim()))?;
+        s.settled()?;
+        let is_refused = |node: &Node| {
+            node.has_metric("flannel_leases_refused{reason=\"duplicate-mac\"}", 1.0)?;
+            node.require_ready()
+        };
+        is_refused(&s[0])?;
+        // The last value that the older node had alone stays in force.
+        s[0].shows(
+            "ip neigh show dev flannel.1",
+            "10.5.3.0 lladdr 02:00:00:00:00:03",
+        )?;
+        s[0].restart()?;
+        let barred = "unreachable 10.5.3.0/24";
+        s[0].shows("ip route", barred)?;
+        is_refused(&s[0])?;
+        probe.finish()?.require_clean()?;
+        // As after a boot.
+        s[0].stop()?;
+        s[0].sh("ip link del flannel.1; ip route flush proto 241")?;
+        s[0].start()?;
+        s[0].shows("ip route", barred)?;
+        s.reach()?;
+        s.put("10.5.3.0-24", &lease("02:00:00:00:00:03"))?;
+        s[0].shows("ip route", "10.5.3.0/24 via 10.5.3.0 dev flannel.1")?;
+        s.each(|node| node.has_metric("flannel_peers", 2.0))
     })
 }

@@ -7,7 +7,7 @@ use probing::pods::last_of_pods;
 use run_dir::subnet_env::SubnetEnv;
 use std::net::IpAddr;
 use std::sync::Arc;
-use subnet_lease::admission::Terms;
+use subnet_lease::admission::{History, Terms};
 use subnet_lease::manager::Held;
 use subnet_lease::{Lease, LeaseAttrs, NetworkConfig, PeerRules};
 use tokio::sync::watch;
@@ -65,6 +65,8 @@ fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
 pub(super) struct Whose {
     /// The backend's criteria for peers.
     pub rules: Arc<dyn PeerRules>,
+    /// Who had which MAC or key before this run.
+    pub history: Arc<History>,
     /// Whether nodes may share one public address.
     pub shared_address: bool,
     /// Whether this node must reach its peers over the underlay without a gateway.
@@ -90,6 +92,7 @@ pub(super) fn terms(
         underlay: underlay_networks(config, underlay),
         links: whose.needs_links.then(|| underlay.links.clone()),
         rules: whose.rules.clone(),
+        history: whose.history.clone(),
     }
 }
 
@@ -131,12 +134,14 @@ impl Following {
             announced,
             lease,
             found,
+            history,
             held,
             ..
         } = leased;
         let present = &found.chosen.underlay;
         let whose = Whose {
             rules: backend.rules(),
+            history: history.clone(),
             shared_address: backend.profile().shares_address,
             needs_links: backend.profile().needs_links,
         };

@@ -17,6 +17,7 @@ use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
 use std::sync::Arc;
+use subnet_lease::admission::History;
 use subnet_lease::manager::{Claim, Held, HostEvidence, HostQueries, NodeInfo, SubnetManager};
 use subnet_lease::{Lease, LeaseAttrs, NetworkConfig, NodeId, Term};
 use tokio::sync::watch;
@@ -70,6 +71,12 @@ impl Daemon {
                 .await
                 .map_err(End::failed)?
         };
+        let rules = backend.rules();
+        let published = |family| rules.identity(stored.as_ref()?, family);
+        let history = Arc::new(History {
+            own: Family::ALL.into_iter().filter_map(published).collect(),
+            kernel: backend.in_kernel(lease.subnets).await,
+        });
         memory::trim();
         self.health.clear(Condition::Lease);
         if let Some(judged) = info
@@ -94,6 +101,7 @@ impl Daemon {
             found,
             announced,
             lease,
+            history,
             held,
         };
         Ok(Node { backend, leased })

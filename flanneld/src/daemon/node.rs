@@ -3,6 +3,7 @@
 use crate::underlay::Found;
 use backends::{Announced, Backend};
 use std::sync::Arc;
+use subnet_lease::admission::History;
 use subnet_lease::manager::{Claim, Held, SubnetManager};
 use subnet_lease::{Lease, NetworkConfig};
 use tokio::sync::watch;
@@ -24,6 +25,8 @@ pub(super) struct Leased {
     pub found: Found,
     pub announced: Announced,
     pub lease: Lease,
+    /// Who had which MAC or key before this run.
+    pub history: Arc<History>,
     /// The state of the lease.
     pub held: (watch::Sender<Held>, watch::Receiver<Held>),
 }

@@ -9,7 +9,7 @@ use probing::view::Tally;
 use std::net::IpAddr;
 
 // Numbers from linux/rtnetlink.h.
-const UNREACHABLE: RouteKind = RouteKind::Other(7);
+const UNREACHABLE: RouteKind = RouteKind::Unreachable;
 const PROHIBIT: RouteKind = RouteKind::Other(8);
 const MAIN: u32 = 254;
 const LOCAL: u32 = 255;

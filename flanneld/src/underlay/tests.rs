@@ -320,7 +320,7 @@ fn unusable_default_routes_are_skipped() {
     let mut facts = vagrant();
     // These routes have better metrics, but reject packets, lead to lo, to an interface that is down, or nowhere.
     let refusing = Route {
-        kind: RouteKind::Other(libc::RTN_UNREACHABLE),
+        kind: RouteKind::Unreachable,
         ..default(Family::V4, 3, 0)
     };
     facts.defaults = vec![

@@ -35,25 +35,14 @@ pub fn admitted(
         },
         used: UsedSubnets::default(),
         nodes: Nodes::default(),
-        identities: Identities::of(terms),
-        kept: Vec::with_capacity(by_age.len()),
-        blank: raw
-            .unreadable()
-            .iter()
-            .filter_map(|subnets| trimmed(subnets, terms))
-            .collect(),
+        usable: Vec::with_capacity(by_age.len()),
+        replaced: Vec::new(),
         refused: Vec::new(),
     };
     for lease in by_age {
         judgement.judge(lease);
     }
-    let Judgement {
-        kept,
-        blank,
-        refused,
-        ..
-    } = judgement;
-    (LeaseTable::of(kept, blank), refused)
+    judgement.by_identity(raw)
 }
 
 /// State of the decision about all leases, which proceeds from the oldest lease to the youngest lease.
@@ -65,15 +54,15 @@ struct Judgement<'a> {
     /// Subnets of older leases, which younger leases must not overlap.
     used: UsedSubnets,
     nodes: Nodes,
-    identities: Identities,
-    kept: Vec<Arc<Lease>>,
-    /// Subnets that the store contains but for which the node uses no lease.
-    blank: BTreeSet<Subnets>,
+    /// Leases that the backend can use if no other node has their identities.
+    usable: Vec<(&'a Arc<Lease>, Subnets)>,
+    /// Leases whose value the backend cannot use, with the last usable lease of the same node.
+    replaced: Vec<(Subnets, Option<&'a Arc<Lease>>)>,
     refused: Vec<Refused>,
 }
 
-impl Judgement<'_> {
-    fn judge(&mut self, lease: &Arc<Lease>) {
+impl<'a> Judgement<'a> {
+    fn judge(&mut self, lease: &'a Arc<Lease>) {
         let subnets = match self.placed(lease) {
             Ok(subnets) => subnets,
             Err(why) => {
@@ -89,12 +78,16 @@ impl Judgement<'_> {
         for (half, why) in halves_left_out(lease, &subnets, self.terms) {
             self.refuse(lease, Some(half), why);
         }
-        let in_force = self.in_force(lease, &subnets);
-        self.occupy(&subnets, in_force.as_ref().unwrap_or(lease));
-        match in_force {
-            Some(lease) => self.kept.push(lease),
-            None => {
-                self.blank.insert(subnets);
+        match self.terms.rules.accepts(lease) {
+            Ok(()) => {
+                self.occupy(&subnets, lease);
+                self.usable.push((lease, subnets));
+            }
+            Err(why) => {
+                self.refuse(lease, None, Why::Unusable(Box::new(why)));
+                let good = self.last_good(lease, &subnets);
+                self.occupy(&subnets, good.unwrap_or(lease));
+                self.replaced.push((subnets, good));
             }
         }
     }
@@ -128,33 +121,54 @@ impl Judgement<'_> {
         }
     }
 
-    /// Returns the lease if the backend can use the lease, reduced to the subnets that the backend reaches. If the
-    /// backend cannot use the lease, returns the last usable lease of the same node.
-    fn in_force(&mut self, lease: &Arc<Lease>, subnets: &Subnets) -> Option<Arc<Lease>> {
-        let usable = match self.terms.rules.accepts(lease) {
-            Err(why) => Err(Why::Unusable(Box::new(why))),
-            Ok(()) => self
-                .identities
-                .take(lease)
-                .map_err(|used| used.why(lease, self.terms)),
-        };
-        if let Err(why) = usable {
+    /// Returns the last usable lease of the node of a lease that is not usable.
+    fn last_good(&self, lease: &Lease, subnets: &Subnets) -> Option<&'a Arc<Lease>> {
+        self.before
+            .shared_lease(subnets)
+            .filter(|good| good.attrs != lease.attrs && of_one_node(good, lease, self.terms))
+    }
+
+    /// Keeps the usable leases whose MACs or keys belong to no other node. Only values that the store has now have identities, because
+    /// two nodes may swap theirs.
+    fn by_identity(mut self, raw: &LeaseTable) -> (LeaseTable, Vec<Refused>) {
+        let mut identities = Identities::of(self.terms);
+        let claims: Vec<&Arc<Lease>> = self.usable.iter().map(|(lease, _)| *lease).collect();
+        identities.assign(&claims, self.before, self.terms);
+        let mut kept = Vec::with_capacity(claims.len());
+        // Subnets that the store contains but for which the node uses no lease.
+        let mut blank: BTreeSet<Subnets> = raw
+            .unreadable()
+            .iter()
+            .filter_map(|subnets| trimmed(subnets, self.terms))
+            .collect();
+        let mut barred = BTreeSet::new();
+        for (lease, subnets) in std::mem::take(&mut self.usable) {
+            let Err(used) = identities.check(lease) else {
+                let in_reach = on_link(lease, &subnets, self.terms).unwrap_or(subnets);
+                kept.push(if in_reach == lease.subnets {
+                    lease.clone()
+                } else {
+                    Arc::new(Lease {
+                        subnets: in_reach,
+                        ..Lease::clone(lease)
+                    })
+                });
+                continue;
+            };
+            let why = used.why(lease, self.terms);
             self.refuse(lease, None, why);
-            let good = self
-                .before
-                .shared_lease(subnets)
-                .filter(|good| good.attrs != lease.attrs && of_one_node(good, lease, self.terms))?;
-            return self.identities.take(good).is_ok().then(|| good.clone());
+            match self.last_good(lease, &subnets) {
+                Some(good) if identities.check(good).is_ok() => kept.push(good.clone()),
+                _ => drop(barred.insert(subnets)),
+            }
         }
-        let in_reach = on_link(lease, subnets, self.terms).unwrap_or(*subnets);
-        Some(if in_reach == lease.subnets {
-            lease.clone()
-        } else {
-            Arc::new(Lease {
-                subnets: in_reach,
-                ..Lease::clone(lease)
-            })
-        })
+        for (subnets, good) in std::mem::take(&mut self.replaced) {
+            match good.filter(|good| identities.check(good).is_ok()) {
+                Some(good) => kept.push(good.clone()),
+                None => drop(blank.insert(subnets)),
+            }
+        }
+        (LeaseTable::of(kept, blank).barring(barred), self.refused)
     }
 }
 

@@ -7,9 +7,10 @@
 //! again. Incremental and full admission give the same result.
 
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
-use super::refused::Refused;
-use super::taken::{Identities, Nodes, UsedSubnets};
+use super::refused::{Refused, Why};
+use super::taken::{Identities, Nodes, UsedSubnets, identities};
 use super::terms::Terms;
+use crate::json::excerpt;
 use crate::lease::Lease;
 use crate::table::LeaseTable;
 use std::collections::BTreeSet;
@@ -22,6 +23,8 @@ pub struct LeasesInForce {
     admitted: LeaseTable,
     refused: Vec<Refused>,
     clear: Option<Clear>,
+    /// This node's identities (MACs, keys) that it had before another lease claimed them.
+    ours: BTreeSet<String>,
 }
 
 /// Subnets, node addresses and identities that the leases use, kept while admission accepts every lease of the store unmodified.
@@ -54,7 +57,28 @@ impl LeasesInForce {
             return;
         }
         (self.admitted, self.refused) = admitted(raw, &self.admitted, terms);
+        self.keep_ours(terms);
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
+    }
+
+    /// Notes which identities this node has alone. An older lease that claims such an identity later did not have it first.
+    fn keep_ours(&mut self, terms: &Terms) {
+        let own = terms.own.iter();
+        let own = own.flat_map(|own| identities(&*terms.rules, own));
+        for (identity, _) in own {
+            let is_first = terms.history.own.contains(&identity)
+                || !self.refused.iter().any(|refused| {
+                    matches!(&refused.why, Why::OwnIdentity { identity: theirs, .. } if excerpt(&identity) == *theirs)
+                });
+            if is_first {
+                self.ours.insert(identity);
+            }
+        }
+        for refused in &mut self.refused {
+            if let Why::OwnIdentity { identity, older } = &mut refused.why {
+                *older &= !self.ours.iter().any(|ours| excerpt(ours) == *identity);
+            }
+        }
     }
 
     /// Applies changed leases that conflict with no other lease. If a changed lease conflicts with another lease, the function discards the kept
@@ -129,7 +153,7 @@ impl Clear {
         for lease in others() {
             clear.used.take(&lease.subnets);
             clear.nodes.take(lease);
-            clear.identities.take(lease).ok()?;
+            clear.identities.take(lease).then_some(())?;
         }
         clear.used.pack();
         clear.nodes.pack();
@@ -152,7 +176,7 @@ impl Clear {
             && spoken_here(lease, &lease.subnets, terms).is_ok()
             && halves_left_out(lease, &lease.subnets, terms).is_empty()
             && terms.rules.accepts(lease).is_ok()
-            && self.identities.take(lease).is_ok();
+            && self.identities.take(lease);
         if usable {
             self.used.take(&lease.subnets);
             self.nodes.take(lease);
@@ -217,6 +241,7 @@ mod tests {
             underlay: Vec::new(),
             links: None,
             rules: Arc::new(VtepMacs),
+            history: Arc::default(),
         });
         let mut raw = LeaseTable::of((1..20).map(|n| lease(n, n)), BTreeSet::new());
         let mut standing = LeasesInForce::default();

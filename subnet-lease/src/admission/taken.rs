@@ -4,6 +4,7 @@ use super::refused::Why;
 use super::terms::Terms;
 use crate::json::excerpt;
 use crate::lease::{Lease, PeerRules};
+use crate::table::LeaseTable;
 use ipnet::IpNet;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -190,28 +191,68 @@ impl Identities {
         let used = terms
             .own
             .iter()
-            .flat_map(|own| ours.identities(own))
-            .map(|identity| (identity.into(), User::Ours));
+            .flat_map(|own| identities(&*ours.rules, own))
+            .map(|(identity, _)| (identity.into(), User::Ours));
         ours.used = used.collect();
         ours
     }
 
-    pub(super) fn take(&mut self, lease: &Lease) -> Result<(), Used> {
+    /// Gives each identity to one of the leases that claim it. `claims` begins with the oldest lease.
+    pub(super) fn assign(&mut self, claims: &[&Arc<Lease>], before: &LeaseTable, terms: &Terms) {
+        let mut best: HashMap<Box<str>, (Claim, Place)> = HashMap::new();
+        for (age, lease) in claims.iter().enumerate() {
+            for (identity, family) in identities(&*self.rules, lease) {
+                let derived = |node| self.rules.derived(node, family);
+                let held = |lease: &Lease| {
+                    identities(&*self.rules, lease)
+                        .iter()
+                        .any(|(held, _)| *held == identity)
+                };
+                let in_kernel = |net: IpNet| terms.history.kernel.get(&net) == Some(&identity);
+                let claim = Claim {
+                    is_foreign: lease.attrs.node.as_ref().and_then(derived).as_ref()
+                        != Some(&identity),
+                    is_new: !before.get(&lease.subnets).is_some_and(held),
+                    is_new_in_kernel: !lease.subnets.nets().any(in_kernel),
+                    age,
+                };
+                let place = Place::of(lease);
+                let first = best.entry(identity.into()).or_insert((claim, place));
+                if claim < first.0 {
+                    *first = (claim, place);
+                }
+            }
+        }
+        for (identity, (_, place)) in best {
+            self.used.entry(identity).or_insert(User::Node(place, 1));
+        }
+    }
+
+    /// Checks that none of a lease's identities belongs to another node.
+    pub(super) fn check(&self, lease: &Lease) -> Result<(), Used> {
         let place = Place::of(lease);
-        let identities = self.identities(lease);
-        for identity in &identities {
+        for (identity, _) in identities(&*self.rules, lease) {
             match self.used.get(identity.as_str()) {
                 None => {}
                 Some(User::Node(known, _)) if known.is(place) => {}
                 Some(user) => {
                     return Err(Used {
-                        identity: identity.clone(),
+                        identity,
                         by: *user,
                     });
                 }
             }
         }
-        for identity in identities {
+        Ok(())
+    }
+
+    /// Takes the identities of a lease. Returns false if one of them belongs to another node.
+    pub(super) fn take(&mut self, lease: &Lease) -> bool {
+        if self.check(lease).is_err() {
+            return false;
+        }
+        let place = Place::of(lease);
+        for (identity, _) in identities(&*self.rules, lease) {
             if let User::Node(_, times) = self
                 .used
                 .entry(identity.into())
@@ -220,12 +261,12 @@ impl Identities {
                 *times += 1;
             }
         }
-        Ok(())
+        true
     }
 
     /// Frees the identities (MAC, key) of a lease.
     pub(super) fn free(&mut self, lease: &Lease) {
-        for identity in self.identities(lease) {
+        for (identity, _) in identities(&*self.rules, lease) {
             if let Some(User::Node(_, times)) = self.used.get_mut(identity.as_str()) {
                 *times = times.saturating_sub(1);
                 if *times == 0 {
@@ -234,14 +275,27 @@ impl Identities {
             }
         }
     }
+}
 
-    /// Returns the identities (MACs or keys) of a lease's families. If both families have the same identity, the result contains the identity once.
-    fn identities(&self, lease: &Lease) -> Vec<String> {
-        let mut identities: Vec<String> = Family::ALL
-            .into_iter()
-            .filter_map(|family| self.rules.identity(&lease.attrs, family))
-            .collect();
-        identities.dedup();
-        identities
-    }
+/// How good a lease's claim to an identity is. The least claim wins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    /// Whether the id of the lease's node does not derive the identity.
+    is_foreign: bool,
+    /// Whether the subnet did not have the identity in the leases in force before.
+    is_new: bool,
+    /// Whether the subnet did not have the identity in the kernel when this run started.
+    is_new_in_kernel: bool,
+    /// Number of older leases.
+    age: usize,
+}
+
+/// Returns the identities (MACs or keys) of a lease's families. If both families have the same identity, the result contains the identity once.
+pub(super) fn identities(rules: &dyn PeerRules, lease: &Lease) -> Vec<(String, Family)> {
+    let mut identities: Vec<(String, Family)> = Family::ALL
+        .into_iter()
+        .filter_map(|family| Some((rules.identity(&lease.attrs, family)?, family)))
+        .collect();
+    identities.dedup_by(|a, b| a.0 == b.0);
+    identities
 }

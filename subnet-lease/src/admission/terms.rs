@@ -3,6 +3,7 @@
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, PeerRules};
 use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use types::{Family, Subnets};
@@ -23,6 +24,17 @@ pub struct Terms {
     pub links: Option<Vec<IpNet>>,
     /// Rules of the backend: which leases the backend accepts, and which data identifies a node.
     pub rules: Arc<dyn PeerRules>,
+    /// Who had which MAC or key when this run started.
+    pub history: Arc<History>,
+}
+
+/// The MACs and keys that were in force when this run started.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Those of this node's lease, as an earlier run published them.
+    pub own: BTreeSet<String>,
+    /// Those of the other nodes' subnets in the kernel.
+    pub kernel: BTreeMap<IpNet, String>,
 }
 
 /// Reason why a lease is not in force on this node.
@@ -54,9 +66,9 @@ pub enum Reason {
     Reserved,
     /// Lease with data that the backend cannot use.
     Unusable,
-    /// Lease that contains the identity (a MAC, a key) of an older lease or of this node.
+    /// Lease that claims the identity (a MAC, a key) of another node or of this node.
     SameIdentity,
-    /// Lease that contains this node's identity (a MAC, a key) and is older than this node's lease.
+    /// Lease that has this node's identity (a MAC, a key), is older than this node's lease, and had the identity first.
     OurIdentity,
 }
 

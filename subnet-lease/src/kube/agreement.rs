@@ -188,6 +188,7 @@ fn terms(config: &NetworkConfig, own: Option<Lease>) -> Terms {
         underlay: Vec::new(),
         links: None,
         rules: Arc::new(()),
+        history: Arc::default(),
     }
 }
 

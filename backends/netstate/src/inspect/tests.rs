@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::kernel::FailureKind;
 use crate::link::LinkSpec;
 use crate::names::Mac;
+use crate::route::RouteKind;
 use crate::route::RouteSpec;
 use crate::survey::Survey;
 use ipnet::IpNet;

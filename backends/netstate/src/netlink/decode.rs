@@ -202,6 +202,7 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     let kind = match kind {
         RTN_UNICAST => RouteKind::Unicast,
         RTN_BLACKHOLE => RouteKind::Blackhole,
+        RTN_UNREACHABLE => RouteKind::Unreachable,
         other => RouteKind::Other(other),
     };
     let mut spec = RouteSpec {

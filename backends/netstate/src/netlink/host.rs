@@ -694,7 +694,7 @@ mod tests {
         let unreachable = of(RTN_UNREACHABLE);
         assert_eq!(
             (unreachable.link(), unreachable.kind, unreachable.carries()),
-            (None, RouteKind::Other(RTN_UNREACHABLE), false)
+            (None, RouteKind::Unreachable, false)
         );
     }
 

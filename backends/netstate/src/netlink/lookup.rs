@@ -268,7 +268,7 @@ impl Lookup {
 fn drops(kind: RouteKind) -> bool {
     matches!(
         kind,
-        RouteKind::Blackhole | RouteKind::Other(RTN_UNREACHABLE | RTN_PROHIBIT)
+        RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Other(RTN_PROHIBIT)
     )
 }
 

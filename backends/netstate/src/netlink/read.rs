@@ -136,7 +136,7 @@ impl NetlinkKernel {
             for mut seen in all.await? {
                 let dev = links
                     .iter()
-                    .find(|link| link.index == seen.oif && seen.spec.kind != RouteKind::Blackhole);
+                    .find(|link| link.index == seen.oif && !seen.spec.kind.drops());
                 seen.spec.dev = dev.map(|link| link.name).unwrap_or_default();
                 routes.push((seen.net, seen.metric, seen.spec));
             }
@@ -304,9 +304,8 @@ impl NetlinkKernel {
                 };
                 if !scope.covers(&seen.net) {
                     // The protocol number alone is not sufficient: the daemon of another network on this host uses the same one.
-                    let place = ours.contains(&seen.oif)
-                        || seen.oif == underlay
-                        || seen.spec.kind == RouteKind::Blackhole;
+                    let place =
+                        ours.contains(&seen.oif) || seen.oif == underlay || seen.spec.kind.drops();
                     if scope.covered(&seen.net) && seen.spec.protocol == scope.protocol && place {
                         list.push(seen);
                     }
@@ -333,12 +332,10 @@ impl NetlinkKernel {
             if list.len().is_multiple_of(1024) {
                 list.shrink_to_fit();
             }
-            // For IPv6 the kernel shows blackhole routes on `lo`.
-            let nowhere = seen.spec.kind == RouteKind::Blackhole;
             seen.spec.dev = names
                 .get(&seen.oif)
                 .copied()
-                .filter(|_| !nowhere)
+                .filter(|_| !seen.spec.kind.drops())
                 .unwrap_or_default();
             let key = Key::Route(seen.net, seen.metric);
             if seen.spec.protocol == scope.protocol || ours.contains(&seen.oif) {

@@ -9,7 +9,6 @@ use super::wire::Message;
 use crate::failure::{KernelError, Listed};
 use crate::names::LinkName;
 use crate::object::{Key, Value};
-use crate::route::RouteKind;
 use crate::scope::Scope;
 use crate::survey::{Origin, Seen, Survey};
 use std::collections::BTreeMap;
@@ -63,12 +62,10 @@ impl NetlinkKernel {
             },
         );
         into.extend(all.await?.into_iter().map(|mut seen| {
-            // For IPv6 the kernel shows blackhole routes on `lo`.
-            let nowhere = seen.spec.kind == RouteKind::Blackhole;
             seen.spec.dev = names
                 .get(&seen.oif)
                 .copied()
-                .filter(|_| !nowhere)
+                .filter(|_| !seen.spec.kind.drops())
                 .unwrap_or_default();
             Seen {
                 key: Key::Route(seen.net, seen.metric),

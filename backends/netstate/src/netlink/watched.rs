@@ -5,7 +5,7 @@ use super::uapi::*;
 use super::wire::{self, Received};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
-use crate::route::{RouteKind, RouteSpec};
+use crate::route::RouteSpec;
 use crate::scope::Scope;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -113,7 +113,7 @@ impl Watched<'_> {
             .map(|(name, index)| (*index, *name))
             .chain([self.underlay]);
         let dev = names
-            .filter(|_| seen.spec.kind != RouteKind::Blackhole)
+            .filter(|_| !seen.spec.kind.drops())
             .find(|(index, _)| *index == seen.oif);
         let route = RouteSpec {
             dev: dev.map(|(_, name)| name).unwrap_or_default(),

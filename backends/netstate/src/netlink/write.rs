@@ -195,6 +195,7 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
     let kind = match route.kind {
         RouteKind::Unicast => RTN_UNICAST,
         RouteKind::Blackhole => RTN_BLACKHOLE,
+        RouteKind::Unreachable => RTN_UNREACHABLE,
         RouteKind::Other(kind) => kind,
     };
     let mut header = route_header(
@@ -224,10 +225,10 @@ fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Messa
     } else {
         0
     };
-    let kind = if route.kind == RouteKind::Blackhole {
-        RTN_BLACKHOLE
-    } else {
-        RTN_UNSPEC
+    let kind = match route.kind {
+        RouteKind::Blackhole => RTN_BLACKHOLE,
+        RouteKind::Unreachable => RTN_UNREACHABLE,
+        RouteKind::Unicast | RouteKind::Other(_) => RTN_UNSPEC,
     };
     let header = route_header(
         family(&net.addr()),

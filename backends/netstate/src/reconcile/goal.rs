@@ -64,6 +64,7 @@ impl<P: Plan> Goal<P> {
         if self.options.blackhole {
             blackhole::want(&mut desired.state, &self.scope);
         }
+        blackhole::bar(&mut desired.state, leases.barred(), &self.scope);
         desired
     }
 

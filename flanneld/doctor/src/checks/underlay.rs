@@ -275,12 +275,11 @@ fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
 /// Returns the type of a route, as in the output of `ip route`.
 fn kind(route: &Route) -> &'static str {
     // From linux/rtnetlink.h.
-    const RTN_UNREACHABLE: u8 = 7;
     const RTN_PROHIBIT: u8 = 8;
     match route.kind {
         RouteKind::Unicast => "unicast",
         RouteKind::Blackhole => "blackhole",
-        RouteKind::Other(RTN_UNREACHABLE) => "unreachable",
+        RouteKind::Unreachable => "unreachable",
         RouteKind::Other(RTN_PROHIBIT) => "prohibit",
         RouteKind::Other(_) => "throw",
     }
