@@ -815,7 +815,7 @@ fn own_key_is_renewed_for_its_first_holder_alone() {
         });
         let mut standing = LeasesInForce::default();
         for leases in steps {
-            let leases = leases.iter().map(|lease| Lease::clone(lease));
+            let leases = leases.iter().copied().cloned();
             standing.update(&LeaseTable::of(leases, BTreeSet::new()), None, &terms);
         }
         standing
