@@ -197,7 +197,7 @@ impl EtcdRegistry {
             return Ok(None);
         }
         self.counters.call("lease-ttl");
-        let connection = self.connections.get().await?;
+        let connection = self.connected().await?;
         let mut client = connection.client.lease_client();
         let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
             Ok(Ok(answer)) => answer,

@@ -426,10 +426,15 @@ impl Counters {
         let outcome = request.await;
         self.durations.record(began.elapsed());
         if outcome.is_err() {
-            self.failures
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.failed();
         }
         outcome
+    }
+
+    /// Counts a request that failed before it reached the store.
+    pub fn failed(&self) {
+        self.failures
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Returns the durations of requests to the store, including failed requests.

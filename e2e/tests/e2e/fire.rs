@@ -295,9 +295,14 @@ fn etcd_killed_and_restored_loses_no_packet() -> Result<()> {
             for node in &s.nodes[..2] {
                 node.logs("the watch of the leases is interrupted")?;
                 node.require_ready()?;
+                node.has_metric("flannel_store_available", 0.0)?;
+                ensure!(node.count("flannel_errors_total{class=\"store\"}") > 0.0);
             }
             s.etcd.as_mut().unwrap().restore(&snapshot)?;
             s.settled()?;
+            for node in &s.nodes[..2] {
+                node.has_metric("flannel_store_available", 1.0)?;
+            }
             // A node that joins now reaches all others.
             s[2].start()?;
             s[2].pod("p1")?;

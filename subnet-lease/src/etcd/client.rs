@@ -17,6 +17,7 @@ use etcd_client::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+use types::Problem;
 
 /// Maximum time until etcd replies, after which a request fails.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -47,6 +48,16 @@ impl EtcdRegistry {
         }
     }
 
+    /// Returns the connection in use, or a new one. Without any, etcd is unavailable.
+    pub(super) async fn connected(&self) -> Result<Connection, EtcdTrouble> {
+        let connected = self.connections.get().await;
+        if let Err(why) = &connected {
+            self.counters.failed();
+            self.counters.set_unavailable(Problem::of(why));
+        }
+        connected
+    }
+
     /// Returns the full key of a lease. For an empty `key`, the function returns the prefix of all leases.
     pub fn key(&self, key: &str) -> String {
         format!("{}/subnets/{key}", self.connections.options().prefix)
@@ -75,7 +86,7 @@ impl EtcdRegistry {
     /// Returns an error if etcd does not reply.
     pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, EtcdTrouble> {
         self.counters.call("range");
-        let connection = self.connections.get().await?;
+        let connection = self.connected().await?;
         let key = format!("{}/{name}", self.connections.options().prefix);
         let mut kv = connection.client.kv_client();
         let response = self
@@ -91,7 +102,7 @@ impl EtcdRegistry {
     /// Returns an error if etcd does not reply.
     pub async fn revision(&self) -> Result<i64, EtcdTrouble> {
         self.counters.call("range");
-        let connection = self.connections.get().await?;
+        let connection = self.connected().await?;
         let mut kv = connection.client.kv_client();
         let key = self.key("");
         let response = self
@@ -105,7 +116,7 @@ impl EtcdRegistry {
     /// # Errors
     /// Returns an error if etcd does not reply, or if it compacted the revision between two pages.
     pub async fn list(&self) -> Result<Listing, EtcdTrouble> {
-        let connection = self.connections.get().await?;
+        let connection = self.connected().await?;
         let root = self.key("");
         let end = range_end(root.as_bytes());
         let mut kv = connection
@@ -161,7 +172,7 @@ impl EtcdRegistry {
         key: &str,
     ) -> Result<Answer, EtcdTrouble> {
         self.counters.call("txn");
-        let connection = self.connections.get().await?;
+        let connection = self.connected().await?;
         let when: Vec<_> = compare
             .iter()
             .filter_map(|compare| self.compare(compare))
@@ -224,7 +235,7 @@ impl EtcdRegistry {
         options: Option<LeaseTimeToLiveOptions>,
     ) -> Result<LeaseTimeToLiveResponse, EtcdTrouble> {
         self.counters.call("lease-ttl");
-        let connection = self.connections.get().await?;
+        let connection = self.connected().await?;
         let mut client = connection.client.lease_client();
         let answer = client.time_to_live(lease, options);
         self.within(&connection, DEADLINE, "lease", answer).await
@@ -257,7 +268,7 @@ impl EtcdRegistry {
         let response = self.time_to_live(lease, Some(keys)).await?;
         if response.keys().is_empty() {
             self.counters.call("lease-revoke");
-            let connection = self.connections.get().await?;
+            let connection = self.connected().await?;
             let mut client = connection.client.lease_client();
             self.within(&connection, DEADLINE, "lease", client.revoke(lease))
                 .await?;
@@ -270,7 +281,7 @@ impl EtcdRegistry {
             return Ok(Answer::Alive(true));
         }
         self.counters.call("lease-keepalive");
-        let connection = self.connections.get().await?;
+        let connection = self.connected().await?;
         let mut client = connection.client.lease_client();
         let answer = async {
             match client.keep_alive(lease).await {
@@ -316,6 +327,7 @@ impl EtcdRegistry {
         let outcome = self.counters.timed(outcome).await;
         if outcome.is_ok() {
             self.counters.heard();
+            self.counters.set_available();
         }
         outcome
     }
@@ -358,7 +370,7 @@ impl EtcdRegistry {
             Request::List => self.list().await.map(Answer::Listing),
             Request::Grant => {
                 self.counters.call("lease-grant");
-                let connection = self.connections.get().await?;
+                let connection = self.connected().await?;
                 let mut client = connection.client.lease_client();
                 let ttl = i64::try_from(TTL.as_secs()).unwrap_or(i64::MAX);
                 let response = self

@@ -133,7 +133,7 @@ impl<'a> Watch<'a> {
         anchor: &Anchor,
     ) -> Result<Self, Broken> {
         registry.counters.call("watch");
-        let connection = registry.connections.get().await.map_err(Broken::Stream)?;
+        let connection = registry.connected().await.map_err(Broken::Stream)?;
         let (from, expected, known) = match anchor {
             Anchor::Listed { revision, .. } => (revision + 1, None, *revision),
             Anchor::Event(change) => (change.revision(), Some(change.clone()), change.revision()),
@@ -226,6 +226,7 @@ impl<'a> Watch<'a> {
             };
             self.asked = false;
             self.registry.counters.heard();
+            self.registry.counters.set_available();
             self.refuse(&response).await?;
             if let Some(header) = response.header() {
                 self.behind(header)?;
@@ -291,12 +292,7 @@ impl<'a> Watch<'a> {
     /// not prove a common history, because the key's owner may have written this value into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");
-        let connection = self
-            .registry
-            .connections
-            .get()
-            .await
-            .map_err(Broken::Stream)?;
+        let connection = self.registry.connected().await.map_err(Broken::Stream)?;
         let mut kv = connection
             .client
             .kv_client()

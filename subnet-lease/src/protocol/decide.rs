@@ -66,12 +66,16 @@ enum Owner<'a> {
 }
 
 fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
-    let by_id = best(
-        claim,
-        view.items
-            .iter()
-            .filter(|item| item.node().is_some_and(|node| node.id == claim.node.id)),
-    );
+    let has_our_id = |item: &&Item| item.node().is_some_and(|node| node.id == claim.node.id);
+    // The node renews its lease. Who copies the node's id renews nothing, so a copy does not come first.
+    let by_id = view.items.iter().filter(has_our_id).min_by_key(|item| {
+        (
+            !named_here(claim, &item.subnets),
+            item.reserved(),
+            !item.publishes(&claim.public),
+            item.entry.created,
+        )
+    });
     if let Some(item) = by_id {
         if evidence(claim, item) || item.publishes(&claim.public) {
             return Owner::Ours(item, true);
@@ -156,7 +160,7 @@ fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
     }
 }
 
-/// Returns the lease that this node prefers among several leases. The function prefers the lease in subnet.env, then a reservation, then
+/// Returns the lease that this node prefers among several leases without its id. The function prefers the lease in subnet.env, then a reservation, then
 /// a lease with this node's address, then the oldest lease.
 fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
     items.min_by_key(|item| {

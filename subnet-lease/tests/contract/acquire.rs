@@ -92,7 +92,8 @@ async fn subnet_of_subnet_env_is_preferred(bed: Bed) {
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
 }
 
-/// Order of preference among several keys with a node's id: the key in subnet.env, a reservation, a key with the node's address, the oldest key.
+/// Order of preference among several keys with a node's id: the key in subnet.env, the leased key, a key with the node's address, the oldest key.
+/// A copy of the node's id moves nobody, although a copy without a time to live never expires.
 async fn one_of_several_own_leases_is_kept(bed: Bed) {
     bed.configure(CONFIG);
     let one = claim("one", 101);
@@ -105,8 +106,12 @@ async fn one_of_several_own_leases_is_kept(bed: Bed) {
     let kept = async |claim: &Claim| key(&acquire(&bed.manager(), claim).await.unwrap());
     let leased = kept(&one).await;
     assert_ne!(bed.lease_of(&leased), 0);
-    // A younger key with a former address.
+    // A younger key with a former address, and one with the present address.
     reserve("10.5.30.0-24", "192.168.56.150");
+    reserve("10.5.31.0-24", "192.168.56.101");
+    assert_eq!(kept(&one).await, leased);
+    bed.delete(&leased);
+    bed.delete("10.5.31.0-24");
     assert_eq!(kept(&one).await, "10.5.30.0-24");
     bed.delete("10.5.30.0-24");
     reserve("10.5.20.0-24", "192.168.56.150");
