@@ -9,7 +9,7 @@ mod socket;
 mod sockets;
 
 use crate::node::{Client, CommonNotice, Datagram, LocalNode, Node, Notice, Now};
-use crate::target::{Path, host_bits, overlay_addresses, targets};
+use crate::target::{HostMasks, Path, host_masks, overlay_addresses, targets};
 use crate::view::{CommonFault, Losses, Mesh, Own, PathState, PeerView, Probe, Problem, Traffic};
 use crate::who::who;
 use ipnet::IpNet;
@@ -128,8 +128,8 @@ struct LoopState {
     changed: bool,
     /// Earliest time of the next update of all peers.
     follow_at: Duration,
-    /// The bits that distinguish the addresses of nodes from the addresses of pods, from [`host_bits`].
-    hosts: (u32, u32),
+    /// The bits that distinguish the addresses of nodes from the addresses of pods.
+    hosts: HostMasks,
 }
 
 impl LoopState {
@@ -141,7 +141,7 @@ impl LoopState {
             calm_at: Duration::ZERO,
             changed: true,
             follow_at: Duration::ZERO,
-            hosts: (0, 0),
+            hosts: HostMasks::default(),
         }
     }
 }
@@ -387,11 +387,11 @@ impl Prober {
         });
         if let Some(peers) = &peers {
             let subnets = peers.iter().map(|peer| peer.subnet);
-            state.hosts = host_bits(settings.own.nets().chain(subnets));
+            state.hosts = host_masks(settings.own.nets().chain(subnets));
         }
         state.sockets.follow(
             &addresses(settings, &underlay),
-            state.hosts,
+            &state.hosts,
             settings.clear,
             underlay.yields_to.as_deref(),
         );

@@ -2,6 +2,8 @@
 
 use crate::who::who;
 use ipnet::IpNet;
+#[cfg(any(test, feature = "prober"))]
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseTable, Peer};
@@ -60,19 +62,23 @@ pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     }
 }
 
-/// Returns the host bits that all these subnets have in common, for IPv4 and for the last 32 bits of IPv6. The host
-/// bits of a node's overlay address are 0 or 1; the host bits of a pod's address are larger.
+/// Masks of the host bits of subnets, for IPv4 and for the last 32 bits of IPv6.
 #[cfg(any(test, feature = "prober"))]
-pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
-    let (mut v4, mut v6) = (u32::MAX, u32::MAX);
+pub(crate) type HostMasks = (BTreeSet<u32>, BTreeSet<u32>);
+
+/// Returns the mask of each prefix length that these subnets have. The host bits of a node's overlay address are 0 or 1; the host bits of a pod's
+/// address are larger.
+#[cfg(any(test, feature = "prober"))]
+pub(crate) fn host_masks(subnets: impl Iterator<Item = IpNet>) -> HostMasks {
+    let (mut v4, mut v6) = HostMasks::default();
     for subnet in subnets {
         match subnet {
-            IpNet::V4(net) => v4 &= net.hostmask().to_bits(),
+            IpNet::V4(net) => v4.insert(net.hostmask().to_bits()),
             IpNet::V6(net) => {
-                v6 &= u32::try_from(net.hostmask().to_bits() & u128::from(u32::MAX))
-                    .unwrap_or(u32::MAX);
+                let last = net.hostmask().to_bits() & u128::from(u32::MAX);
+                v6.insert(u32::try_from(last).unwrap_or(u32::MAX))
             }
-        }
+        };
     }
     (v4, v6)
 }
@@ -161,23 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn host_bits_are_those_of_the_smallest_subnet() {
-        let bits = |nets: &[&str]| host_bits(nets.iter().map(|net| net.parse().unwrap()));
-        assert_eq!(bits(&["10.5.1.0/24", "fd00:1::/64"]), (0xff, u32::MAX));
-        assert_eq!(
-            bits(&[
-                "10.5.1.0/24",
-                "10.5.2.128/26",
-                "fd00::/64",
-                "fd00:0:0:1::/112"
-            ]),
-            (0x3f, 0xffff)
-        );
-        assert_eq!(
-            bits(&["10.5.0.0/15", "10.5.0.7/32"]),
-            (0, u32::MAX),
-            "a /32 subnet leaves no host bits; without IPv6 subnets, all bits remain"
-        );
+    fn each_prefix_length_has_its_host_mask() {
+        let nets = [
+            "10.5.1.0/24",
+            "10.5.3.0/24",
+            "10.5.2.128/26",
+            "10.5.0.7/32",
+            "fd00::/64",
+            "fd00:0:0:1::/112",
+        ];
+        let (v4, v6) = host_masks(nets.iter().map(|net| net.parse().unwrap()));
+        assert_eq!(v4, [0, 0x3f, 0xff].into());
+        assert_eq!(v6, [0xffff, u32::MAX].into());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
 };
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -69,7 +70,10 @@ impl Registered {
     /// Opens a socket for probes and replies. The host need not have the address yet. `hosts` is the mask of an
     /// address's host bits, at most the last 32, by which the filter recognises senders in the overlay. The socket
     /// accepts any source address if `hosts` is `None`.
-    pub(super) fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
+    pub(super) fn datagrams(
+        address: SocketAddr,
+        hosts: Option<&BTreeSet<u32>>,
+    ) -> io::Result<Self> {
         let socket = Socket::new(
             Domain::for_address(address),
             Type::DGRAM.nonblocking().cloexec(),
@@ -80,7 +84,7 @@ impl Registered {
     }
 
     /// Replaces the socket filter that selects the accepted senders.
-    pub(super) fn let_send(&self, hosts: Option<u32>) -> io::Result<()> {
+    pub(super) fn let_send(&self, hosts: Option<&BTreeSet<u32>>) -> io::Result<()> {
         self.socket.attach_filter(&senders(self.address, hosts))
     }
 
@@ -226,7 +230,11 @@ impl Registered {
 /// send probes from the probe port. The source address of a node in the overlay is the first or the second address of a
 /// subnet. Pods have neither of these addresses. Pod probes may have any source port; their source address is one of a node's
 /// overlay addresses or a subnet's pod-probe address.
-fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
+///
+/// Each peer's own prefix length tells its addresses. With many lengths, which only hostile leases have, the filter accepts any source address, and the
+/// exact comparison with the leases follows.
+fn senders(own: SocketAddr, hosts: Option<&BTreeSet<u32>>) -> Vec<SockFilter> {
+    const MANY: usize = 16;
     // The filter sees the UDP header first.
     let port = [
         SockFilter::new(LOAD_HALF, 0, 0, 0),
@@ -239,13 +247,23 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         drop_it(),
     ];
     let last_word = IP + if own.is_ipv6() { 20 } else { 12 };
-    let place = |hosts| {
-        [
-            SockFilter::new(LOAD_WORD, 0, 0, last_word),
-            SockFilter::new(AND, 0, 0, hosts),
-            // A subnet's pod-probe address may send only pod probes. Nodes may send any message.
-            SockFilter::new(IF_EQUAL, 2, 0, pods::host_part(hosts, own.ip().into())),
-            SockFilter::new(IF_GREATER, 0, 4, 1),
+    let hosts = hosts.filter(|hosts| hosts.len() <= MANY);
+    let place = hosts.map(|hosts| {
+        // The instructions from a mask to the end of the masks: four for each.
+        let rest = (1..=hosts.len())
+            .rev()
+            .filter_map(|masks| u8::try_from(4 * masks).ok());
+        let masks = hosts.iter().zip(rest).flat_map(|(hosts, rest)| {
+            let pods = pods::host_part(*hosts, own.ip().into());
+            [
+                SockFilter::new(LOAD_WORD, 0, 0, last_word),
+                SockFilter::new(AND, 0, 0, *hosts),
+                // A subnet's pod-probe address may send only pod probes. Nodes may send any message.
+                SockFilter::new(IF_EQUAL, rest - 2, 0, pods),
+                SockFilter::new(IF_GREATER, 0, rest, 1),
+            ]
+        });
+        let ends = [
             drop_it(),
             SockFilter::new(LOAD_BYTE, 0, 0, KIND),
             SockFilter::new(IF_EQUAL, 3, 0, u32::from(POD_QUESTION_KIND)),
@@ -253,9 +271,9 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
             SockFilter::new(LOAD_BYTE, 0, 0, KIND),
             SockFilter::new(IF_EQUAL, 0, 1, u32::from(POD_QUESTION_KIND)),
             take(),
-        ]
-    };
-    let place = hosts.map(place);
+        ];
+        masks.chain(ends).collect::<Vec<_>>()
+    });
     magic
         .into_iter()
         .chain(place.into_iter().flatten())
@@ -329,8 +347,8 @@ mod tests {
     /// Returns the addresses from which a socket accepts messages. Each element of `senders` contains a sender's address, whether
     /// the sender uses the receiver's port, and a message.
     fn read_of(
-        hosts: Option<u32>,
-        anew: Option<u32>,
+        hosts: Option<&[u32]>,
+        anew: Option<&[u32]>,
         own: &str,
         senders: &[(&str, bool, &[u8])],
     ) -> Vec<IpAddr> {
@@ -340,9 +358,10 @@ mod tests {
             .local_addr()
             .unwrap()
             .port();
-        let mut receiver = Registered::datagrams((own, port).into(), hosts).unwrap();
+        let set = |hosts: Option<&[u32]>| hosts.map(|hosts| hosts.iter().copied().collect());
+        let mut receiver = Registered::datagrams((own, port).into(), set(hosts).as_ref()).unwrap();
         if anew.is_some() {
-            receiver.let_send(anew).unwrap();
+            receiver.let_send(set(anew).as_ref()).unwrap();
         }
         for (address, same_port, bytes) in senders {
             let address: IpAddr = address.parse().unwrap();
@@ -365,14 +384,14 @@ mod tests {
             ("127.0.0.7", true, message),
             ("127.0.1.0", true, message),
         ];
-        let came = |hosts, anew| {
+        let came = |hosts: Option<&[u32]>, anew: Option<&[u32]>| {
             read_of(hosts, anew, "127.0.0.9", &senders)
                 .iter()
                 .map(IpAddr::to_string)
                 .collect::<Vec<_>>()
         };
         assert_eq!(
-            came(Some(0xff), None),
+            came(Some(&[0xff]), None),
             ["127.0.0.1", "127.0.1.0"],
             "the first two addresses of a subnet"
         );
@@ -381,7 +400,10 @@ mod tests {
             ["127.0.0.1", "127.0.0.7", "127.0.1.0"],
             "over the underlay"
         );
-        assert_eq!(came(Some(0xff), Some(0x3)), ["127.0.0.1", "127.0.1.0"]);
+        assert_eq!(
+            came(Some(&[0xff]), Some(&[0x3])),
+            ["127.0.0.1", "127.0.1.0"]
+        );
         let question: &[u8] = b"flpr\x01\x05";
         let pods = [
             ("127.0.0.254", false, question),
@@ -391,17 +413,24 @@ mod tests {
             ("127.0.0.254", false, &b"junk"[..]),
             ("127.0.1.0", false, question),
         ];
+        // A peer with a subnet of four addresses changes nothing for the others.
+        for hosts in [&[0xff][..], &[0x3, 0xff], &[0x3, 0xff, 0xfff]] {
+            assert_eq!(
+                read_of(Some(hosts), None, "127.0.0.9", &pods)
+                    .iter()
+                    .map(IpAddr::to_string)
+                    .filter(|from| !hosts.contains(&0x3) || from != "127.0.0.253")
+                    .collect::<Vec<_>>(),
+                ["127.0.0.254", "127.0.0.254", "127.0.1.0"],
+                "pod probes from any port"
+            );
+        }
         assert_eq!(
-            read_of(Some(0xff), None, "127.0.0.9", &pods)
-                .iter()
-                .map(IpAddr::to_string)
-                .collect::<Vec<_>>(),
-            ["127.0.0.254", "127.0.0.254", "127.0.1.0"],
-            "pod probes from any port"
+            came(Some(&[0xff]), Some(&[0x6])),
+            ["127.0.0.1", "127.0.1.0"]
         );
-        assert_eq!(came(Some(0xff), Some(0x6)), ["127.0.0.1", "127.0.1.0"]);
         assert_eq!(
-            came(Some(0xff), Some(0)),
+            came(Some(&[0xff]), Some(&[0])),
             ["127.0.0.1", "127.0.0.7", "127.0.1.0"],
             "subnets of one address"
         );

@@ -4,7 +4,7 @@ use super::ping;
 use super::problem::{Place, Unusable, Why, name};
 use super::socket::{MAX_DATAGRAM, Registered};
 use crate::node::Send;
-use crate::target::Path;
+use crate::target::{HostMasks, Path};
 use crate::view::Problem;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -48,7 +48,7 @@ pub(super) struct Sockets {
     open: BTreeMap<Place, Registered>,
     problems: BTreeMap<Place, Unusable>,
     /// The `hosts` of the last call of [`Sockets::follow`].
-    hosts: Option<(u32, u32)>,
+    hosts: Option<HostMasks>,
     buffer: Vec<u8>,
 }
 
@@ -76,13 +76,13 @@ impl Sockets {
     pub(super) fn follow(
         &mut self,
         wanted: &[(Path, IpAddr)],
-        hosts: (u32, u32),
+        hosts: &HostMasks,
         clear: bool,
         yields_to: Option<&str>,
     ) {
-        let others = self.hosts.replace(hosts) != Some(hosts);
+        let others = self.hosts.replace(hosts.clone()).as_ref() != Some(hosts);
         let hosts = |(path, family, _): &Place| {
-            (*path == Path::Overlay).then_some(family.pick(hosts.0, hosts.1))
+            (*path == Path::Overlay).then_some(family.pick(&hosts.0, &hosts.1))
         };
         let mut places: BTreeMap<Place, SocketAddr> = BTreeMap::new();
         for (path, address) in wanted {
