@@ -73,8 +73,8 @@ impl User {
                 pods,
                 rule(&[""], &["nodes"], &["get", "list", "watch"]),
                 status,
-                rule(&["", "events.k8s.io"], &["events"], &["create", "patch"]),
-                rule(&["discovery.k8s.io"], &["endpointslices"], &["get", "list"]),
+                rule(&[""], &["events"], &["create"]),
+                rule(&["discovery.k8s.io"], &["endpointslices"], &["list"]),
             ])),
         }
     }
