@@ -5,7 +5,7 @@ use crate::fact::Fact;
 use crate::facts::host::{Checksums, Fill, Neighbours, Sysctls};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use types::file::{self, Links};
 
 /// Maximum size of a resolv.conf file, in bytes.
@@ -96,18 +96,27 @@ fn learned(routes: &str) -> BTreeSet<String> {
     routes.lines().filter_map(device).collect()
 }
 
-/// Returns the network managers that run on this host, according to their runtime folders. A network manager is the most likely cause of changes to
-/// flannel's kernel objects.
+/// Returns the network managers that run on this host. A network manager is the most likely cause of changes to flannel's kernel
+/// objects. Its runtime folder proves nothing, because Debian creates the folder of systemd-networkd on every host.
 pub fn network_managers() -> Vec<String> {
-    let known = [
-        ("/run/NetworkManager", "NetworkManager"),
-        ("/run/systemd/netif", "systemd-networkd"),
-    ];
-    known
-        .into_iter()
-        .filter(|(folder, _)| Path::new(folder).is_dir())
-        .map(|(_, name)| name.to_owned())
-        .collect()
+    let programs: BTreeSet<PathBuf> = run_dir::process::pids()
+        .filter_map(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).ok())
+        .collect();
+    managers(&programs)
+}
+
+fn managers(programs: &BTreeSet<PathBuf>) -> Vec<String> {
+    let runs = |name: &&str| {
+        // After an upgrade, the kernel adds ` (deleted)`.
+        let is_it = |program: &PathBuf| {
+            let file = program.file_name().and_then(|file| file.to_str());
+            program.starts_with("/usr")
+                && file.is_some_and(|file| file.trim_end_matches(" (deleted)") == *name)
+        };
+        programs.iter().any(is_it)
+    };
+    let known = ["NetworkManager", "systemd-networkd"];
+    known.into_iter().filter(runs).map(str::to_owned).collect()
 }
 
 /// Returns the hostname.
@@ -185,6 +194,24 @@ fn counter(text: &str, protocol: &str, name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_running_program_is_a_network_manager() {
+        let found = |paths: &[&str]| managers(&paths.iter().map(PathBuf::from).collect());
+        assert!(
+            found(&[
+                "/usr/bin/bash",
+                "/tmp/NetworkManager",
+                "/usr/bin/systemd-networkd-wait-online"
+            ])
+            .is_empty()
+        );
+        assert_eq!(
+            found(&["/usr/lib/systemd/systemd-networkd (deleted)"]),
+            ["systemd-networkd"]
+        );
+        assert_eq!(found(&["/usr/sbin/NetworkManager"]), ["NetworkManager"]);
+    }
 
     #[test]
     fn counters_are_found_by_name() {
