@@ -274,7 +274,7 @@ mod tests {
             )
             .unwrap(),
             own: Some(lease(1, [192, 168, 56, 1], true)),
-            local: vec![[192, 168, 56, 1].into()],
+            local: vec!["192.168.56.1/24".parse().unwrap()],
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
             links: Some(vec!["192.168.56.0/24".parse().unwrap()]),
             rules: Arc::new(()),

@@ -156,7 +156,9 @@ fn terms() -> Terms {
         config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#)
             .unwrap(),
         own: Some(own),
-        local: vec![IpAddr::from([192, 168, 56, 1]), IpAddr::from([10, 0, 2, 15])],
+        local: ["192.168.56.1/24", "10.0.2.15/24", "192.168.57.2/31"]
+            .map(|net| net.parse().unwrap())
+            .into(),
         underlay: vec!["10.5.6.0/24".parse().unwrap()],
         links: None,
         rules: Arc::new(VtepMacs),
@@ -479,6 +481,9 @@ fn public_addresses_are_those_of_other_hosts() {
         ([10, 5, 1, 1], false),
         ([10, 5, 7, 1], false),
         ([10, 0, 2, 15], false),
+        ([0, 0, 0, 0], false),
+        ([192, 168, 56, 255], false),
+        ([192, 168, 57, 3], true),
     ] {
         let (kept, refused) = judge([plain("10.5.1.0/24", address, 1)], &terms());
         assert_eq!(

@@ -146,7 +146,7 @@ async fn a_manager_that_knows_no_keys_feeds_the_table() {
     let terms = Terms {
         config,
         own: Some(own),
-        local: vec![[192, 168, 56, 1].into()],
+        local: vec!["192.168.56.1/24".parse().unwrap()],
         underlay: Vec::new(),
         links: None,
         rules: Arc::new(()),

@@ -13,12 +13,15 @@ scenarios! { bad_peers_hold_no_node_back;
 fn bad_peers_hold_no_node_back(scene: SceneOptions<'_>) -> Result<()> {
     let conf = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"host-gw"}}"#;
     scene.net(conf).run(|s| {
-        // An address off the link, and the link's broadcast address.
+        // An address off the link, a subnet to which another program has a route, and the link's broadcast address.
+        s.each(|node| node.sh("ip route add unreachable 10.5.4.0/24").map(drop))?;
         s.put("10.5.3.0-24", r#"{"PublicIP":"10.99.0.5","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
-        s.put("10.5.4.0-24", r#"{"PublicIP":"192.168.56.255","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
+        s.put("10.5.4.0-24", r#"{"PublicIP":"192.168.56.104","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
+        s.put("10.5.5.0-24", r#"{"PublicIP":"192.168.56.255","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
         s.settled()?;
         s.each(|node| {
             node.has_metric("flannel_leases_refused{reason=\"off-link\"}", 1.0)?;
+            node.has_metric("flannel_leases_refused{reason=\"no-host-address\"}", 1.0)?;
             node.has_metric("flannel_peers_failed", 1.0)?;
             node.has_status("/refused/0/lease", "10.5.3.0/24")?;
             node.has_status("/figures/kernel/failed_peers/0/subnet", "10.5.4.0/24")?;

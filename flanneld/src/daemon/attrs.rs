@@ -86,8 +86,12 @@ pub(super) fn terms(
         local: underlay
             .local
             .iter()
-            .map(IpNet::addr)
-            .chain(addresses_of(underlay.public).filter(|_| !whose.shared_address))
+            .copied()
+            .chain(
+                addresses_of(underlay.public)
+                    .filter(|_| !whose.shared_address)
+                    .map(IpNet::from),
+            )
             .collect(),
         underlay: underlay_networks(config, underlay),
         links: whose.needs_links.then(|| underlay.links.clone()),

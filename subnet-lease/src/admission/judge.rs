@@ -8,7 +8,7 @@ use crate::lease::{Lease, Term};
 use crate::table::LeaseTable;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use types::{Addresses, Dual, Family, Subnets, nets_overlap};
 
@@ -238,14 +238,14 @@ pub(super) fn placed(
         return Err(Why::OverlapsUnderlay(*net));
     }
     for address in lease.attrs.addresses() {
-        if terms.local.contains(&address) {
+        if no_host(address, &terms.local) {
+            return Err(Why::NoHost(address));
+        }
+        if terms.local.iter().any(|net| net.addr() == address) {
             return Err(Why::OurAddress {
                 node: lease.attrs.node.as_ref().map(|node| node.name.to_string()),
                 address,
             });
-        }
-        if no_host(address) {
-            return Err(Why::NoHost(address));
         }
         // The route to such a node would lead into a tunnel, and back to this node.
         let around = subnets
@@ -372,10 +372,21 @@ pub(super) fn halves_left_out(
     subnets.nets().filter_map(left_out).collect()
 }
 
-/// Returns whether the address is a broadcast, multicast or loopback address, which no node can publish.
-fn no_host(address: IpAddr) -> bool {
-    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    broadcast || address.is_multicast() || address.is_loopback()
+/// Returns whether the address is a broadcast, multicast, loopback or unspecified address, which no node can publish. `local` are the addresses of
+/// this host.
+fn no_host(address: IpAddr, local: &[IpNet]) -> bool {
+    let broadcast = |v4: Ipv4Addr| {
+        let ends = |net: &IpNet| match net {
+            // A network of two addresses has no broadcast address.
+            IpNet::V4(net) => net.prefix_len() < 31 && net.broadcast() == v4,
+            IpNet::V6(_) => false,
+        };
+        v4.is_broadcast() || local.iter().any(ends)
+    };
+    matches!(address, IpAddr::V4(v4) if broadcast(v4))
+        || address.is_multicast()
+        || address.is_loopback()
+        || address.is_unspecified()
 }
 
 /// Returns the IPv4 and IPv6 subnets of a lease whose address family this network uses.

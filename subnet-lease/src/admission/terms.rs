@@ -15,8 +15,9 @@ pub struct Terms {
     pub config: NetworkConfig,
     /// This node's own lease; `None` for tools that only read the store.
     pub own: Option<Lease>,
-    /// Addresses of all interfaces of this host. Admission refuses a lease that publishes an address of this host.
-    pub local: Vec<IpAddr>,
+    /// Addresses of all interfaces of this host, each with its network. Admission refuses a lease that publishes an address of this host, or the
+    /// broadcast address of such a network.
+    pub local: Vec<IpNet>,
     /// Networks of the underlay interface.
     pub underlay: Vec<IpNet>,
     /// Networks that the underlay reaches without a gateway, for a backend that needs a direct link to each
