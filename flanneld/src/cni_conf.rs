@@ -142,6 +142,7 @@ impl CniConfKeeper {
     pub async fn keep(mut self, stop: CancellationToken) {
         let run = async {
             loop {
+                tokio::time::sleep(PERIOD).await;
                 // A folder of the host may be on a file system that does not respond.
                 let passed = tokio::task::spawn_blocking(move || {
                     self.pass();
@@ -154,7 +155,6 @@ impl CniConfKeeper {
                         return;
                     }
                 }
-                tokio::time::sleep(PERIOD).await;
             }
         };
         stop.run_until_cancelled(run).await;
@@ -194,7 +194,7 @@ impl CniConfKeeper {
             Ok(present) => Some(present),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             // A pipe or a device would stop the container runtime, and no operator edits it.
-            Err(error) if error.get_ref().is_some_and(|why| why.is::<Irregular>()) => None,
+            Err(error) if is_irregular(&error) => None,
             Err(cause) => {
                 return Err(ConfError::Destination {
                     file: destination.clone(),
@@ -226,6 +226,11 @@ impl CniConfKeeper {
         (self.installed, self.change_logged) = (Some(wanted), false);
         Ok(())
     }
+}
+
+fn is_irregular(error: &io::Error) -> bool {
+    let why = error.get_ref().and_then(|why| why.downcast_ref());
+    matches!(why, Some(Irregular::Other | Irregular::Link))
 }
 
 /// Reads the source, and checks that the source is a JSON object. A runtime that finds an invalid file also rejects the other files in the directory.

@@ -790,6 +790,12 @@ fn mac_belongs_to_its_first_holder() {
         second,
         "derived"
     );
+    // The younger lease overlaps a network of this host, such as a container runtime's.
+    let local = Terms {
+        local: vec!["10.5.2.1/25".parse().unwrap()],
+        ..terms()
+    };
+    assert_eq!(judge([&old, &young], &nothing, &local), first[..1]);
     // A thief whose earlier value is known stays in force with it.
     let before = LeaseTable::of([with_mac(1, 0x11, 1), young.clone()], BTreeSet::new());
     let both = vec![
@@ -805,6 +811,48 @@ fn mac_belongs_to_its_first_holder() {
         ("10.5.2.0/24 11".to_owned(), true),
     ];
     assert_eq!(used(&table), now);
+}
+
+/// A node that uses one half of the leases knows whose the MACs were, and a refused lease keeps no MAC from others.
+#[test]
+fn mac_of_half_a_lease_or_of_a_refused_one_belongs_to_another() {
+    let (old, young) = (with_mac(1, 0x21, 1), with_mac(2, 0x21, 2));
+    // A node of IPv4 alone uses one half of each lease, and knows whose it was.
+    let both = |mut lease: Lease, third: u8| {
+        let v6 = format!("fd00:5:0:{third:x}::/64").parse().unwrap();
+        lease.subnets = Dual::Both(*lease.subnets.v4().unwrap(), v6);
+        lease
+    };
+    let config = NetworkConfig::parse(VXLAN).unwrap();
+    let v4 = Terms {
+        config,
+        own: None,
+        ..terms()
+    };
+    let halves = [both(old.clone(), 1), both(young.clone(), 2)];
+    let before = admitted(
+        &LeaseTable::of([halves[1].clone()], BTreeSet::new()),
+        &LeaseTable::default(),
+        &v4,
+    )
+    .0;
+    let table = admitted(&LeaseTable::of(halves, BTreeSet::new()), &before, &v4).0;
+    assert_eq!(used(&table)[0], ("10.5.2.0/24 21".to_owned(), true));
+    // A lease that claims this node's MAC is refused whole, and takes no other MAC with it.
+    let own = Terms {
+        own: Some(with_mac(3, 0x31, 3)),
+        ..terms()
+    };
+    let mut greedy = both(with_mac(1, 0x31, 1), 1);
+    greedy.attrs.public_ipv6 = "fd00:56::11".parse().ok();
+    greedy.attrs.v6_data = young.attrs.data.clone();
+    let table = admitted(
+        &LeaseTable::of([greedy, young.clone()], BTreeSet::new()),
+        &LeaseTable::default(),
+        &own,
+    )
+    .0;
+    assert_eq!(used(&table)[0], ("10.5.2.0/24 21".to_owned(), true));
 }
 
 /// This node asks its backend for another key only if an older node had the key first: a cloned disk.

@@ -6,12 +6,17 @@ use std::path::Path;
 
 use run_dir::instance::lock_path;
 use run_dir::{api_socket, exit_report, status_file, subnet_env};
-use types::file::{Links, read};
+use types::file::{Irregular, Links, read};
 
 use super::report::Report;
 
 /// Maximum size of a subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
+
+fn is_too_long(error: &io::Error) -> bool {
+    let why = error.get_ref().and_then(|why| why.downcast_ref());
+    matches!(why, Some(Irregular::TooLong(_)))
+}
 
 /// Removes a subnet.env, the daemon's files next to it, and temporary files of a crashed daemon. Also removes the directory if it is named `flannel` and is empty.
 pub(super) fn subnet_env(file: &Path, report: &mut Report) {
@@ -25,6 +30,12 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
         }
         Ok(_) => remove(file, report),
         Err(error) if absent(&error) => {}
+        Err(error) if is_too_long(&error) => {
+            return report.kept(&format!(
+                "file {}: the contents are not flannel's",
+                file.display()
+            ));
+        }
         Err(error) => report.complaint(format!("cannot read file {}: {error}", file.display())),
     }
     let folder = file

@@ -146,7 +146,8 @@ impl Daemon {
         }
         if let Some(conf) = self.settings.node.cni_conf.clone() {
             // The runtime starts pods once it has this file.
-            let keeper = CniConfKeeper::new(conf, self.health.clone());
+            let mut keeper = CniConfKeeper::new(conf, self.health.clone());
+            keeper.pass();
             self.run.spawn(keeper.keep(self.run.stop.clone()));
         }
         self.health.clear(Condition::Start);

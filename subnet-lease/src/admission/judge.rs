@@ -132,9 +132,11 @@ impl<'a> Judgement<'a> {
     /// two nodes may swap theirs.
     fn by_identity(mut self, raw: &LeaseTable) -> (LeaseTable, Vec<Refused>) {
         let mut identities = Identities::of(self.terms);
-        let claims: Vec<&Arc<Lease>> = self.usable.iter().map(|(lease, _)| *lease).collect();
-        identities.assign(&claims, self.before, self.terms);
-        let mut kept = Vec::with_capacity(claims.len());
+        for (lease, subnets) in &mut self.usable {
+            *subnets = on_link(lease, subnets, self.terms).unwrap_or(*subnets);
+        }
+        identities.assign(&self.usable, self.before, self.terms);
+        let mut kept = Vec::with_capacity(self.usable.len());
         // Subnets that the store contains but for which the node uses no lease.
         let mut blank: BTreeSet<Subnets> = raw
             .unreadable()
@@ -144,12 +146,11 @@ impl<'a> Judgement<'a> {
         let mut barred = BTreeSet::new();
         for (lease, subnets) in std::mem::take(&mut self.usable) {
             let Err(used) = identities.check(lease) else {
-                let in_reach = on_link(lease, &subnets, self.terms).unwrap_or(subnets);
-                kept.push(if in_reach == lease.subnets {
+                kept.push(if subnets == lease.subnets {
                     lease.clone()
                 } else {
                     Arc::new(Lease {
-                        subnets: in_reach,
+                        subnets,
                         ..Lease::clone(lease)
                     })
                 });
@@ -157,8 +158,14 @@ impl<'a> Judgement<'a> {
             };
             let why = used.why(lease, self.terms);
             self.refuse(lease, None, why);
+            if used.is_former(lease, self.terms) {
+                blank.insert(subnets);
+                continue;
+            }
             match self.last_good(lease, &subnets) {
                 Some(good) if identities.check(good).is_ok() => kept.push(good.clone()),
+                // A lease takes no route away from this host's own networks.
+                _ if overlaps_any(&subnets, &self.terms.local) => {}
                 _ => drop(barred.insert(subnets)),
             }
         }
@@ -370,6 +377,14 @@ pub(super) fn halves_left_out(
             .map(|why| (net, Why::Unusable(Box::new(why))))
     };
     subnets.nets().filter_map(left_out).collect()
+}
+
+fn overlaps_any(subnets: &Subnets, nets: &[IpNet]) -> bool {
+    nets.iter().any(|net| {
+        subnets
+            .nets()
+            .any(|subnet| nets_overlap(&subnet, &net.trunc()))
+    })
 }
 
 /// Returns whether the address is a broadcast, multicast, loopback or unspecified address, which no node can publish. `local` are the addresses of

@@ -57,19 +57,22 @@ impl LeasesInForce {
             return;
         }
         (self.admitted, self.refused) = admitted(raw, &self.admitted, terms);
-        self.keep_ours(terms);
+        self.keep_ours(raw, terms);
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
     }
 
     /// Notes which identities this node has alone. An older lease that claims such an identity later did not have it first.
-    fn keep_ours(&mut self, terms: &Terms) {
+    fn keep_ours(&mut self, raw: &LeaseTable, terms: &Terms) {
         let own = terms.own.iter();
         let own = own.flat_map(|own| identities(&*terms.rules, own));
         for (identity, _) in own {
-            let is_first = terms.history.own.contains(&identity)
-                || !self.refused.iter().any(|refused| {
-                    matches!(&refused.why, Why::OwnIdentity { identity: theirs, .. } if excerpt(&identity) == *theirs)
-                });
+            let claims = |lease: &Lease| {
+                !terms.is_own(&lease.subnets)
+                    && identities(&*terms.rules, lease)
+                        .iter()
+                        .any(|(theirs, _)| *theirs == identity)
+            };
+            let is_first = terms.history.own.contains(&identity) || !raw.iter().any(claims);
             if is_first {
                 self.ours.insert(identity);
             }

@@ -137,6 +137,14 @@ impl Used {
     }
 }
 
+impl Used {
+    /// Returns whether the lease is one that this node had before, and that has not expired yet.
+    pub(super) fn is_former(&self, lease: &Lease, terms: &Terms) -> bool {
+        let own = terms.own.as_ref().and_then(|own| Place::of(own).node);
+        matches!(self.by, User::Ours) && own.is_some() && own == Place::of(lease).node
+    }
+}
+
 /// Node that uses a MAC or a key.
 #[derive(Clone, Copy, Debug)]
 enum User {
@@ -197,34 +205,90 @@ impl Identities {
         ours
     }
 
-    /// Gives each identity to one of the leases that claim it. `claims` begins with the oldest lease.
-    pub(super) fn assign(&mut self, claims: &[&Arc<Lease>], before: &LeaseTable, terms: &Terms) {
-        let mut best: HashMap<Box<str>, (Claim, Place)> = HashMap::new();
-        for (age, lease) in claims.iter().enumerate() {
-            for (identity, family) in identities(&*self.rules, lease) {
-                let derived = |node| self.rules.derived(node, family);
-                let held = |lease: &Lease| {
-                    identities(&*self.rules, lease)
-                        .iter()
-                        .any(|(held, _)| *held == identity)
-                };
-                let in_kernel = |net: IpNet| terms.history.kernel.get(&net) == Some(&identity);
-                let claim = Claim {
-                    is_foreign: lease.attrs.node.as_ref().and_then(derived).as_ref()
-                        != Some(&identity),
-                    is_new: !before.get(&lease.subnets).is_some_and(held),
-                    is_new_in_kernel: !lease.subnets.nets().any(in_kernel),
-                    age,
-                };
-                let place = Place::of(lease);
-                let first = best.entry(identity.into()).or_insert((claim, place));
-                if claim < first.0 {
-                    *first = (claim, place);
+    /// Gives each identity to one of the leases that claim it. `claims` begins with the oldest lease, and has the subnets for which the node
+    /// uses each lease. A lease that loses one of its identities has no other either.
+    pub(super) fn assign(
+        &mut self,
+        claims: &[(&Arc<Lease>, Subnets)],
+        before: &LeaseTable,
+        terms: &Terms,
+    ) {
+        let mut rest: Vec<Claimant> = claims
+            .iter()
+            .enumerate()
+            .map(|(age, (lease, subnets))| self.claimant(age, lease, subnets, before, terms))
+            .collect();
+        loop {
+            let mut best: HashMap<&str, &Claimant> = HashMap::new();
+            for (one, (identity, claim)) in rest
+                .iter()
+                .flat_map(|one| one.claims.iter().map(move |claim| (one, claim)))
+            {
+                let first = best.entry(identity).or_insert(one);
+                if first.claim(identity).is_some_and(|first| claim < first) {
+                    *first = one;
                 }
             }
+            // A rival is another lease with a better claim; `None` is this node.
+            let rivals = |one: &Claimant| -> Vec<Option<&Claimant>> {
+                let rival = |(identity, _): &(String, Claim)| {
+                    if self.used.contains_key(identity.as_str()) {
+                        return Some(None);
+                    }
+                    let first = *best.get(identity.as_str())?;
+                    (!first.place.is(one.place)).then_some(Some(first))
+                };
+                one.claims.iter().filter_map(rival).collect()
+            };
+            let loses: Vec<bool> = rest.iter().map(|one| !rivals(one).is_empty()).collect();
+            if !loses.contains(&true) {
+                let owned: Vec<(Box<str>, User)> = best
+                    .into_iter()
+                    .map(|(identity, one)| (identity.into(), User::Node(one.place, 1)))
+                    .collect();
+                self.used.extend(owned);
+                return;
+            }
+            // Who loses only to leases that lose themselves may still win.
+            let is_beaten = |one: &Claimant| {
+                let wins = |rival: &Claimant| rivals(rival).is_empty();
+                rivals(one).into_iter().any(|rival| rival.is_none_or(wins))
+            };
+            let beaten: Vec<bool> = rest.iter().map(is_beaten).collect();
+            let out = if beaten.contains(&true) {
+                beaten
+            } else {
+                loses
+            };
+            let mut out = out.into_iter();
+            rest.retain(|_| !out.next().unwrap_or_default());
         }
-        for (identity, (_, place)) in best {
-            self.used.entry(identity).or_insert(User::Node(place, 1));
+    }
+
+    fn claimant(
+        &self,
+        age: usize,
+        lease: &Lease,
+        subnets: &Subnets,
+        before: &LeaseTable,
+        terms: &Terms,
+    ) -> Claimant {
+        let rules = &*self.rules;
+        let former = before.get(subnets).map(|former| identities(rules, former));
+        let claim = |(identity, family): (String, Family)| {
+            let derived = |node| rules.derived(node, family);
+            let in_kernel = |net: IpNet| terms.history.kernel.get(&net) == Some(&identity);
+            let claim = Claim {
+                is_foreign: lease.attrs.node.as_ref().and_then(derived).as_ref() != Some(&identity),
+                is_new: !former.iter().flatten().any(|(held, _)| *held == identity),
+                is_new_in_kernel: !subnets.nets().any(in_kernel),
+                age,
+            };
+            (identity, claim)
+        };
+        Claimant {
+            place: Place::of(lease),
+            claims: identities(rules, lease).into_iter().map(claim).collect(),
         }
     }
 
@@ -274,6 +338,19 @@ impl Identities {
                 }
             }
         }
+    }
+}
+
+/// A lease's claims to identities.
+struct Claimant {
+    place: Place,
+    claims: Vec<(String, Claim)>,
+}
+
+impl Claimant {
+    fn claim(&self, identity: &str) -> Option<&Claim> {
+        let (_, claim) = self.claims.iter().find(|(own, _)| own == identity)?;
+        Some(claim)
     }
 }
 

@@ -186,6 +186,7 @@ impl<'a> Watch<'a> {
                 .map_err(Broken::Stream)?;
             watch.behind(header)?;
         }
+        registry.counters.set_available();
         watch.refuse(&created).await?;
         if let Anchor::Listed {
             newest: Some(newest),

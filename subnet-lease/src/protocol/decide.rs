@@ -67,12 +67,12 @@ enum Owner<'a> {
 
 fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let has_our_id = |item: &&Item| item.node().is_some_and(|node| node.id == claim.node.id);
-    // The node renews its lease. Who copies the node's id renews nothing, so a copy does not come first.
+    // A copy of the node's id moves nobody: one elsewhere comes after our address, and one without a time to live after our own lease.
     let by_id = view.items.iter().filter(has_our_id).min_by_key(|item| {
         (
             !named_here(claim, &item.subnets),
-            item.reserved(),
             !item.publishes(&claim.public),
+            item.reserved(),
             item.entry.created,
         )
     });

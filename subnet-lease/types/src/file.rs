@@ -86,7 +86,7 @@ impl fmt::Display for Irregular {
             f.write_str(match self {
                 Self::TooLong(limit) => return write!(f, "the file has more than {limit} bytes"),
                 Self::Link => "the path is a symbolic link, which flanneld does not follow; put a regular file at the path, or delete the link",
-                Self::Other => "the path is not a regular file; delete it",
+                Self::Other => "the path is not a regular file; put a regular file there",
                 Self::HardLinks => "the file has several hard links; delete this link",
             })
         })

@@ -3,7 +3,7 @@
 use super::failures::Failures;
 use crate::blackhole;
 use crate::desired::Desired;
-use crate::kernel::{Facts, OpError};
+use crate::kernel::{Facts, FailureKind, OpError};
 use crate::object::{KernelState, Key};
 use crate::plan::Plan;
 use crate::scope::Scope;
@@ -80,7 +80,15 @@ impl<P: Plan> Goal<P> {
         }
         let own = self.desired(&LeaseTable::default(), facts).state;
         let (holders, owners) = holders(&self.plan, leases, facts);
-        Failures::of(errors.to_vec(), &own, &holders, &owners)
+        // Another program has a route to the subnet of a barred lease. No packet leaves by the default route, so nothing is wrong.
+        let is_barred = |key: &Key| {
+            let nets = leases.barred().iter().flat_map(Subnets::nets);
+            matches!(key, Key::Route(net, _) if nets.into_iter().any(|barred| barred.trunc() == *net))
+        };
+        let errors = errors
+            .iter()
+            .filter(|error| error.kind != FailureKind::Conflict || !is_barred(&error.key));
+        Failures::of(errors.cloned().collect(), &own, &holders, &owners)
     }
 
     /// Ends the cleanup of the previous run: objects that later appear in the previous run's networks belong to other programs.

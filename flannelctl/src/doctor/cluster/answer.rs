@@ -15,6 +15,8 @@ const MAX_ID: usize = 40;
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub node: String,
+    /// Whether this program read the findings without another node's help. Names prove nothing: others choose theirs.
+    pub is_own: bool,
     pub causes: Vec<Finding>,
 }
 
@@ -22,8 +24,6 @@ pub(super) struct Answer {
 #[derive(Clone, Debug)]
 pub(super) struct Answers {
     pub source: Source,
-    /// The node whose findings this program read without another node's help, if any.
-    pub own: Option<String>,
     pub answered: Vec<Answer>,
     pub unanswered: Vec<Unanswered>,
 }
@@ -40,7 +40,11 @@ impl Answer {
             .take(MAX_FINDINGS)
             .map(|(check, severity, peers)| reported(&check, severity, peers))
             .collect();
-        Answer { node, causes }
+        Answer {
+            node,
+            is_own: false,
+            causes,
+        }
     }
 }
 

@@ -15,7 +15,6 @@ use super::answer::{Answer, Answers};
 pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     let Answers {
         source,
-        own,
         mut answered,
         mut unanswered,
     } = answers;
@@ -29,8 +28,14 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
         .collect();
     let mut shared: BTreeMap<Key, Shared> = BTreeMap::new();
     let mut consequences: Vec<(String, String, Consequence)> = Vec::new();
-    for Answer { node, causes } in &answered {
-        let is_own = own.as_ref() == Some(node);
+    let own = answered.iter().find(|answer| answer.is_own);
+    let own = own.map(|answer| answer.node.clone());
+    for Answer {
+        node,
+        is_own,
+        causes,
+    } in &answered
+    {
         let mut times: BTreeMap<(&str, &[String]), usize> = BTreeMap::new();
         for finding in causes {
             let guilty: BTreeSet<&String> = finding.peers.iter().collect();
@@ -69,20 +74,13 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
             });
             shared.nodes.push(node.clone());
             // Only this node's own doctor says more than the id of the check.
-            if is_own {
+            if *is_own {
                 shared.finding = finding.clone();
             }
         }
     }
     let mut findings: Vec<Shared> = shared.into_values().collect();
-    for (culprit, check, consequence) in consequences {
-        let cause = findings
-            .iter_mut()
-            .find(|one| one.finding.check == check && one.nodes.contains(&culprit));
-        if let Some(cause) = cause {
-            cause.explains.push(consequence);
-        }
-    }
+    attach(&mut findings, consequences);
     for shared in &mut findings {
         shared.finding.remedy.on = place(shared, own.as_ref());
     }
@@ -93,6 +91,18 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
         answered: answered.into_iter().map(|answer| answer.node).collect(),
         unanswered,
         findings,
+    }
+}
+
+/// Adds each consequence to the finding of the node and check that explain it.
+fn attach(findings: &mut [Shared], consequences: Vec<(String, String, Consequence)>) {
+    for (culprit, check, consequence) in consequences {
+        let cause = findings
+            .iter_mut()
+            .find(|one| one.finding.check == check && one.nodes.contains(&culprit));
+        if let Some(cause) = cause {
+            cause.explains.push(consequence);
+        }
     }
 }
 
@@ -170,6 +180,7 @@ mod tests {
             .iter()
             .map(|(node, causes)| Answer {
                 node: (*node).to_owned(),
+                is_own: *node == "a",
                 causes: causes
                     .iter()
                     .map(|(check, peers)| finding(check, peers))
@@ -178,7 +189,6 @@ mod tests {
             .collect();
         let answers = Answers {
             source: Source::Pods,
-            own: Some("a".to_owned()),
             answered,
             unanswered: vec![Unanswered {
                 node: "z".to_owned(),

@@ -106,7 +106,6 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
     drop(asked);
     Answers {
         source: Source::Pods,
-        own: None,
         answered,
         unanswered: missing
             .into_iter()

@@ -23,12 +23,12 @@ pub(super) fn ask(place: &Place) -> Result<Answers> {
     let peers = peers::with_rows(&place.subnet_file)?;
     let here = Answer {
         node: own.node.clone(),
+        is_own: true,
         causes: own.causes().cloned().collect(),
     };
     let (others, unanswered) = others(&peers);
     Ok(Answers {
         source: Source::Probes,
-        own: Some(own.node.clone()),
         answered: std::iter::once(here).chain(others).collect(),
         unanswered,
     })
