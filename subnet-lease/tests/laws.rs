@@ -855,6 +855,36 @@ fn mac_of_half_a_lease_or_of_a_refused_one_belongs_to_another() {
     assert_eq!(used(&table)[0], ("10.5.2.0/24 21".to_owned(), true));
 }
 
+/// Each lease of a long chain claims its own MAC and the next one's. The decision ends soon, and no MAC has two holders.
+#[test]
+fn chain_of_claims_is_decided_at_once() {
+    let chain = (0..4000u16).map(|number| {
+        let [high, low] = number.to_be_bytes();
+        let mac = |number: u16| {
+            let [high, low] = number.to_be_bytes();
+            RawJson::parse(&format!(
+                r#"{{"VNI":1,"VtepMAC":"0a:00:00:01:{high:02x}:{low:02x}"}}"#
+            ))
+            .ok()
+        };
+        let mut lease = plain("10.5.9.0/24", [172, 16, high, low], number.into());
+        lease.subnets = Dual::V6(
+            format!("fd00:5:0:{:x}::/64", 0x100 + number)
+                .parse()
+                .unwrap(),
+        );
+        lease.attrs.public_ipv6 = format!("fd00:56::{:x}", 0x100 + number).parse().ok();
+        (lease.attrs.data, lease.attrs.v6_data) = (mac(number), mac(number + 1));
+        lease
+    });
+    let chain = LeaseTable::of(chain, BTreeSet::new());
+    let (table, _) = admitted(&chain, &LeaseTable::default(), &terms());
+    let macs = |lease: &Lease| Family::ALL.map(|family| VtepMacs.identity(&lease.attrs, family));
+    let held: Vec<_> = table.iter().flat_map(macs).collect();
+    assert_eq!(held.iter().collect::<BTreeSet<_>>().len(), held.len());
+    assert!(!held.is_empty());
+}
+
 /// This node asks its backend for another key only if an older node had the key first: a cloned disk.
 #[test]
 fn own_key_is_renewed_for_its_first_holder_alone() {

@@ -32,7 +32,8 @@ pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     }
 }
 
-/// Adds routes that refuse packets to the subnets of leases that this node must not use, unless a subnet overlaps an object that is there.
+/// Adds routes that refuse packets to the subnets of leases that this node must not use, unless a subnet overlaps a route that is wanted, as of a
+/// lease in its hold-down.
 ///
 /// Without them, the packets would leave by the default route, unencapsulated.
 pub(crate) fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &Scope) {

@@ -218,7 +218,9 @@ impl Identities {
             .enumerate()
             .map(|(age, (lease, subnets))| self.claimant(age, lease, subnets, before, terms))
             .collect();
-        loop {
+        /// Rounds of the decision. Only leases that somebody made for it need more, and would cost a round for each lease.
+        const ROUNDS: usize = 8;
+        for round in 0.. {
             let mut best: HashMap<&str, &Claimant> = HashMap::new();
             for (one, (identity, claim)) in rest
                 .iter()
@@ -240,28 +242,27 @@ impl Identities {
                 };
                 one.claims.iter().filter_map(rival).collect()
             };
-            let loses: Vec<bool> = rest.iter().map(|one| !rivals(one).is_empty()).collect();
-            if !loses.contains(&true) {
-                let owned: Vec<(Box<str>, User)> = best
-                    .into_iter()
-                    .map(|(identity, one)| (identity.into(), User::Node(one.place, 1)))
-                    .collect();
-                self.used.extend(owned);
-                return;
-            }
             // Who loses only to leases that lose themselves may still win.
             let is_beaten = |one: &Claimant| {
                 let wins = |rival: &Claimant| rivals(rival).is_empty();
                 rivals(one).into_iter().any(|rival| rival.is_none_or(wins))
             };
             let beaten: Vec<bool> = rest.iter().map(is_beaten).collect();
-            let out = if beaten.contains(&true) {
-                beaten
-            } else {
-                loses
-            };
-            let mut out = out.into_iter();
-            rest.retain(|_| !out.next().unwrap_or_default());
+            if round == ROUNDS || !beaten.contains(&true) {
+                let owned: Vec<(Box<str>, User)> = best
+                    .into_iter()
+                    .map(|(identity, one)| (identity.into(), User::Node(one.place, 1)))
+                    .collect();
+                for (identity, user) in owned {
+                    self.used.entry(identity).or_insert(user);
+                }
+                return;
+            }
+            rest = rest
+                .into_iter()
+                .zip(beaten)
+                .filter_map(|(one, beaten)| (!beaten).then_some(one))
+                .collect();
         }
     }
 

@@ -92,7 +92,7 @@ async fn subnet_of_subnet_env_is_preferred(bed: Bed) {
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
 }
 
-/// Order of preference among several keys with a node's id: the key in subnet.env, the leased key, a key with the node's address, the oldest key.
+/// Order of preference among several keys with a node's id: the key in subnet.env, a key with the node's address, the leased key, the oldest key.
 /// A copy of the node's id moves nobody, although a copy without a time to live never expires.
 async fn one_of_several_own_leases_is_kept(bed: Bed) {
     bed.configure(CONFIG);
