@@ -15,7 +15,6 @@ use netstate::netlink::port::{MAC, Ports};
 use netstate::packet_socket::{EVERY_PROTOCOL, PacketSocket};
 use probing::pods::{
     ASKED, CONFIRMED, Obstacle, PodPath, PodPaths, PodProbes, address, call_port, port as source,
-    question,
 };
 use probing::prober::Prober;
 use probing::wire::{Message, MessageKind, parse};
@@ -279,7 +278,7 @@ impl PodProbing {
             ports.forget(bridge.index, from).await?;
             return Ok(Err(Obstacle::Taken(other)));
         }
-        let (Some(plug), Some(number)) = (&self.plug, self.prober.who(family)) else {
+        let Some(plug) = &self.plug else {
             return Ok(Err(Obstacle::NoBridge));
         };
         ports.lead(bridge.index, from).await?;
@@ -300,9 +299,11 @@ impl PodProbing {
         plug.forget_waiting()?;
         // Any network loses single packets, so probes without a result are repeated once.
         for try_again in [true, false] {
-            for (nonce, to) in &questions {
-                let question = question(*nonce, number);
-                if let Some(frame) = ends.frame(*to, source(*nonce), self.prober.port(), &question)
+            for (nonce, peer, to) in &questions {
+                let port = self.prober.port();
+                let question = self.prober.pod_question(*peer, *nonce);
+                if let Some(question) = question
+                    && let Some(frame) = ends.frame(*to, source(*nonce), port, &question)
                 {
                     plug.socket.get_ref().send(&frame)?;
                 }
@@ -316,14 +317,9 @@ impl PodProbing {
         }
         let lost: Vec<_> = probes.end().into_iter().take(CONFIRMED).collect();
         // If the host's own packets are lost as well, the fault is not on the pods' path.
-        let control = Control {
-            from: self.prober.source(family),
-            port: self.prober.port(),
-            number,
-        };
         let asked = lost.iter().map(|(subnet, _)| {
             let to = peers.iter().find(|(peer, _)| peer == subnet);
-            control.is_answered(to.map(|(_, to)| *to))
+            is_answered(&self.prober, *subnet, to.map(|(_, to)| *to))
         });
         let answers = join_all(asked).await;
         for ((subnet, lost), answers_host) in lost.into_iter().zip(answers) {
@@ -375,9 +371,7 @@ impl PodProbing {
     /// Returns the hardware address of a pod that has the source address of pod probes. Does not check IPv6, because a
     /// pod gets the last of 2^64 addresses only by manual configuration.
     async fn other_holder(&mut self, address: IpAddr) -> Option<String> {
-        let (IpAddr::V4(address), Some(plug)) = (address, &self.plug) else {
-            return None;
-        };
+        let plug = self.plug.as_ref().filter(|_| address.is_ipv4())?;
         if let Some((at, found)) = &self.others
             && at.elapsed() < LOOK_FOR_OTHERS
         {
@@ -385,10 +379,10 @@ impl PodProbing {
         }
         let inner = plug.inner;
         let asked = tokio::task::spawn_blocking(move || {
-            arp::other_holder(inner, MAC, &[MAC], address, OTHERS_ANSWER)
+            arp::holders(inner, MAC, &[MAC], &[address], OTHERS_ANSWER)
         });
         let found = match asked.await {
-            Ok(Ok(found)) => found.map(|mac| mac.to_string()),
+            Ok(Ok(found)) => found.first().map(|(_, mac)| mac.to_string()),
             Ok(Err(_)) | Err(_) => None,
         };
         self.others = Some((Instant::now(), found.clone()));
@@ -396,46 +390,41 @@ impl PodProbing {
     }
 }
 
-/// Sends probes from the host's own address. If the host's probes are also lost, the fault is not on the pods' path.
-struct Control {
-    from: Option<IpAddr>,
-    port: u16,
-    number: u64,
-}
-
-impl Control {
-    /// Returns whether a peer replies to all [`CONTROLS`] probes from a UDP port without a tracked connection.
-    async fn is_answered(&self, to: Option<IpAddr>) -> bool {
-        let (Some(from), Some(to)) = (self.from, to) else {
-            return false;
-        };
-        let Ok(socket) = UdpSocket::bind((from, 0)).await else {
-            return false;
-        };
-        if socket.connect((to, self.port)).await.is_err() {
-            return false;
-        }
-        for _ in 0..CONTROLS {
-            let nonce: u64 = rand::rng().random();
-            if socket.send(&question(nonce, self.number)).await.is_err() {
-                return false;
-            }
-            let answer = async {
-                let mut buffer = [0; FRAME];
-                while let Ok(length) = socket.recv(&mut buffer).await {
-                    let message = parse(buffer.get(..length).unwrap_or_default());
-                    if matches!(message, Some(Message::Echo(header, _)) if header.nonce == nonce) {
-                        return true;
-                    }
-                }
-                false
-            };
-            if tokio::time::timeout(ANSWERS, answer).await != Ok(true) {
-                return false;
-            }
-        }
-        true
+/// Returns whether a peer replies to all [`CONTROLS`] probes from the host's own address, from a UDP port without a
+/// tracked connection. If the host's probes are also lost, the fault is not on the pods' path.
+async fn is_answered(prober: &Prober, peer: IpNet, to: Option<IpAddr>) -> bool {
+    let (Some(from), Some(to)) = (prober.source(peer.into()), to) else {
+        return false;
+    };
+    let Ok(socket) = UdpSocket::bind((from, 0)).await else {
+        return false;
+    };
+    if socket.connect((to, prober.port())).await.is_err() {
+        return false;
     }
+    for _ in 0..CONTROLS {
+        let nonce: u64 = rand::rng().random();
+        let Some(question) = prober.pod_question(peer, nonce) else {
+            return false;
+        };
+        if socket.send(&question).await.is_err() {
+            return false;
+        }
+        let answer = async {
+            let mut buffer = [0; FRAME];
+            while let Ok(length) = socket.recv(&mut buffer).await {
+                let message = parse(buffer.get(..length).unwrap_or_default());
+                if matches!(message, Some(Message::Echo(header, _)) if header.nonce == nonce) {
+                    return true;
+                }
+            }
+            false
+        };
+        if tokio::time::timeout(ANSWERS, answer).await != Ok(true) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Receives replies and pod calls until all of them have arrived, or [`ANSWERS`] has passed. Returns the number of

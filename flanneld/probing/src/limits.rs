@@ -174,9 +174,9 @@ impl AnswerLimits {
         self.echoes_to.take(to, now, spare) && self.echoes.take_one(now, spare)
     }
 
-    /// Takes the tokens for a reply with a report. Returns false if the node must not send the report now.
-    pub(crate) fn take_row(&mut self, to: IpAddr, now: Duration) -> bool {
-        self.rows_to.take(to, now, false) && self.rows.take(now, 1)
+    /// Takes the tokens for a reply with a report, as [`Self::take_echo`].
+    pub(crate) fn take_row(&mut self, to: IpAddr, now: Duration, spare: bool) -> bool {
+        self.rows_to.take(to, now, spare) && self.rows.take_one(now, spare)
     }
 }
 

@@ -5,7 +5,6 @@
 //! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The pod call is the first packet of a new connection
 //! to the address that sent the probe. A missing reply shows losses on connections from pods; a missing pod call shows losses on connections to pods.
 
-use crate::wire::{Echo, Header, MessageKind, POD_QUESTION, echo};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,18 +63,6 @@ pub fn port(nonce: u64) -> u16 {
 /// the pod call pass.
 pub fn call_port(nonce: u64) -> u16 {
     port(nonce) ^ 1
-}
-
-/// Encodes a pod probe. `from` is the number of this node, as [`crate::who::who`] computes it.
-pub fn question(nonce: u64, from: u64) -> Vec<u8> {
-    let header = Header {
-        kind: MessageKind::PodQuestion,
-        length: u16::try_from(POD_QUESTION).unwrap_or(u16::MAX),
-        nonce,
-        from,
-        to: 0,
-    };
-    echo(&header, &Echo::default(), POD_QUESTION)
 }
 
 /// Kind of loss on the path of pods' packets.
@@ -199,13 +186,13 @@ impl PodProbes {
         self.last
     }
 
-    /// Starts a round with peers that reply to probes from the host's address. Returns each peer's address with the nonce of its probe, which
+    /// Starts a round with peers that reply to probes from the host's address. Returns each peer with the nonce of its probe, which
     /// `random` generates.
     pub fn begin(
         &mut self,
         peers: &[(IpNet, IpAddr)],
         mut random: impl FnMut() -> u64,
-    ) -> Vec<(u64, IpAddr)> {
+    ) -> Vec<(u64, IpNet, IpAddr)> {
         self.asked.clear();
         self.last = peers.last().map(|(subnet, _)| *subnet);
         let mut questions = Vec::new();
@@ -219,14 +206,13 @@ impl PodProbes {
                 changed: false,
             };
             self.asked.insert(nonce, asked);
-            questions.push((nonce, *to));
+            questions.push((nonce, *subnet, *to));
         }
         questions
     }
 
-    /// Repeats the probes that still lack a reply or a pod call, because any network loses single packets. Returns the new nonces with the addresses
-    /// of the peers.
-    pub fn again(&mut self, mut random: impl FnMut() -> u64) -> Vec<(u64, IpAddr)> {
+    /// Repeats the probes that still lack a reply or a pod call, because any network loses single packets. Returns the peers with the new nonces.
+    pub fn again(&mut self, mut random: impl FnMut() -> u64) -> Vec<(u64, IpNet, IpAddr)> {
         let round = std::mem::take(&mut self.asked);
         let mut questions = Vec::new();
         for (old, asked) in round {
@@ -234,7 +220,7 @@ impl PodProbes {
                 old
             } else {
                 let nonce = random();
-                questions.push((nonce, asked.to));
+                questions.push((nonce, asked.subnet, asked.to));
                 nonce
             };
             self.asked.insert(nonce, asked);
@@ -381,7 +367,7 @@ mod tests {
     fn round(probes: &mut PodProbes, answers: bool, calls: bool, host: bool) {
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         let questions = probes.begin(&[peer], || 7);
-        assert_eq!(questions, [(7, peer.1)]);
+        assert_eq!(questions, [(7, peer.0, peer.1)]);
         if answers {
             probes.answer(7, peer.1, false);
         }
@@ -427,7 +413,7 @@ mod tests {
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         probes.begin(&[peer], || 1);
         probes.call(1, peer.1);
-        assert_eq!(probes.again(|| 2), [(2, peer.1)]);
+        assert_eq!(probes.again(|| 2), [(2, peer.0, peer.1)]);
         probes.answer(2, peer.1, false);
         assert!(probes.is_complete() && probes.again(|| 3).is_empty());
         assert_eq!(probes.end(), []);

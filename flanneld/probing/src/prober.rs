@@ -227,18 +227,15 @@ impl Prober {
         self.inner().node.answering(family, first, after, most)
     }
 
+    /// Calls [`Node::pod_question`].
+    pub fn pod_question(&self, peer: IpNet, nonce: u64) -> Option<Vec<u8>> {
+        self.inner().node.pod_question(peer, nonce)
+    }
+
     /// Calls [`Node::strangers`].
     pub fn strangers(&self) -> Vec<IpAddr> {
         let now = self.now();
         self.inner().node.strangers(now)
-    }
-
-    /// Returns the number that identifies this node on the wire in an address family.
-    pub fn who(&self, family: Family) -> Option<u64> {
-        let settings = &self.shared.settings;
-        let mut own = settings.own.nets();
-        let subnet = own.find(|subnet| Family::from(subnet) == family)?;
-        Some(who(&settings.id, &subnet))
     }
 
     /// Returns the UDP port of the probes.

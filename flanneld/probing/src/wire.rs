@@ -140,17 +140,19 @@ pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
 }
 
 /// Encodes a report request, padded to [`ROW`] bytes. `about` is the number of the subnet of a node that the sender does not reach, as
-/// [`crate::who::short`] computes it.
-pub fn row_question(header: &Header, about: Option<u32>) -> Vec<u8> {
+/// [`crate::who::short`] computes it; `repeats` is the receiver's token.
+pub fn row_question(header: &Header, about: Option<u32>, repeats: Option<u32>) -> Vec<u8> {
     let mut out = head(header);
     out.extend(about.unwrap_or(0).to_be_bytes());
+    out.extend(repeats.unwrap_or(0).to_be_bytes());
     out.resize(ROW, 0);
     out
 }
 
-/// Returns the subnet number in a report request, from the bytes after its header.
-pub fn row_about(rest: &[u8]) -> Option<u32> {
-    Reader(rest).u32().filter(|about| *about != 0)
+/// Returns the subnet number and the repeated token in a report request, from the bytes after its header.
+pub fn row_asks(rest: &[u8]) -> [Option<u32>; 2] {
+    let mut read = Reader(rest);
+    [read.u32(), read.u32()].map(|word| word.filter(|word| *word != 0))
 }
 
 /// Encodes a reply that carries a report. Returns `None` if `body` is too long. A body from [`crate::rows::write`] is never too long.
@@ -343,14 +345,19 @@ mod tests {
             other[place] = value;
             assert!(parse(&other).is_none(), "byte {place}");
         }
-        for about in [None, Some(7), Some(u32::MAX)] {
+        for asks in [
+            [None, None],
+            [Some(7), None],
+            [None, Some(7)],
+            [Some(u32::MAX), Some(1)],
+        ] {
             let head = header(MessageKind::RowQuestion, u16::try_from(ROW).unwrap());
-            let rows = row_question(&head, about);
+            let rows = row_question(&head, asks[0], asks[1]);
             assert_eq!(rows.len(), ROW);
             let Some(Message::Row(_, rest)) = parse(&rows) else {
-                panic!("{about:?}");
+                panic!("{asks:?}");
             };
-            assert_eq!(row_about(rest), about);
+            assert_eq!(row_asks(rest), asks);
         }
         let short = header(MessageKind::RowQuestion, 100);
         assert!(

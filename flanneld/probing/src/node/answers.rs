@@ -4,7 +4,7 @@ use super::machine::Node;
 use super::message::{Datagram, Now};
 use super::peer::PathTimes;
 use crate::rows;
-use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_about, row_answer};
+use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_answer, row_asks};
 use std::time::Duration;
 use types::Family;
 
@@ -92,20 +92,21 @@ impl Node {
         header: &Header,
         rest: &[u8],
     ) -> Option<Vec<u8>> {
-        let Some(key) = self
+        let [about, repeats] = row_asks(rest);
+        let Some((key, sure)) = self
             .asker(datagram, header.from)
-            .map(|peer| peer.target.subnet)
+            .map(|peer| (peer.target.subnet, peer.tokens.prove(repeats)))
         else {
             self.traffic.strangers += 1;
             return None;
         };
-        if !self.limits.take_row(datagram.from, now.at) {
+        if !self.limits.take_row(datagram.from, now.at, !sure) {
             self.traffic.limited += 1;
             return None;
         }
         let own = self.local.who(key.into())?;
         self.traffic.questions += 1;
-        if let Some(about) = row_about(rest) {
+        if let Some(about) = about {
             self.hinted(now, about);
         }
         let header = Header {

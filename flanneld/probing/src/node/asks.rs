@@ -63,7 +63,8 @@ impl Node {
         } else if what == What::Row {
             let length = u16::try_from(ROW).unwrap_or(u16::MAX);
             let head = header(MessageKind::RowQuestion, length);
-            let bytes = row_question(&head, self.viewer.about.filter(|about| *about != short));
+            let about = self.viewer.about.filter(|about| *about != short);
+            let bytes = row_question(&head, about, tokens.repeated(nonce));
             Send::Datagram { path, to, bytes }
         } else {
             let length = echo_length(length, family);

@@ -4,7 +4,7 @@ use super::machine::Node;
 use super::message::{Datagram, Now, Send};
 use crate::pods;
 use crate::target::overlay_addresses;
-use crate::wire::{ECHO, Echo, Header, Message, MessageKind, echo, parse};
+use crate::wire::{ECHO, Echo, Header, Message, MessageKind, POD_QUESTION, echo, parse};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::ops::Bound;
@@ -17,7 +17,7 @@ impl Node {
     /// addresses. Queues the pod call, which the node sends with the next packets. The reply and the second packet (the pod call)
     /// together are at most as long as the probe.
     pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
-        let Some(Message::Echo(header, _)) = parse(datagram.bytes) else {
+        let Some(Message::Echo(header, asked)) = parse(datagram.bytes) else {
             self.traffic.junk += 1;
             return None;
         };
@@ -25,7 +25,7 @@ impl Node {
             self.traffic.junk += 1;
             return None;
         }
-        let (key, _) = self
+        let (key, peer) = self
             .peers
             .range(..=IpNet::from(datagram.from))
             .next_back()
@@ -38,8 +38,9 @@ impl Node {
                 None
             })?;
         let own = self.local.who(Family::from(*key))?;
-        // Nothing proves that the sender receives packets at this address, so half of the limit is reserved for nodes.
-        if !self.limits.take_echo(datagram.from, now.at, true) {
+        // A pod with raw sockets can forge the address, so half of the limit is reserved for probes that repeat the token.
+        let spare = !peer.tokens.prove(asked.repeats);
+        if !self.limits.take_echo(datagram.from, now.at, spare) {
             self.traffic.limited += 1;
             return None;
         }
@@ -65,6 +66,23 @@ impl Node {
         });
         let answer = of(MessageKind::EchoAnswer, header.length);
         Some(echo(&answer, &body, ECHO))
+    }
+
+    /// Encodes a pod probe to a peer. Returns `None` if the node has no subnet in the peer's address family.
+    pub fn pod_question(&self, peer: IpNet, nonce: u64) -> Option<Vec<u8>> {
+        let tokens = self.peers.get(&peer).map(|peer| peer.tokens);
+        let header = Header {
+            kind: MessageKind::PodQuestion,
+            length: u16::try_from(POD_QUESTION).unwrap_or(u16::MAX),
+            nonce,
+            from: self.local.who(peer.into())?,
+            to: 0,
+        };
+        let body = Echo {
+            repeats: tokens.and_then(|tokens| tokens.repeated(nonce)),
+            ..Echo::default()
+        };
+        Some(echo(&header, &body, POD_QUESTION))
     }
 
     /// Returns at most `most` peers that reply to probes over the overlay, each with the address that replies. The list begins
@@ -113,7 +131,7 @@ pub(super) mod tests {
     use crate::node::LocalNode;
     use crate::target::{Path, Target};
     use crate::who::who;
-    use crate::wire::POD_QUESTION;
+    use crate::wire::{ROW, row_question};
     use std::time::Duration;
 
     const NOW: Now = Now {
@@ -168,10 +186,26 @@ pub(super) mod tests {
         (node.answer_pod(NOW, &datagram), node.take_sends())
     }
 
+    /// Returns a pod probe of the peer that repeats a token.
+    fn question(nonce: u64, repeats: Option<u32>) -> Vec<u8> {
+        let header = Header {
+            kind: MessageKind::PodQuestion,
+            length: u16::try_from(POD_QUESTION).unwrap(),
+            nonce,
+            from: who("n2", &net("10.5.2.0/24")),
+            to: 0,
+        };
+        let body = Echo {
+            repeats,
+            ..Echo::default()
+        };
+        echo(&header, &body, POD_QUESTION)
+    }
+
     #[test]
     fn pod_question_of_a_peer_gets_an_answer_and_a_call() {
         let mut node = node();
-        let question = pods::question(0x1234, who("n2", &net("10.5.2.0/24")));
+        let question = question(0x1234, None);
         assert_eq!(question.len(), POD_QUESTION);
         let (answer, sends) = answered(&mut node, "10.5.2.254", &question);
         let answer = answer.unwrap();
@@ -206,7 +240,7 @@ pub(super) mod tests {
     #[test]
     fn others_get_no_answer() {
         let mut node = node();
-        let question = pods::question(1, 2);
+        let question = question(1, None);
         // The peer's host sends this probe itself, to find out whether it is let in.
         assert!(answered(&mut node, "10.5.2.0", &question).0.is_some());
         for from in ["10.5.2.253", "10.5.3.254", "10.5.1.254", "192.0.2.2"] {
@@ -222,6 +256,63 @@ pub(super) mod tests {
             .filter(|_| answered(&mut node, "10.5.2.254", &question).0.is_some())
             .count();
         assert_eq!(answers, 10);
+    }
+
+    /// A pod with raw sockets sends probes and report requests with the addresses of a peer, as many as it likes.
+    #[test]
+    fn forged_questions_leave_answers_for_the_peer() {
+        let mut node = node();
+        let token = node.peers[&net("10.5.2.0/24")].tokens.own;
+        let rows = |repeats| {
+            let header = Header {
+                kind: MessageKind::RowQuestion,
+                length: u16::try_from(ROW).unwrap(),
+                nonce: 1,
+                from: who("n2", &net("10.5.2.0/24")),
+                to: 0,
+            };
+            row_question(&header, None, repeats)
+        };
+        for step in 0..1000_u64 {
+            let now = Now {
+                at: Duration::from_millis(25 * step),
+                ..NOW
+            };
+            let mut answer = |from: &str, is_pod, bytes: &[u8]| {
+                let datagram = Datagram {
+                    path: Path::Overlay,
+                    from: from.parse().unwrap(),
+                    at: now.at,
+                    bytes,
+                };
+                if is_pod {
+                    node.answer_pod(now, &datagram)
+                } else {
+                    node.receive(now, datagram)
+                }
+            };
+            let forged = Some(token ^ 1);
+            answer("10.5.2.254", true, &question(step, forged));
+            answer("10.5.2.0", true, &question(step, None));
+            answer("10.5.2.0", false, &rows(forged));
+            if step % 40 == 0 {
+                let own = Some(token);
+                assert!(answer("10.5.2.254", true, &question(step, own)).is_some());
+                assert!(answer("10.5.2.0", true, &question(step, own)).is_some());
+                assert!(answer("10.5.2.0", false, &rows(own)).is_some());
+            }
+        }
+        // The probe of a node repeats the token that the peer sent last.
+        let peer = node.peers.get_mut(&net("10.5.2.0/24")).unwrap();
+        peer.tokens.take(&Echo {
+            token: Some(9),
+            ..Echo::default()
+        });
+        let asked = node.pod_question(net("10.5.2.0/24"), 0x1234).unwrap();
+        let Some(Message::Echo(_, body)) = parse(&asked) else {
+            panic!("{asked:?}");
+        };
+        assert_eq!(body.repeats, Some(9));
     }
 
     #[test]

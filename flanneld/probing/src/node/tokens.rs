@@ -17,17 +17,22 @@ impl Tokens {
     /// Creates tokens. `random` generates this node's own token. Other hosts that guess the token could exhaust the rate limit of replies to the
     /// peer.
     pub(super) fn new(random: u64) -> Self {
-        // The remainder is never `NONE`, which stands for no token.
+        // Neither `NONE`, which stands for no token, nor 0, which versions without tokens send.
         Self {
-            own: u32::try_from(random % u64::from(NONE)).unwrap_or(0),
+            own: u32::try_from(random % u64::from(NONE - 1)).unwrap_or(0) + 1,
             sure: None,
             last: None,
         }
     }
 
+    /// Returns whether a message with this repeated token is certainly from the peer.
+    pub(super) fn prove(&self, repeats: Option<u32>) -> bool {
+        repeats == Some(self.own)
+    }
+
     /// Records the tokens of a probe. Returns whether the probe is certainly from the peer.
     pub(super) fn take(&mut self, body: &Echo) -> bool {
-        let sure = body.repeats == Some(self.own);
+        let sure = self.prove(body.repeats);
         self.last = body.token;
         if sure {
             self.sure = body.token;
@@ -79,8 +84,16 @@ mod tests {
     }
 
     #[test]
-    fn token_is_never_the_value_for_none() {
-        assert_eq!(Tokens::new(u64::from(NONE)).own, 0);
+    fn token_is_never_a_value_for_none() {
+        for random in [
+            0,
+            u64::from(NONE) - 2,
+            u64::from(NONE) - 1,
+            u64::from(NONE),
+            u64::MAX,
+        ] {
+            assert!(![0, NONE].contains(&Tokens::new(random).own), "{random}");
+        }
         let mut tokens = Tokens::new(5);
         assert!(
             !tokens.take(&Echo::default())

@@ -7,7 +7,8 @@ use probing::target::{Path, Target};
 use probing::view::{CommonFault, Mesh, Own, Probe};
 use probing::who::{mix, who};
 use probing::wire::{
-    ECHO, Echo, Header, Message, MessageKind, ROW, echo, parse, row_answer, row_question,
+    ECHO, Echo, Header, Message, MessageKind, POD_QUESTION, ROW, echo, parse, row_answer,
+    row_question,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -476,14 +477,19 @@ impl World {
             to: ends.1,
         };
         match kind {
-            MessageKind::RowQuestion => row_question(&header(length(ROW)), token),
+            MessageKind::RowQuestion => row_question(&header(length(ROW)), token, token),
             _ => {
+                let bytes = if kind == MessageKind::PodQuestion {
+                    POD_QUESTION
+                } else {
+                    ECHO
+                };
                 let body = Echo {
                     token,
                     repeats: token,
                     ..Echo::default()
                 };
-                echo(&header(length(ECHO)), &body, ECHO)
+                echo(&header(length(bytes)), &body, bytes)
             }
         }
     }
