@@ -106,8 +106,8 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
 /// Reason why a lease's value is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueError {
-    /// Value that is too long, with the length in bytes.
-    TooLong(usize),
+    /// Value that is too long.
+    TooLong,
     /// Value that is not a JSON object.
     NoObject(JsonFault),
     /// PublicIP that is not an IPv4 address.
@@ -121,7 +121,7 @@ pub enum ValueError {
 impl Coded for ValueError {
     fn code(&self) -> &'static str {
         match self {
-            ValueError::TooLong(_) => "lease-value-too-long",
+            ValueError::TooLong => "lease-value-too-long",
             ValueError::NoObject(_) => "lease-value-no-object",
             ValueError::PublicIp => "lease-value-public-ip",
             ValueError::PublicIpv6 => "lease-value-public-ipv6",
@@ -133,9 +133,7 @@ impl Coded for ValueError {
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            ValueError::TooLong(bytes) => {
-                write!(f, "the value has {bytes} bytes, more than {VALUE_LIMIT}")
-            }
+            ValueError::TooLong => write!(f, "the value has more than {VALUE_LIMIT} bytes"),
             ValueError::NoObject(fault) => write!(f, "the value is not a JSON object: {fault}"),
             ValueError::PublicIp => f.write_str("PublicIP is not an IPv4 address"),
             ValueError::PublicIpv6 => f.write_str("PublicIPv6 is not an IPv6 address"),
@@ -151,7 +149,7 @@ impl fmt::Display for ValueError {
 /// the error's text. The error does not contain the key, which the caller knows.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
-        return Err(ValueError::TooLong(value.len()));
+        return Err(ValueError::TooLong);
     }
     let text = String::from_utf8_lossy(value);
     if text.trim_matches([' ', '\t', '\r', '\n']) == "null" {

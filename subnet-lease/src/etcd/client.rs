@@ -9,6 +9,7 @@ use crate::protocol::drive::Registry;
 use crate::protocol::registry::{
     Answer, Compare, Entry, Listing, Request, TTL, Unanswered, Write, key_text,
 };
+use crate::wire::VALUE_LIMIT;
 use async_trait::async_trait;
 use etcd_client::{
     CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, LeaseTimeToLiveResponse, PutOptions,
@@ -24,9 +25,12 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const LIST_DEADLINE: Duration = Duration::from_secs(20);
 /// Minimum remaining time of an etcd lease that flanneld reuses.
 const ENOUGH: Duration = Duration::from_secs(60);
-/// Number of keys per page of a list. As long as a page is too large, the client halves the number of keys per page.
+/// Maximum number of keys per page of a list. The client halves the number while a page exceeds [`PAGE_LIMIT`], and doubles
+/// the number after a page of less than a quarter of this limit.
 const PAGE: i64 = 5_000;
-/// Maximum size in bytes of a reply that the client accepts.
+/// Maximum size in bytes of a page with several keys.
+const PAGE_LIMIT: usize = 4 << 20;
+/// Maximum size in bytes of any other reply that the client accepts. A server can allow values of many megabytes.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 
 /// Store of the lease protocol in etcd.
@@ -63,21 +67,19 @@ impl EtcdRegistry {
         format!("{}/subnets/{key}", self.connections.options().prefix)
     }
 
-    fn own(&self, kv: &KeyValue) -> Option<Entry> {
+    /// Converts a key below the prefix of all leases, and its value. Of a value that is too long for a lease, the entry keeps
+    /// only as much as shows that.
+    pub(super) fn entry(&self, kv: &KeyValue) -> Option<Entry> {
         let root = self.key("");
         let key = key_text(kv.key().strip_prefix(root.as_bytes())?);
+        let value = kv.value();
         Some(Entry {
             key,
-            value: kv.value().into(),
+            value: value.get(..=VALUE_LIMIT).unwrap_or(value).into(),
             created: kv.create_revision(),
             modified: kv.mod_revision(),
             lease: kv.lease(),
         })
-    }
-
-    /// Converts a key and its value from a watch event; `None` if the key is not below the configured prefix.
-    pub fn entry(&self, kv: &KeyValue) -> Option<Entry> {
-        self.own(kv)
     }
 
     /// Reads the value of a key below the prefix, such as the key of the network configuration.
@@ -119,14 +121,15 @@ impl EtcdRegistry {
         let connection = self.connected().await?;
         let root = self.key("");
         let end = range_end(root.as_bytes());
-        let mut kv = connection
-            .client
-            .kv_client()
-            .max_decoding_message_size(ANSWER_LIMIT);
         let mut listing = Listing::default();
         let mut from = root.clone().into_bytes();
         loop {
             let page = self.page.load(Ordering::Relaxed);
+            let limit = if page > 1 { PAGE_LIMIT } else { ANSWER_LIMIT };
+            let mut kv = connection
+                .client
+                .kv_client()
+                .max_decoding_message_size(limit);
             let mut options = GetOptions::new().with_range(end.clone()).with_limit(page);
             if listing.revision > 0 {
                 options = options.with_revision(listing.revision);
@@ -152,9 +155,13 @@ impl EtcdRegistry {
             if listing.revision == 0 {
                 listing.revision = response.header().map_or(0, ResponseHeader::revision);
             }
+            let bytes: usize = response.kvs().iter().map(|kv| kv.value().len()).sum();
+            if bytes < PAGE_LIMIT / 4 {
+                self.page.store((page * 2).min(PAGE), Ordering::Relaxed);
+            }
             listing
                 .entries
-                .extend(response.kvs().iter().filter_map(|kv| self.own(kv)));
+                .extend(response.kvs().iter().filter_map(|kv| self.entry(kv)));
             match response.kvs().last() {
                 Some(last) if response.more() => {
                     from = last.key().to_vec();
@@ -189,7 +196,7 @@ impl EtcdRegistry {
         let response = self.within(&connection, DEADLINE, key, kv.txn(txn)).await?;
         self.judge(&connection, response.header()).await?;
         let present = response.op_responses().into_iter().find_map(|op| match op {
-            TxnOpResponse::Get(get) => get.kvs().first().and_then(|kv| self.own(kv)),
+            TxnOpResponse::Get(get) => get.kvs().first().and_then(|kv| self.entry(kv)),
             _ => None,
         });
         let revision = response.header().map_or(0, ResponseHeader::revision);

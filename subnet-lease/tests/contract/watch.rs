@@ -272,6 +272,13 @@ async fn pages_shrink_to_fit_large_values(bed: Bed) {
     );
     let follower = Follower::of(bed.manager());
     eventually("the one readable lease is seen", || follower.len() == 1).await;
+    let listing = bed.manager().list().await.unwrap();
+    let values = listing.entries.iter().map(|entry| entry.value.len());
+    assert_eq!(
+        values.max(),
+        Some((64 << 10) + 1),
+        "no more than shows that it is too long"
+    );
     let lease = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
     eventually("the watch goes on", || follower.has(&key(&lease))).await;
 }
