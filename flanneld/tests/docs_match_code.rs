@@ -16,14 +16,11 @@ type Names = BTreeSet<String>;
 const FOREIGN_FLAGS: &[&str] = &[
     // A placeholder for any flag.
     "name",
-    // Former names of flags.
-    "page-ip",
     // Of e2e/run.py.
     "resume",
     "write",
     // Of kubectl.
     "from-file",
-    "page-port",
     "allow-direct-routing",
     "field-selector",
     "ignore-not-found",

@@ -7,7 +7,6 @@ use clap::{Arg, Command};
 
 use crate::mistake::Mistake;
 use crate::value::Value;
-use types::renamed;
 
 /// Name of the flag whose value flanneld must never print.
 const SECRET: &str = "etcd-password";
@@ -30,8 +29,6 @@ pub(crate) struct Argv {
     pub(crate) help: Option<HelpKind>,
     /// The first argument that is not a flag. flanneld ignores this and all later arguments.
     pub(crate) ignored: Option<String>,
-    /// Former names of flags and variables that are in use, each with the current name.
-    pub(crate) renamed: Vec<(String, String)>,
     pub(crate) mistakes: Vec<Mistake>,
 }
 
@@ -99,14 +96,6 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             read.help = help;
             continue;
         }
-        let name = match renamed::present(name) {
-            None => name,
-            Some(present) => {
-                read.renamed
-                    .push((format!("--{name}"), format!("--{present}")));
-                present
-            }
-        };
         let Some(flag) = command
             .get_arguments()
             .find(|arg| arg.get_long() == Some(name))

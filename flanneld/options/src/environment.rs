@@ -1,8 +1,7 @@
-//! Environment variables: their values, their former names, and the flags that they set.
+//! Environment variables: their values, and the flags that they set.
 
 use clap::Command;
 use std::ffi::{OsStr, OsString};
-use types::renamed::VARIABLES;
 
 /// Returns the value of an environment variable, as [`std::env::var_os`] does in a program.
 pub type Environment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
@@ -12,28 +11,12 @@ pub(crate) fn var(environment: &Environment, name: &str) -> Option<OsString> {
     environment(name).filter(|value| !value.is_empty())
 }
 
-/// Returns the former variables that flanneld uses, each with the variable's current name. flanneld uses a former variable if the current variable
-/// is not set.
-pub(crate) fn former_variables(
-    environment: &Environment,
-) -> impl Iterator<Item = (String, String)> {
-    VARIABLES
-        .iter()
-        .filter(|(former, present)| {
-            var(environment, former).is_some() && var(environment, present).is_none()
-        })
-        .map(|(former, present)| ((*former).to_owned(), (*present).to_owned()))
-}
-
 /// Makes the variables the defaults of their flags, in the form `NAME=value`. The result is for parsing only: its help lacks the variables' names.
 pub fn apply_variables(command: Command, environment: &Environment) -> Command {
     command.mut_args(|arg| {
         let Some(name) = arg.get_env().map(OsStr::to_string_lossy) else {
             return arg;
         };
-        let mut former = former_variables(environment);
-        let former = former.find(|(_, present)| *present == name);
-        let name = former.map_or(name.into_owned(), |(former, _)| former);
         let value = var(environment, &name);
         let entry = value.map(|value| format!("{name}={}", value.to_string_lossy()));
         // With `env`, clap would read the variable from this process.

@@ -38,7 +38,6 @@ pub use store::{Etcd, Secret, Store, Tls};
 use build::Asked;
 use clap::builder::ValueHint;
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
-use environment::former_variables;
 use flags::Flags;
 use reader::Reader;
 use std::ffi::OsString;
@@ -75,7 +74,6 @@ pub fn read(
         Some(argv::HelpKind::All) => return Invocation::Help(help::help(&command)),
         None => {}
     }
-    argv.renamed.extend(former_variables(environment));
     // clap cannot fail on this input: the command line contains only known flags, and the value parsers accept any text.
     let flags = apply_variables(command, environment)
         .try_get_matches_from(argv.words())

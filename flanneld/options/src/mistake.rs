@@ -204,13 +204,6 @@ pub enum Warning {
         /// The flag or environment variable with the interval.
         from: String,
     },
-    /// A former name of a flag or an environment variable.
-    Renamed {
-        /// The former name.
-        former: String,
-        /// The current name.
-        present: String,
-    },
 }
 
 impl Coded for Mistake {
@@ -433,7 +426,6 @@ impl Coded for Warning {
             Self::TlsUnused(_) => "tls-options-unused",
             Self::RouteProtocol { .. } => "route-protocol-of-a-daemon",
             Self::NoPause { .. } => "resync-without-pause",
-            Self::Renamed { .. } => "former-name",
         }
     }
 }
@@ -461,7 +453,6 @@ impl fmt::Display for Warning {
             Self::RouteProtocol { from, number } => {
                 write!(f, "{from}={number} is the number of a routing daemon: if that daemon runs on this node, flanneld treats the daemon's routes inside the network as flannel's routes")
             }
-            Self::Renamed { former, present } => write!(f, "{former} is now called {present}; the next release no longer accepts the former name"),
             Self::NoPause { from } => write!(f, "{from}: Go flannel would loop without a pause; using 5 s"),
         }
         })

@@ -27,8 +27,6 @@ impl Reader {
                 from: (!secret).then(|| ignored.clone()),
             });
         }
-        let renamed = argv.renamed.into_iter();
-        warnings.extend(renamed.map(|(former, present)| Warning::Renamed { former, present }));
         Self {
             argv: argv.mistakes,
             mistakes: Vec::new(),

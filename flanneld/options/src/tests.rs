@@ -676,40 +676,6 @@ fn listen_addresses_are_read_from_ip_and_port() {
 }
 
 #[test]
-fn former_names_work_and_cause_a_warning() {
-    let both = [("FLANNELD_PAGE_PORT", "81"), ("FLANNELD_STATUS_PORT", "82")];
-    for (args, variables, address, renamed) in [
-        (
-            &["--page-port=80", "-page-ip", "192.0.2.1"][..],
-            &[][..],
-            "192.0.2.1:80",
-            &[
-                ("--page-port", "--status-port"),
-                ("--page-ip", "--status-ip"),
-            ][..],
-        ),
-        (
-            &[],
-            &both[..1],
-            "127.0.0.1:81",
-            &[("FLANNELD_PAGE_PORT", "FLANNELD_STATUS_PORT")],
-        ),
-        (&[], &both, "127.0.0.1:82", &[]),
-        (&["--status-port=83"], &[], "127.0.0.1:83", &[]),
-    ] {
-        let settings = accepted(with_in(args, variables));
-        let warnings = renamed.iter().map(|(former, present)| Warning::Renamed {
-            former: (*former).to_owned(),
-            present: (*present).to_owned(),
-        });
-        assert_eq!(settings.listen.status, Some(address.parse().unwrap()));
-        assert_eq!(settings.warnings, warnings.collect::<Vec<_>>());
-    }
-    let wrong = mistakes("FLANNELD_PAGE_PORT=x");
-    assert!(wrong[0].starts_with("FLANNELD_PAGE_PORT: "), "{wrong:?}");
-}
-
-#[test]
 fn numbers_out_of_bounds_are_refused() {
     let both = settings(
         "--audit-interval=0 --iface-wait=30 --route-protocol=186 --subnet-lease-renew-margin=1_439",

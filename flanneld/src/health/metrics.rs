@@ -152,12 +152,6 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
             "1 while the kernel is in sync with the desired state, apart from peers in flannel_peers_failed",
             in_sync,
         );
-        // The name of this gauge in earlier versions.
-        gauge(
-            "kernel_in_step",
-            "Former name of flannel_kernel_in_sync",
-            in_sync,
-        );
         gauge(
             "peers_failed",
             "Peers whose objects the kernel refuses for a reason that concerns only the peer",

@@ -17,7 +17,6 @@ pub mod printable;
 pub mod problem;
 pub mod profile;
 pub mod reachability;
-pub mod renamed;
 pub mod wireguard;
 
 pub use access::Access;

@@ -143,7 +143,7 @@ fn foreign_device_makes_its_node_unready() -> Result<()> {
             node.get("/readyz")
                 .is_ok_and(|(code, text)| code == 503 && text.contains("kernel"))
         })?;
-        node.has_metric("flannel_kernel_in_step", 0.0)?;
+        node.has_metric("flannel_kernel_in_sync", 0.0)?;
         node.sh("ip link delete flannel.1")?;
         until("it is ready again", || node.require_ready().is_ok())?;
         s.reach()

@@ -1,7 +1,5 @@
 //! Arguments of flanneld's command line in their exact spelling, so that commands can find and edit the arguments.
 
-use types::renamed;
-
 /// A flag on flanneld's command line, with the flag's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
@@ -49,9 +47,9 @@ impl Argument {
         found
     }
 
-    /// Returns whether the argument sets the given flag, under the flag's current or former name.
+    /// Returns whether the argument sets the given flag.
     pub fn is(&self, flag: &str) -> bool {
-        self.flag == flag || renamed::present(&self.flag) == Some(flag)
+        self.flag == flag
     }
 
     /// Returns the word of the command line that contains the value.

@@ -229,16 +229,6 @@ fn argument_of_the_unit_takes_precedence_over_the_options_file() {
         &commands_of(&facts, "port-taken"),
         "s|--status-port=8474|--status-port=8574|",
     );
-    facts
-        .daemon
-        .arguments
-        .iter_mut()
-        .filter(|argument| argument.flag == "status-port")
-        .for_each(|argument| argument.flag = "page-port".to_owned());
-    is_edit(
-        &commands_of(&facts, "port-taken"),
-        "s|--page-port=8474|--status-port=8574|",
-    );
     (facts.daemon.running, facts.daemon.id_given) = (Fact::Known(false), true);
     facts.daemon.exit_report = exit_report(
         Detail::IdentityInUse {
