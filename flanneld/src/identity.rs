@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use subnet_lease::NodeId;
+use types::Addresses;
 use types::file::{self, Links};
 
 /// Maximum size of a file that has an id of the machine, in bytes.
@@ -22,7 +23,7 @@ pub fn node(given: Option<&str>) -> NodeId {
         .unwrap_or_default();
     let id = match given {
         Some(given) => given.to_owned(),
-        None => derived(&name, id_in, namespace()),
+        None => derived(&name, machine(id_in).as_deref(), namespace()),
     };
     NodeId {
         id: id.into(),
@@ -38,18 +39,40 @@ fn id_in(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Hashes the machine-id, the firmware's UUID and the hostname. If `namespace` is set, also hashes this inode number of
-/// the network namespace.
-fn derived(
-    hostname: &str,
-    read: impl Fn(&str) -> Option<String>,
-    namespace: Option<u64>,
-) -> String {
-    let mut hash = Sha256::new();
-    for path in ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"] {
-        hash.update(read(path).unwrap_or_default().trim().to_ascii_lowercase());
-        hash.update([0]);
+/// Returns the identity of a node whose machine has no id, such as a container or a board without firmware tables: machines with one hostname
+/// differ only in their addresses. Returns `None` if the machine has an id.
+pub fn at_address(node: &NodeId, public: &Addresses) -> Option<NodeId> {
+    match machine(id_in) {
+        Some(_) => None,
+        None => Some(NodeId {
+            id: derived(&node.name, Some(&public.to_string()), namespace()).into(),
+            ..node.clone()
+        }),
     }
+}
+
+/// Returns the machine-id and the firmware's UUID; `None` if neither can be read.
+fn machine(read: impl Fn(&str) -> Option<String>) -> Option<String> {
+    /// What systemd writes into an image's machine-id, which the first boot replaces.
+    const UNINITIALIZED: &str = "uninitialized";
+    let ids = ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"].map(|path| {
+        let id = read(path).unwrap_or_default().trim().to_ascii_lowercase();
+        if id == UNINITIALIZED {
+            String::new()
+        } else {
+            id
+        }
+    });
+    ids.iter()
+        .any(|id| !id.is_empty())
+        .then(|| ids.join("\0") + "\0")
+}
+
+/// Hashes what tells machines apart, and the hostname. If `namespace` is set, also hashes this inode number of the
+/// network namespace.
+fn derived(hostname: &str, machine: Option<&str>, namespace: Option<u64>) -> String {
+    let mut hash = Sha256::new();
+    hash.update(machine.unwrap_or("\0\0"));
     hash.update(hostname);
     if let Some(inode) = namespace {
         hash.update([0]);
@@ -100,23 +123,28 @@ mod tests {
     #[test]
     fn node_id_depends_on_machine_and_namespace() {
         let read = |path: &str| (path == "/etc/machine-id").then(|| "ABC\n".to_owned());
-        let id = derived("host", read, None);
+        let abc = machine(read);
         assert_eq!(
-            id,
-            derived(
-                "host",
-                |path| (path == "/etc/machine-id").then(|| "abc".to_owned()),
-                None
-            )
+            abc,
+            machine(|path| read(path).map(|id| id.to_ascii_lowercase()))
         );
+        for nothing in [None, Some("\n"), Some("uninitialized\n")] {
+            assert_eq!(machine(|_| nothing.map(str::to_owned)), None);
+        }
+        let id = derived("host", abc.as_deref(), None);
         assert_eq!(id.len(), 32);
         for other in [
-            derived("other", read, None),
-            derived("host", read, Some(7)),
-            derived("host", |_| None, None),
+            derived("other", abc.as_deref(), None),
+            derived("host", abc.as_deref(), Some(7)),
+            derived("host", None, None),
+            derived("host", Some("192.0.2.1"), None),
         ] {
             assert_ne!(id, other);
         }
+        assert_ne!(
+            derived("host", Some("192.0.2.1"), None),
+            derived("host", Some("192.0.2.2"), None)
+        );
         assert_eq!(&*node(Some("me")).id, "me");
         assert_ne!(node(None).instance, node(None).instance);
     }

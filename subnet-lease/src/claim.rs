@@ -45,6 +45,9 @@ pub struct HostEvidence {
     pub named: bool,
     /// Whether the route to the store uses the underlay (or the store is on this host).
     pub store_via_underlay: bool,
+    /// Whether other hosts answer on the link of the address to publish, and none answers at this address. So a lease with this address has no
+    /// holder any more, or its holder claims an address of another host.
+    pub alone_at_address: bool,
     /// Networks of the underlay interface, which no subnet may overlap.
     pub underlay: Vec<IpNet>,
     /// Whether several nodes may publish the same address (wireguard behind NAT).

@@ -3,6 +3,8 @@
 use crate::bed::*;
 use netstate::inspect::Inspection;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
 use types::kernel_object::{ObjectKind, ObjectState};
 
 /// Returns the routes, neighbours and FDB entries that `ip` and `bridge` print, one trimmed line per object.
@@ -245,5 +247,32 @@ fn conflicting_route_is_reported_with_the_kernel_error() {
         );
         assert_eq!(foreign(&found, "proto static")[0].1, ["10.244.3.0/24"]);
         node.stop().await;
+    });
+}
+
+/// The kernel on the other end of the link answers for its own addresses of both families.
+#[test]
+fn holders_of_addresses_answer_on_their_link() {
+    in_namespace(|| async {
+        sh("ip addr add 192.168.56.7/24 dev wire0; ip addr add fd00:56::7/64 dev wire0 nodad");
+        let links = netstate::netlink::host::HostReader::open()
+            .unwrap()
+            .links()
+            .await
+            .unwrap();
+        let of = |name: &str| links.iter().find(|link| link.name == name).unwrap();
+        let (asker, other) = (of("eth0").mac.unwrap(), of("wire0").mac.unwrap());
+        for (there, absent) in [
+            ("192.168.56.7", "192.168.56.8"),
+            ("fd00:56::7", "fd00:56::8"),
+        ] {
+            let asked = [there, absent].map(|ip| ip.parse::<IpAddr>().unwrap());
+            let ask = |own: &[_]| {
+                netstate::arp::holders(of("eth0").index, asker, own, &asked, Duration::from_secs(1))
+                    .unwrap()
+            };
+            assert_eq!(ask(&[asker]), [(asked[0], other)]);
+            assert_eq!(ask(&[asker, other]), []);
+        }
     });
 }

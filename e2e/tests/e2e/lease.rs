@@ -1,7 +1,7 @@
 //! Peers follow changes of a node's address, and a node follows changes of its network and of its device's name.
 
 use anyhow::{Result, ensure};
-use lab::{Node, Scene, SceneOptions};
+use lab::{FlanneldOptions, Node, Scene, SceneOptions};
 
 use crate::healing::scenarios;
 
@@ -98,6 +98,31 @@ fn renamed_device_gets_its_name_back((scene, device): (SceneOptions<'_>, &str)) 
         s[0].sh(&format!("! ip link show {device} || ip link set {device} name other9"))?;
         s[0].start()?;
         is_back(s)
+    })
+}
+
+/// A machine that boots with another identity asks on its link, where the other node answers and nobody has its address.
+#[test]
+fn reborn_machine_takes_its_lease_at_once() -> Result<()> {
+    Scene::of("reborn").etcd().run(|s| {
+        let subnet = s[0].subnet()?;
+        s[0].kill()?;
+        let files = s[0].subnet_file()?.with_file_name("*");
+        s[0].sh(&format!(
+            "ip link delete flannel.1; rm -rf {}",
+            files.display()
+        ))?;
+        s[0].change(|options| options.arg("--node-id=reborn"));
+        s[0].start()?;
+        ensure!(s[0].subnet()? == subnet, "another subnet");
+        s[0].logs("the lease has no holder")?;
+        s.reach()?;
+        // A second machine with the address is told apart by the answers on the link.
+        let twin = s.lab.host("twin", &[lab::Uplink::enp0s8(&s.lan, 101)?])?;
+        let mut refused =
+            twin.start_flanneld(&FlanneldOptions::new(&s.store).arg("--node-id=twin"))?;
+        ensure!(refused.wait()?.code() == Some(1), "{}", refused.log());
+        Ok(())
     })
 }
 

@@ -167,9 +167,7 @@ pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
     let link = interfaces
         .iter()
         .find(|interface| interface.name == underlay && !interface.noarp)?;
-    let IpAddr::V4(address) = crate::facts::host::address(link, Family::V4)?.addr() else {
-        return None;
-    };
+    let address = crate::facts::host::address(link, Family::V4)?.addr();
     // Another interface of this host may answer ARP requests for the address.
     let own: Vec<Mac> = interfaces
         .iter()
@@ -177,10 +175,10 @@ pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
         .collect();
     let (index, from) = (link.index, link.mac?);
     let asked = tokio::task::spawn_blocking(move || {
-        netstate::arp::other_holder(index, from, &own, address, ARP_TIMEOUT)
+        netstate::arp::holders(index, from, &own, &[address], ARP_TIMEOUT)
     });
     match asked.await {
-        Ok(Ok(other)) => other,
+        Ok(Ok(others)) => others.first().map(|(_, mac)| *mac),
         Ok(Err(error)) => {
             tracing::debug!(error = %error, "cannot check whether another host has this node's address");
             None

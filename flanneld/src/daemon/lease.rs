@@ -12,14 +12,16 @@ use crate::memory;
 use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, wait_for};
 use crate::underlay::{Found, SelectError, StoreAt};
-use backends::Backend;
+use backends::{Announced, Backend, Underlay};
 use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::admission::History;
-use subnet_lease::manager::{Claim, Held, HostEvidence, HostQueries, NodeInfo, SubnetManager};
-use subnet_lease::{Lease, LeaseAttrs, NetworkConfig, NodeId, Term};
+use subnet_lease::manager::{
+    Claim, Error, Held, HostEvidence, HostQueries, NodeInfo, SubnetManager,
+};
+use subnet_lease::{Lease, LeaseAttrs, NetworkConfig, NodeId, Term, wire};
 use tokio::sync::watch;
 use tracing::{info, warn};
 use types::{Coded, Family, Problem, Subnets};
@@ -43,7 +45,16 @@ impl Daemon {
             None => (self.find_underlay(&whole).await?, whole.clone()),
             Some(info) => self.find_node_underlay(&manager, &whole, info).await?,
         };
-        if config != whole {
+        let id = node.id.clone();
+        let node = match identity::at_address(&node, &found.chosen.underlay.public) {
+            Some(node) if info.is_none() && self.settings.node.id.is_none() => {
+                let id = node.id.to_string();
+                self.health.node(|document| document.node_id = Some(id));
+                node
+            }
+            _ => node,
+        };
+        if config != whole || node.id != id {
             // The families that this node lacks are left out.
             backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         }
@@ -51,25 +62,20 @@ impl Daemon {
             self.note_node_addresses(info, &found);
         }
         let underlay = &found.chosen.underlay;
-        let claim = self
+        let mut claim = self
             .lease_claim(&config, node, &found, &previous, released, &*backend)
             .await;
-        let stored = retry::until_available(&self.health, Condition::Store, || {
-            manager.stored(&claim, &config)
-        })
-        .await?;
-        let announced = backend
-            .announce(underlay, stored.as_ref())
-            .await
-            .map_err(End::failed)?;
         let held = watch::channel(Held::default());
-        let lease = {
-            let _reporting =
-                readiness_monitor::report_lease_trouble(held.1.clone(), self.health.clone());
-            manager
-                .acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0)
-                .await
-                .map_err(End::failed)?
+        let (stored, announced, lease) = loop {
+            let attempt = self.acquire(&*manager, &claim, &config, underlay, &mut *backend, &held);
+            match attempt.await? {
+                Ok(acquired) => break acquired,
+                Err(why) if is_holder_absent(&why, &*manager, &claim, &found).await => {
+                    info!(code = %why.code, error = %why, "other hosts answer on the link, and none at this address: the lease has no holder");
+                    claim.host.alone_at_address = true;
+                }
+                Err(why) => return Err(End::failed(why)),
+            }
         };
         let rules = backend.rules();
         let published = |family| rules.identity(stored.as_ref()?, family);
@@ -105,6 +111,41 @@ impl Daemon {
             held,
         };
         Ok(Node { backend, leased })
+    }
+
+    /// Acquires the lease. Returns the attributes that this node published last, the new ones and the lease; or why the store refuses the
+    /// lease.
+    async fn acquire(
+        &self,
+        manager: &dyn SubnetManager,
+        claim: &Claim,
+        config: &NetworkConfig,
+        underlay: &Underlay,
+        backend: &mut dyn Backend,
+        held: &(watch::Sender<Held>, watch::Receiver<Held>),
+    ) -> Result<Result<(Option<LeaseAttrs>, Announced, Lease), Problem>, End> {
+        let stored = retry::until_available(&self.health, Condition::Store, || async {
+            match manager.stored(claim, config).await {
+                Err(Error::Refused(why)) => Ok(Err(why)),
+                other => other.map(Ok),
+            }
+        });
+        let stored = match stored.await? {
+            Ok(stored) => stored,
+            Err(why) => return Ok(Err(why)),
+        };
+        let announced = backend
+            .announce(underlay, stored.as_ref())
+            .await
+            .map_err(End::failed)?;
+        let _reporting =
+            readiness_monitor::report_lease_trouble(held.1.clone(), self.health.clone());
+        let attrs = attrs::of(&announced, underlay);
+        Ok(manager
+            .acquire(claim, config, &attrs, &held.0)
+            .await
+            .map(|lease| (stored, announced, lease))
+            .map_err(Problem::from))
     }
 
     /// Passes the addresses of this Node and of the API servers to the doctor.
@@ -210,6 +251,7 @@ impl Daemon {
             queries: Some(Arc::new(queries)),
             named: found.chosen.named,
             store_via_underlay: found.store_via_underlay(),
+            alone_at_address: false,
             underlay: attrs::underlay_networks(config, underlay),
             shared_address: backend.profile().shares_address,
             choice: Some(subnet_lease::claim::Choice {
@@ -224,6 +266,26 @@ impl Daemon {
             host,
         }
     }
+}
+
+/// Returns whether a lease is refused for a holder that is not at this node's address, as the link of the address proves.
+async fn is_holder_absent(
+    why: &Problem,
+    manager: &dyn SubnetManager,
+    claim: &Claim,
+    found: &Found,
+) -> bool {
+    if claim.host.alone_at_address || !["address-in-use", "lease-contested"].contains(&&*why.code) {
+        return false;
+    }
+    let Ok(listing) = manager.list().await else {
+        return false;
+    };
+    let values = listing.entries.iter().map(|entry| &entry.value);
+    let others = values.filter_map(|value| wire::parse_value(value).ok());
+    found
+        .is_alone_at_address(others.flat_map(|attrs| attrs.addresses()))
+        .await
 }
 
 /// Data about this host for queries of the lease protocol.

@@ -3,7 +3,10 @@
 
 use super::facts::HostFacts;
 use super::whose::nat_network;
-use netstate::host::Interface;
+use futures_util::future::join_all;
+use ipnet::IpNet;
+use netstate::host::{Interface, Route};
+use netstate::names::Mac;
 use netstate::netlink::host::HostReader;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -31,20 +34,7 @@ pub(super) async fn answering(
         let Some(net) = nat_network(interface, facts) else {
             continue;
         };
-        let others = hosts
-            .iter()
-            .filter(|ip| net.contains(*ip) && facts.owner(**ip).is_none());
-        let router = facts
-            .defaults
-            .iter()
-            .filter(|route| route.index == Some(interface.index))
-            .filter_map(|route| route.via);
-        let routers: Vec<IpAddr> = router.collect();
-        let asked: Vec<IpAddr> = others
-            .filter(|ip| !routers.contains(ip))
-            .take(ASKED)
-            .copied()
-            .collect();
+        let asked = askable(facts, interface, &net, hosts);
         if !asked.is_empty() {
             found.extend(
                 ask(reader, interface, net.addr(), &asked)
@@ -54,6 +44,47 @@ pub(super) async fn answering(
         }
     }
     found
+}
+
+/// Returns the hosts of a network of an interface that are neither this host nor a router. A machine's own NAT has only a router.
+fn askable(facts: &HostFacts, interface: &Interface, net: &IpNet, hosts: &[IpAddr]) -> Vec<IpAddr> {
+    let is_router = |ip: &IpAddr| {
+        let at = |route: &Route| route.index == Some(interface.index) && route.via == Some(*ip);
+        facts.defaults.iter().any(at)
+    };
+    let others = hosts
+        .iter()
+        .filter(|ip| net.contains(*ip) && facts.owner(**ip).is_none() && !is_router(ip));
+    others.take(ASKED).copied().collect()
+}
+
+/// Returns those of this host's addresses that certainly no other host has: a host in `hosts` answers on the link of the
+/// address, and nobody answers at the address. Where nobody can answer, as on a machine's own NAT, nothing is certain.
+pub(super) async fn unshared(facts: &HostFacts, own: &[IpAddr], hosts: &[IpAddr]) -> Vec<IpAddr> {
+    let macs: &Vec<Mac> = &facts.interfaces.iter().filter_map(|own| own.mac).collect();
+    let asked = own.iter().map(|ip| async move {
+        let interface = facts.owner(*ip).filter(|interface| !interface.noarp)?;
+        let net = interface.nets().find(|net| net.addr() == *ip)?;
+        let mut asked = askable(facts, interface, &net, hosts);
+        if asked.is_empty() {
+            return None;
+        }
+        asked.push(*ip);
+        let (link, from, macs) = (interface.index, interface.mac?, macs.to_vec());
+        let ask = move || netstate::arp::holders(link, from, &macs, &asked, ANSWER);
+        match tokio::task::spawn_blocking(ask).await {
+            Ok(Ok(found)) => {
+                let is_shared = found.iter().any(|(at, _)| at == ip);
+                (!is_shared && !found.is_empty()).then_some(*ip)
+            }
+            Ok(Err(error)) => {
+                debug!(address = %ip, interface = interface.name, error = %error, "cannot ask on the link who has an address");
+                None
+            }
+            Err(_) => None,
+        }
+    });
+    join_all(asked).await.into_iter().flatten().collect()
 }
 
 /// Returns the first address in `asked` that replies to ARP. One reply proves that the link connects hosts.

@@ -21,6 +21,8 @@ pub struct HostFacts {
     /// Addresses of other hosts that replied to ARP, with the index of the interface. This node sends ARP
     /// requests only where an interface may be behind a machine's own NAT.
     pub answering: Vec<(u32, IpAddr)>,
+    /// Addresses of this host that other nodes claim, although certainly no other host has them.
+    pub unshared: Vec<IpAddr>,
 }
 
 /// Reason why flanneld knows no interface that leads to an address.

@@ -2,8 +2,8 @@
 
 use super::choice::Chosen;
 use super::facts::HostFacts;
-use super::hint;
-use super::request::Request;
+use super::request::{Request, StoreAt};
+use super::{arp, hint};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
@@ -41,6 +41,22 @@ impl Found {
         interface
             .map(|interface| interface.nets().collect())
             .unwrap_or_default()
+    }
+
+    /// Returns whether the link proves that no other host has this node's address: `others` or the store answer on the
+    /// link, and nobody answers at the address.
+    pub async fn is_alone_at_address(&self, others: impl Iterator<Item = IpAddr>) -> bool {
+        let public = self.chosen.underlay.public;
+        // Go flannel identifies a lease by the IPv4 address, if there is one.
+        let own = public.v4().copied().map(IpAddr::V4);
+        let own = own.or(public.v6().copied().map(IpAddr::V6));
+        let store = match &self.request.store {
+            StoreAt::There(addresses) => &addresses[..],
+            StoreAt::Here | StoreAt::Unknown(_) => &[],
+        };
+        let hosts: Vec<IpAddr> = others.chain(store.iter().copied()).collect();
+        let own: Vec<IpAddr> = own.into_iter().collect();
+        !arp::unshared(&self.facts, &own, &hosts).await.is_empty()
     }
 
     /// Returns whether packets to `target` get a source address of the chosen interface; false for an address of this

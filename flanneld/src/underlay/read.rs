@@ -70,6 +70,9 @@ async fn read(reader: &mut HostReader, request: &Request) -> Result<HostFacts, R
             .copied()
             .collect();
         facts.answering = arp::answering(reader, &facts, &hosts).await;
+        let is_own = |ip: &&IpAddr| facts.owner(**ip).is_some();
+        let claimed: Vec<IpAddr> = known.taken.keys().filter(is_own).copied().collect();
+        facts.unshared = arp::unshared(&facts, &claimed, &hosts).await;
     }
     Ok(facts)
 }

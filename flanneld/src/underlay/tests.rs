@@ -80,6 +80,7 @@ fn vagrant() -> HostFacts {
             ),
         ],
         answering: Vec::new(),
+        unshared: Vec::new(),
         links: vec![
             (2, net("10.0.2.0/24")),
             (3, net("192.168.56.0/24")),

@@ -78,6 +78,7 @@ pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> 
             .by_index(underlay.index)
             .is_some_and(|interface| is_nat(interface, facts)),
         claimed: addresses()
+            .filter(|ip| !facts.unshared.contains(ip))
             .filter_map(|ip| Some((ip, known.taken.get(&ip)?.clone())))
             .collect(),
         was_left: addresses().any(|ip| known.left.contains(&ip)),

@@ -92,12 +92,14 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     if claim.host.shared_address {
         return by_evidence(claim, view, last_seen);
     }
-    let Some(item) = best(
-        claim,
-        view.items
-            .iter()
-            .filter(|item| item.publishes(&claim.public)),
-    ) else {
+    // Whoever took a lease back is alive, at whatever address.
+    let is_elsewhere =
+        |item: &Item| claim.host.alone_at_address && item.node().is_some_and(|node| node.contested);
+    let candidates = view
+        .items
+        .iter()
+        .filter(|item| item.publishes(&claim.public) && !is_elsewhere(item));
+    let Some(item) = best(claim, candidates) else {
         return Owner::Nobody;
     };
     if evidence(claim, item) {
@@ -105,6 +107,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     }
     if item.node().is_some() {
         return match seen_lately(item, last_seen) {
+            _ if claim.host.alone_at_address => Owner::Ours(item, false),
             None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, false),
             Some(true) => Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item))),
@@ -117,6 +120,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     };
     let reached = || {
         claim.host.named
+            || claim.host.alone_at_address
             || claim.host.store_via_underlay
             || view
                 .items

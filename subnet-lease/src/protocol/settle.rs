@@ -62,7 +62,7 @@ pub(super) async fn settle(
         give_up(io, tenure).await;
         return Settled::Yielded;
     }
-    if new && !claim.host.shared_address {
+    if new && !claim.host.shared_address && !claim.host.alone_at_address {
         let others = view
             .items
             .iter()

@@ -47,8 +47,14 @@ enum Travel {
 pub(crate) struct Node {
     pub name: usize,
     pub id: String,
+    /// The address that the node publishes, and the one that its machine has.
     pub address: Ipv4Addr,
+    pub machine: Ipv4Addr,
     pub named: bool,
+    /// Time until which the machine is off.
+    pub down: Duration,
+    /// Whether the link of the address proves that no other machine has it.
+    pub alone: bool,
     pub process: Process,
     pub instance: u32,
     /// The subnets in subnet.env.
@@ -75,7 +81,10 @@ impl Node {
             name,
             id,
             address,
+            machine: address,
             named,
+            down: Duration::ZERO,
+            alone: false,
             process: Process::Off { restart: start },
             instance: 0,
             previous: None,
@@ -103,6 +112,7 @@ impl Node {
                 previous: self.previous,
                 named,
                 store_via_underlay: named,
+                alone_at_address: self.alone,
                 queries: named.then(|| Arc::new(OnUnderlay) as Arc<dyn HostQueries>),
                 ..HostEvidence::default()
             },

@@ -19,16 +19,22 @@ pub(crate) enum Scenario {
     Clones,
     ClonesWithOneAddress,
     MovingAddresses,
+    /// Machines that get a new identity at each boot.
+    NewIdentities,
+    /// A node that publishes the address of another.
+    FalseAddress,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Scenario; 6] = [
+    pub(crate) const ALL: [Scenario; 8] = [
         Scenario::Plain,
         Scenario::SmallPool,
         Scenario::SharedAddress,
         Scenario::Clones,
         Scenario::ClonesWithOneAddress,
         Scenario::MovingAddresses,
+        Scenario::NewIdentities,
+        Scenario::FalseAddress,
     ];
 }
 
@@ -74,7 +80,7 @@ impl World {
         } else {
             3_000
         };
-        let nodes = (0..count)
+        let mut nodes: Vec<Node> = (0..count)
             .map(|name| {
                 let twin = name < 2;
                 let address = match scenario {
@@ -97,6 +103,9 @@ impl World {
                 )
             })
             .collect();
+        if scenario == Scenario::FalseAddress {
+            nodes[1].address = nodes[0].address;
+        }
         let config = match scenario {
             Scenario::SmallPool => NetworkConfig::parse(
                 r#"{"Network":"10.5.0.0/20","SubnetMin":"10.5.1.0","SubnetMax":"10.5.4.0"}"#,
@@ -171,6 +180,7 @@ impl World {
                     .is_some_and(|next| next <= self.now)
                 {
                     let before = self.nodes[at].held();
+                    self.nodes[at].alone = self.is_alone(at);
                     let line = self.nodes[at].act(
                         self.now,
                         &mut self.store,
@@ -187,6 +197,24 @@ impl World {
             self.check()?;
         }
         self.check_end(self.store.writes - writes_before_quiet)
+    }
+
+    /// Returns whether another machine answers on the link of the node's address, and none at the address. Each machine
+    /// with an address outside the lab's network is alone on its link, behind its own NAT.
+    fn is_alone(&self, at: usize) -> bool {
+        let node = &self.nodes[at];
+        let others = || {
+            self.nodes.iter().filter(|other| {
+                let is_link = |address: Ipv4Addr| address.octets()[..3] == [192, 168, 56];
+                other.name != node.name
+                    && is_link(node.machine)
+                    && is_link(other.machine)
+                    && other.down <= self.now
+            })
+        };
+        node.address == node.machine
+            && others().any(|other| other.machine != node.address)
+            && others().all(|other| other.machine != node.address)
     }
 
     fn fault(&mut self) {
@@ -225,6 +253,10 @@ impl World {
             25..=31 => {
                 self.nodes[at].crash(now + span);
                 self.nodes[at].previous = None;
+                self.nodes[at].down = now + span;
+                if self.scenario == Scenario::NewIdentities {
+                    self.nodes[at].id = format!("{}x", self.nodes[at].id);
+                }
                 format!("n{at} reboots, up after {span:?}")
             }
             32..=46 => {
@@ -317,8 +349,8 @@ impl World {
     fn swap_addresses(&mut self, short: Duration) -> String {
         let now = self.now;
         let (a, b) = (self.nodes[0].address, self.nodes[1].address);
-        self.nodes[0].address = b;
-        self.nodes[1].address = a;
+        (self.nodes[0].address, self.nodes[0].machine) = (b, b);
+        (self.nodes[1].address, self.nodes[1].machine) = (a, a);
         self.nodes[0].crash(now + short);
         self.nodes[1].crash(now + short + Duration::from_secs(1));
         self.reserved.clear();
@@ -435,6 +467,7 @@ impl World {
         };
         for node in &self.nodes {
             let excused = (twins && node.name < 2)
+                || node.machine != node.address
                 || self.nodes.len() > pool
                 || self.store.keys.len() >= pool;
             if !excused && node.held().is_none() {

@@ -128,6 +128,11 @@ impl HostOf {
         self
     }
 
+    fn unshared(mut self, address: &str) -> Self {
+        self.facts.unshared.push(ip(address));
+        self
+    }
+
     fn families(mut self, families: Families) -> Self {
         self.families = families;
         self
@@ -390,6 +395,11 @@ fn claimed_address_is_skipped_while_another_is_left() {
             "a Node that publishes it, nothing else left",
             one().others(&["192.0.2.11"], &[]),
             "refused: 192.0.2.11 (Node n2)",
+        ),
+        (
+            "a Node that publishes it, which nobody else has on the link",
+            one().others(&["192.0.2.11"], &[]).unshared("192.0.2.11"),
+            "eth0 192.0.2.11",
         ),
         (
             "a Node that reports it, another left",
