@@ -135,6 +135,16 @@ etcd_now() {
     PATH="$(dirname "$go"):$PATH" "$here/etcd/build.sh" "$folder"
 }
 
+# What other releases print of our rules.
+other_userspace() {
+    local folder=$cache/userspace-trixie
+    [ -x "$folder/bin/nft" ] && return 0
+    [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || fail "there is no debian-archive-keyring, by which Debian 13's programs are verified"
+    say "nft and iptables of Debian 13 into $folder"
+    mkdir -p "$cache"
+    "$here/userspace.sh" trixie "$folder"
+}
+
 # Debian's, unpacked and not installed: its package would start a server on this machine.
 etcd_old() {
     [ -x /usr/bin/etcd ] && [ -x /usr/bin/etcdctl ] && return 0
@@ -358,7 +368,7 @@ case $what in
     conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; image_contents; conformance_now ;;
     test) test_packages; build_packages; install_packages; rust_components; etcd_old; cni_old ;;
     lint) build_packages; install_packages; rust_components; find_go; cargo_tools; book_tool ;;
-    all) all_packages; image_packages; install_packages; rust_components; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; image_contents; browser; prometheus; vm_now; cargo_tools; book_tool ;;
+    all) all_packages; image_packages; install_packages; rust_components; firewall_programs; etcd_now; etcd_old; other_userspace; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; image_contents; browser; prometheus; vm_now; cargo_tools; book_tool ;;
     book) book_tool ;;
     page) browser ;;
     # The sets of kube-proxy with IPVS.

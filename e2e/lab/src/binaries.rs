@@ -175,6 +175,14 @@ pub fn prometheus(name: &str) -> Result<PathBuf> {
     Ok(folder.join(name))
 }
 
+/// Returns the folder with nft and iptables of Debian 13.
+///
+/// # Errors
+/// Returns an error if the programs are not installed.
+pub fn rule_programs() -> Result<PathBuf> {
+    installed(cache("userspace-trixie/bin"), "nft")
+}
+
 fn installed(folder: PathBuf, part: &str) -> Result<PathBuf> {
     if !folder.join(part).exists() {
         bail!(

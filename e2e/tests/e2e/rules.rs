@@ -6,6 +6,7 @@ mod guard;
 mod matrix;
 pub(crate) mod node;
 mod obstacles;
+mod release;
 mod repair;
 mod restart;
 mod switch;

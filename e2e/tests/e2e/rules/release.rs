@@ -1,0 +1,43 @@
+//! Checks that the daemon knows its rules again in the output of another release's nft and iptables.
+
+use anyhow::{Result, ensure};
+use lab::{binaries, until_ok};
+
+use crate::healing::scenarios;
+
+use super::node::{Applier, GUARD, IptablesNft, Nftables, node, rules};
+
+scenarios! { other_release_repairs_and_writes_nothing_else;
+    iptables_nft_of_debian_13_repairs_and_writes_nothing_else => (IptablesNft, "iptables -t nat -D FLANNEL-POSTRTG 2"),
+    nftables_of_debian_13_repairs_and_writes_nothing_else => (Nftables, "nft flush chain ip flannel-ipv4 postrtg"),
+}
+
+fn other_release_repairs_and_writes_nothing_else((applier, damage): (Applier, &str)) -> Result<()> {
+    node("release", applier).run(|s| {
+        let programs = binaries::rule_programs()?;
+        s[0].change(|options| {
+            let options = options.env("PATH", &programs.to_string_lossy());
+            GUARD
+                .iter()
+                .fold(options, |options, flag| options.arg(flag))
+        });
+        s.start()?;
+        let right = rules(&s[0])?;
+        ensure!(right.contains("10.244.0.0/16"), "{right}");
+        s[0].daemon()?.stop()?;
+        s[0].sh(damage)?;
+        s[0].daemon()?.cont()?;
+        until_ok("the damage is repaired", || {
+            let now = rules(&s[0])?;
+            ensure!(now == right, "{now}");
+            Ok(())
+        })?;
+        s[0].has_metric("flannel_rule_repairs_total", 1.0)?;
+        s[0].has_metric("flannel_rules_at_war", 0.0)?;
+        // After a restart the rules are found, not written.
+        s[0].restart()?;
+        s[0].has_metric("flannel_rule_writes_total", 0.0)?;
+        ensure!(rules(&s[0])? == right, "a restart changes rules");
+        Ok(())
+    })
+}
