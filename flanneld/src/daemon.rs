@@ -229,12 +229,12 @@ impl Daemon {
             return Ok(());
         };
         let config = host.config.clone();
-        let node = stop.run_until_cancelled(async {
+        let node = stop.run_until_cancelled(Box::pin(async {
             tokio::select! {
                 node = self.take_lease(manager.clone(), host) => node,
                 end = another_configuration(manager, &config) => Err(end),
             }
-        });
+        }));
         let Some(node) = node.await.transpose()? else {
             return Ok(());
         };

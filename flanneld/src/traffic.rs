@@ -66,17 +66,8 @@ impl Nodes {
     /// Returns the addresses of this host and of the other nodes.
     fn now(&mut self, own: &Subnets) -> (BTreeSet<IpAddr>, BTreeSet<IpAddr>) {
         let underlay = self.underlay.borrow_and_update().clone();
-        let of = |addresses: &types::Addresses| {
-            [
-                addresses.v4().copied().map(IpAddr::V4),
-                addresses.v6().copied().map(IpAddr::V6),
-            ]
-        };
-        let hosts = [of(&underlay.public), of(&underlay.addresses)]
-            .into_iter()
-            .flatten()
-            .flatten()
-            .collect();
+        let hosts = underlay.public.ips().chain(underlay.addresses.ips());
+        let hosts = hosts.collect();
         let leases = self.leases.borrow_and_update().clone();
         let others = leases.iter().filter(|lease| lease.subnets != *own);
         let peers = others.flat_map(|lease| lease.attrs.addresses()).collect();

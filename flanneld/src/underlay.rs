@@ -20,7 +20,7 @@ mod whose;
 
 pub use better::{Against, Better, NoBetter, SilentInterface};
 pub use choice::{Chosen, Rule};
-pub use facts::{HostFacts, Unreachable};
+pub use facts::{HostFacts, Leased, Unreachable};
 pub use follow::followed;
 pub use found::Found;
 pub use hint::{interfaces_text, store_via_underlay, trap_hint};

@@ -5,7 +5,7 @@
 
 use backends::Underlay;
 use flanneld::underlay::read::{self, Wish};
-use flanneld::underlay::{Selector, UnderlayTrouble};
+use flanneld::underlay::{Leased, Selector, UnderlayTrouble};
 use std::process::Command;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -57,6 +57,7 @@ fn wish(selectors: Vec<Selector>, store: Option<&str>) -> Wish {
         store: store.map(|host| (host.to_owned(), 2379)),
         wait: Some(Duration::from_secs(20)),
         known: None,
+        leased: Leased::default(),
     }
 }
 

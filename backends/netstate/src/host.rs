@@ -72,13 +72,31 @@ impl Interface {
             .iter()
             .filter(|address| Family::from(address.net) == family && address.usable())
             .collect();
-        addresses.sort_by_key(|address| address.rank());
+        // An address of a single host inside the network of another address is virtual (keepalived, kube-vip).
+        let is_virtual = |address: &Address| {
+            let mut nets = self.nets();
+            is_single(&address.net)
+                && address.ip().is_ipv4()
+                && nets.any(|net| net != address.net && net.contains(&address.net))
+        };
+        addresses.sort_by_key(|address| {
+            (
+                !is_global(address.ip()),
+                is_virtual(address),
+                address.rank(),
+            )
+        });
         addresses.into_iter().map(Address::ip).collect()
     }
 
     /// Returns whether `ip` is an address of the interface.
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip() == ip)
+    }
+
+    /// Returns whether the interface has `ip` as an address of a single host, without a network.
+    pub fn has_single(&self, ip: IpAddr) -> bool {
+        self.nets().any(|net| net.addr() == ip && is_single(&net))
     }
 
     /// Returns whether the interface is a port of the given bridge other than flanneld's probe port.
@@ -105,6 +123,40 @@ impl Interface {
             usable.join(", ")
         }
     }
+}
+
+/// Returns whether a network has a single address.
+pub fn is_single(net: &IpNet) -> bool {
+    net.prefix_len() == net.max_prefix_len()
+}
+
+/// Returns whether a network card is a port of a bridge.
+pub fn has_card(bridge: &Interface, all: &[Interface]) -> bool {
+    all.iter()
+        .any(|port| port.master == Some(bridge.index) && port.class() == LinkClass::Link)
+}
+
+/// Returns whether an interface belongs to flannel or its pods: a device of flannel, a bridge without a network card that
+/// has an address in a leased subnet, a port of such a bridge, or the host's end of a pod's veth pair. A veth with
+/// the address of a whole network may be the uplink of a host in a container. `all` are the host's interfaces.
+pub fn serves_pods(
+    interface: &Interface,
+    all: &[Interface],
+    is_leased: impl Fn(IpNet) -> bool,
+) -> bool {
+    let is_bridge = |device: &Interface| {
+        device.class() == LinkClass::Bridge
+            && !has_card(device, all)
+            && device.nets().any(&is_leased)
+    };
+    let is_end = |net: IpNet| is_single(&net) && is_leased(net);
+    let mut bridges = all
+        .iter()
+        .filter(|bridge| interface.master == Some(bridge.index));
+    crate::cleanup::is_flannels(&interface.name, &interface.kind)
+        || is_bridge(interface)
+        || interface.class() == LinkClass::Veth && interface.nets().any(is_end)
+        || bridges.any(is_bridge)
 }
 
 /// One address of an interface.
@@ -163,9 +215,9 @@ impl Address {
         }
     }
 
-    /// Returns the sort key of the address. The address with the lowest key takes precedence.
-    fn rank(&self) -> (bool, bool, bool) {
-        (!is_global(self.ip()), !self.permanent, self.temporary)
+    /// Returns the sort key of a global address. The address with the lowest key takes precedence.
+    fn rank(&self) -> (bool, bool) {
+        (!self.permanent, self.temporary)
     }
 }
 

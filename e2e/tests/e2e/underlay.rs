@@ -1,7 +1,7 @@
 //! Checks that a daemon's readiness follows events of the underlay interface: removal and return, and changes of state, carrier and address.
 
-use anyhow::{Result, ensure};
-use lab::{Node, Scene, Uplink, until_ok};
+use anyhow::{Context, Result, ensure};
+use lab::{FlanneldOptions, Node, Scene, Uplink, until_ok};
 
 use crate::healing::scenarios;
 
@@ -53,13 +53,21 @@ fn follows_the_underlay(backend: &str) -> Result<()> {
         loses(node, "down", ip("link set enp0s8 down"), ip("link set enp0s8 up"))?;
         loses(node, "carrier", |node| node.unplug("enp0s8"), |node| node.replug("enp0s8"))?;
         let back = ip("address add 192.168.56.101/24 dev enp0s8");
-        loses(node, "address", ip("address del 192.168.56.101/24 dev enp0s8"), back)?;
+        // A virtual address that keepalived or kube-vip puts on the interface is no substitute.
+        let virtual_only = "address add 192.168.56.200/32 dev enp0s8\naddress del 192.168.56.101/24 dev enp0s8";
+        loses(node, "address", ip(virtual_only), back)?;
 
         // The node stays ready if the interface keeps an address, or is only renamed.
         node.netns().ip("address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8")?;
         until_ok("the new address is followed", || {
             let leases = s.store.subnets()?;
             ensure!(leases[0].1.contains("192.168.56.111"), "{leases:?}");
+            Ok(())
+        })?;
+        node.netns().ip("address add 192.168.56.101/24 dev enp0s8")?;
+        until_ok("the own address is taken again", || {
+            let leases = s.store.subnets()?;
+            ensure!(leases[0].1.contains("192.168.56.101"), "{leases:?}");
             Ok(())
         })?;
         let rename = |from: &str, to: &str| {
@@ -75,6 +83,36 @@ fn follows_the_underlay(backend: &str) -> Result<()> {
         loses(node, "wan0", ip("link set wan0 down"), ip("link set wan0 up"))?;
         rename("wan0", "enp0s8")?;
         loses(node, "gone", ip("link del enp0s8"), |node| node.attach(&uplink))?;
+        s.require_no_errors()
+    })
+}
+
+#[test]
+fn bridge_of_pods_is_not_taken_for_an_uplink_that_was_made_anew() -> Result<()> {
+    Scene::of("underlay-anew").nodes(1).without_pods().run(|s| {
+        let uplink = Uplink::enp0s8(&s.lan, 1)?;
+        let options = FlanneldOptions::new(&s.store).arg("--iface-cidr=0.0.0.0/0");
+        let gateway = s[0].daemon()?.subnet_env()?.subnet;
+        let gateway = gateway.context("no subnet")?;
+        s[0].netns().ip(&format!(
+            "link add cni0 type bridge\nlink set cni0 up\naddress add {gateway} dev cni0"
+        ))?;
+        for has_file in [true, false] {
+            let node = &mut s[0];
+            node.stop()?;
+            node.netns().ip("link del enp0s8")?;
+            node.attach(&uplink)?;
+            if !has_file {
+                std::fs::remove_file(node.subnet_file()?)?;
+            }
+            node.options = options.clone();
+            node.start()?;
+            let leases = s.store.subnets()?;
+            ensure!(
+                leases.len() == 1 && leases[0].1.contains("192.168.56.101"),
+                "{leases:?}"
+            );
+        }
         s.require_no_errors()
     })
 }

@@ -7,7 +7,7 @@ use super::host::own_name_only;
 use super::listen::{self, Listener};
 use super::pace::{Pace, paced};
 use super::shared::{DOCUMENT, METRICS, Shared};
-use crate::health::{Health, prometheus_text};
+use crate::health::{Health, Unused, prometheus_text};
 use crate::problem::{DaemonProblem, HttpServer};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -19,6 +19,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use subnet_lease::admission::Reason;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -155,12 +156,16 @@ async fn healthz(State(answers): State<Answers>) -> Response {
 async fn readyz(State(answers): State<Answers>) -> Response {
     let health = &answers.health;
     let reasons = health.reasons();
-    let (code, verdict) = if reasons.is_empty() {
-        (StatusCode::OK, "flanneld is ready")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet")
-    };
     let unused = health.unused();
+    let has_pods = |unused: &Unused| unused.reason != Reason::Reserved.label();
+    let (code, verdict) = match (reasons.is_empty(), unused.iter().any(has_pods)) {
+        (true, false) => (StatusCode::OK, "flanneld is ready"),
+        (true, true) => (
+            StatusCode::OK,
+            "flanneld is ready, but does not reach the pods of refused leases",
+        ),
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet"),
+    };
     let refused = unused
         .iter()
         .take(REFUSED)

@@ -8,13 +8,12 @@ use node_api::{File, FileState, Lease, LostPods, Node, Peer, PodPath};
 use probing::node::Client;
 use probing::pods::{self, Obstacle};
 use run_dir::subnet_env;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;
 use subnet_lease::manager::{Held, boot_time};
-use types::{Addresses, Subnets, printable};
+use types::{Subnets, printable};
 
 /// Renders the documents of the status API.
 #[derive(Clone, Debug)]
@@ -152,19 +151,10 @@ fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
 
 /// Converts the underlay to the format of the node document.
 pub fn shown(underlay: &backends::Underlay, why: &str) -> node_api::Underlay {
-    let all = |addresses: &Addresses| -> Vec<IpAddr> {
-        addresses
-            .v4()
-            .copied()
-            .map(IpAddr::V4)
-            .into_iter()
-            .chain(addresses.v6().copied().map(IpAddr::V6))
-            .collect()
-    };
     node_api::Underlay {
         interface: underlay.name.clone(),
-        addresses: all(&underlay.addresses),
-        public: all(&underlay.public),
+        addresses: underlay.addresses.ips().collect(),
+        public: underlay.public.ips().collect(),
         mtu: underlay.mtu,
         why: why.to_owned(),
     }
@@ -190,21 +180,11 @@ fn peers(leases: &LeaseTable, own: &Subnets) -> Vec<Peer> {
     let peer = |lease: &subnet_lease::Lease| Peer {
         node: lease.attrs.node.as_ref().map(|node| node.name.to_string()),
         subnets: lease.subnets.nets().collect(),
-        addresses: addresses(lease),
+        addresses: lease.attrs.addresses().collect(),
     };
     let mut peers: Vec<Peer> = others.map(peer).collect();
     peers.sort_by_key(|peer| peer.subnets.first().map(|net| net.addr()));
     peers
-}
-
-fn addresses(lease: &subnet_lease::Lease) -> Vec<IpAddr> {
-    [
-        lease.attrs.public_ip.map(IpAddr::V4),
-        lease.attrs.public_ipv6.map(IpAddr::V6),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }
 
 /// Converts a time of the boot-time clock to the wall clock.

@@ -518,6 +518,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
             lease: unused.lease.clone(),
             reason: unused.reason.to_owned(),
             text: unused.text.clone(),
+            address: unused.address,
         })
         .collect();
     Leases {

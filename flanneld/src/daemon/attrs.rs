@@ -5,14 +5,13 @@ use backends::{Announced, Underlay};
 use ipnet::IpNet;
 use probing::pods::last_of_pods;
 use run_dir::subnet_env::SubnetEnv;
-use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::admission::{History, Terms};
 use subnet_lease::manager::Held;
 use subnet_lease::{Lease, LeaseAttrs, NetworkConfig, PeerRules};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use types::Addresses;
+use types::barred_by;
 
 /// Returns the attributes that this node publishes in its lease. The lease protocol signs the attributes of a lease.
 pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
@@ -26,38 +25,11 @@ pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     }
 }
 
-/// Returns the networks that no subnet may overlap. For an underlay network inside the flannel network, the result
-/// contains the whole underlay network. For any other underlay network, the result contains only this host's address,
-/// because the flannel network may be inside a wide corporate network.
+/// Returns what no subnet may overlap of the underlay's networks.
 pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
-    let own = |address: &IpAddr| {
-        underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address)
-            || underlay.addresses.v6().map(|v6| IpAddr::V6(*v6)) == Some(*address)
-    };
-    let nets = underlay.local.iter().filter(|net| own(&net.addr()));
-    nets.map(|net| {
-        let inside = config
-            .pools
-            .v4()
-            .into_iter()
-            .chain(config.pools.v6())
-            .any(|pool| pool.network.contains(&net.trunc()));
-        if inside {
-            net.trunc()
-        } else {
-            IpNet::from(net.addr())
-        }
-    })
-    .collect()
-}
-
-fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
-    public
-        .v4()
-        .copied()
-        .map(IpAddr::V4)
-        .into_iter()
-        .chain(public.v6().copied().map(IpAddr::V6))
+    let own = |net: &&IpNet| underlay.addresses.ips().any(|ip| ip == net.addr());
+    let nets = underlay.local.iter().filter(own);
+    nets.map(|net| barred_by(net, &config.networks)).collect()
 }
 
 /// Criteria for the leases that the backend can use.
@@ -88,7 +60,9 @@ pub(super) fn terms(
             .iter()
             .copied()
             .chain(
-                addresses_of(underlay.public)
+                underlay
+                    .public
+                    .ips()
                     .filter(|_| !whose.shared_address)
                     .map(IpNet::from),
             )

@@ -5,12 +5,36 @@ use netstate::bridge::{StaleGateway, stale_gateways};
 use netstate::kernel::Kernel;
 use netstate::netlink::NetlinkKernel;
 use netstate::object::{Key, Op, Value};
-use tracing::{info, warn};
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
 use types::Subnets;
 
+/// Time for which the gateways of a previous subnet have to stay away. The bridge plugin puts a gateway back for a pod
+/// whose start began before subnet.env changed; a runtime gives a pod a few minutes to start.
+const AWAY: Duration = Duration::from_secs(300);
+
+/// Removes the gateways of previous subnets again, until they have stayed away for [`AWAY`]. Calls `report` with the names
+/// of the bridges after each removal.
+pub(super) async fn keep_released(
+    previous: Vec<IpNet>,
+    present: Subnets,
+    report: impl Fn(&[String]),
+) {
+    let mut gone = Instant::now();
+    while gone.elapsed() < AWAY {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let released = release(&previous, &present, false).await;
+        if !released.is_empty() {
+            gone = Instant::now();
+            report(&released);
+        }
+    }
+}
+
 /// Removes only the gateways of previous subnets, and the gateways' connected routes, from bridges. Returns the names
-/// of the changed bridges.
-pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String> {
+/// of the changed bridges. Logs what it cannot remove if this is the first time.
+pub(super) async fn release(previous: &[IpNet], present: &Subnets, first: bool) -> Vec<String> {
     let mut released = Vec::new();
     let found = match NetlinkKernel::open() {
         Ok(mut kernel) => kernel
@@ -36,6 +60,9 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String
     } in stale
     {
         let remedy = format!("remove the gateway (ip address del {address} dev {bridge})");
+        if !first && other.is_some() {
+            continue;
+        }
         if let Some(other) = other {
             warn!(
                 device = %bridge,
@@ -60,6 +87,7 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String
                 );
                 released.push(bridge.to_string());
             }
+            Some(error) if !first => debug!(device = %bridge, error = %error, "the gateway stays"),
             Some(error) => warn!(
                 device = %bridge,
                 address = %address,

@@ -150,6 +150,12 @@ impl Daemon {
             keeper.pass();
             self.run.spawn(keeper.keep(self.run.stop.clone()));
         }
+        // A first pass that failed on this node's own objects counts before the node is ready for a moment.
+        let kernel = network.observer.status().kernel;
+        self.health.condition(
+            Condition::Kernel,
+            kernel.trouble.filter(|_| !kernel.in_sync),
+        );
         self.health.clear(Condition::Start);
         exit_report::remove(&self.settings.node.subnet_file);
         systemd::ready(&format!(
@@ -277,8 +283,10 @@ impl Daemon {
         let report = move |trouble: Option<&UnderlayTrouble>| {
             health.condition(Condition::Underlay, trouble.map(Problem::of));
         };
+        let mut chosen = node.found.chosen.clone();
+        chosen.leased.own.extend(node.lease.subnets.nets());
         self.run.spawn(follow(
-            node.found.chosen.clone(),
+            chosen,
             needs_links,
             underlay,
             report,
@@ -352,7 +360,7 @@ impl Daemon {
     }
 
     /// Starts a task that `stop` cancels at the task's next await point.
-    fn spawn_until_stop(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_until_stop(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.run.stop.clone();
         self.run
             .spawn(async move { stop.run_until_cancelled(task).await.unwrap_or_default() });

@@ -42,7 +42,7 @@ impl Daemon {
             released,
         } = host;
         let (found, config) = match &info {
-            None => (self.find_underlay(&whole).await?, whole.clone()),
+            None => (self.find_underlay(&manager, &whole).await?, whole.clone()),
             Some(info) => self.find_node_underlay(&manager, &whole, info).await?,
         };
         let id = node.id.clone();
@@ -163,8 +163,16 @@ impl Daemon {
         .publish(&self.known);
     }
 
-    async fn find_underlay(&self, config: &NetworkConfig) -> Result<Found, End> {
-        let wish = Wish::of(&self.settings, config.networks.map(|_| (), |_| ()));
+    async fn find_underlay(
+        &self,
+        manager: &Arc<dyn SubnetManager>,
+        config: &NetworkConfig,
+    ) -> Result<Found, End> {
+        let listing = retry::until_available(&self.health, Condition::Store, || async {
+            manager.list().await.map_err(Error::Unavailable)
+        });
+        let wish =
+            Wish::of(&self.settings, config.networks.map(|_| (), |_| ())).beside(&listing.await?);
         let found = wait_for(&wish, |why| self.wait_for_interface(why))
             .await
             .map_err(End::failed)?;
@@ -200,16 +208,9 @@ impl Daemon {
             warn!(error = %warning, "the choice of the interface may be wrong");
         }
         let chosen = &found.chosen;
-        let addresses = underlay
-            .addresses
-            .v4()
-            .copied()
-            .map(IpAddr::V4)
-            .into_iter()
-            .chain(underlay.addresses.v6().copied().map(IpAddr::V6));
         let choice = Choice {
             interface: underlay.name.clone(),
-            addresses: addresses.collect(),
+            addresses: underlay.addresses.ips().collect(),
             why: chosen.why.clone(),
             flag: chosen.flag.clone(),
             named: chosen.named,
@@ -252,7 +253,15 @@ impl Daemon {
             named: found.chosen.named,
             store_via_underlay: found.store_via_underlay(),
             alone_at_address: false,
-            underlay: attrs::underlay_networks(config, underlay),
+            underlay: attrs::underlay_networks(config, underlay)
+                .into_iter()
+                .chain(
+                    found
+                        .facts
+                        .shared_networks(&config.networks)
+                        .map(|(_, net)| net),
+                )
+                .collect(),
             shared_address: backend.profile().shares_address,
             choice: Some(subnet_lease::claim::Choice {
                 interface: underlay.name.clone(),

@@ -96,7 +96,7 @@ impl Daemon {
             let (wish, local) = wish_of(
                 manager,
                 &self.settings,
-                &info,
+                (&info, whole.networks),
                 families(&subnets),
                 self.left.recent(Instant::now()),
             )
@@ -191,14 +191,14 @@ impl Daemon {
 pub(super) async fn wish_of(
     manager: &Arc<dyn SubnetManager>,
     settings: &Settings,
-    info: &NodeInfo,
+    (info, networks): (&NodeInfo, Subnets),
     families: Families,
     left: BTreeSet<IpAddr>,
 ) -> (Wish, Vec<IpAddr>) {
     let bare = Wish::of(settings, families);
     let wish = bare
         .clone()
-        .for_node(info)
+        .for_node(info, networks)
         .knowing(left.clone(), Vec::new());
     let Ok((_, facts)) = bare.look().await else {
         return (wish, Vec::new());

@@ -7,6 +7,7 @@ use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::admission::Why;
 use subnet_lease::feed::Reading;
 use subnet_lease::json::excerpt;
 use subnet_lease::manager::{Held, boot_time};
@@ -14,6 +15,7 @@ use subnet_lease::reason::LogOnce;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 use types::Problem;
 
@@ -41,8 +43,8 @@ pub(super) struct ReadinessMonitor {
 
 /// State that the monitor keeps from one check to the next.
 struct LastCheck {
-    /// Time at which the kernel was last in sync.
-    in_sync_at: Instant,
+    /// Time at which the kernel was last in sync; `None` if it never was. A first pass that fails gets no time.
+    in_sync_at: Option<Instant>,
     /// Time at which a lease of another node was last usable.
     in_touch_at: Instant,
     /// Time at which the lease was last without a problem.
@@ -57,7 +59,7 @@ struct LastCheck {
 impl LastCheck {
     fn new() -> Self {
         Self {
-            in_sync_at: Instant::now(),
+            in_sync_at: None,
             in_touch_at: Instant::now(),
             lease_well_at: Instant::now(),
             lease_log: LogOnce::default(),
@@ -103,9 +105,9 @@ impl ReadinessMonitor {
             std::mem::replace(present, kernel.in_sync) != kernel.in_sync
         });
         if kernel.in_sync {
-            last.in_sync_at = Instant::now();
+            last.in_sync_at = Some(Instant::now());
         }
-        let late = last.in_sync_at.elapsed() > OUT_OF_SYNC;
+        let late = last.in_sync_at.is_none_or(|at| at.elapsed() > OUT_OF_SYNC);
         self.health
             .condition(Condition::Kernel, kernel.trouble.filter(|_| late));
     }
@@ -210,6 +212,10 @@ impl ReadinessMonitor {
             lease: refused.subnets.to_string(),
             reason: refused.reason().label(),
             text: refused.to_string(),
+            address: match &refused.why {
+                Why::OurAddress { address, .. } => Some(*address),
+                _ => None,
+            },
         });
         let unreadable = self.network.store.unreadable_keys().into_iter();
         let unreadable = unreadable.map(|(key, why)| {
@@ -218,6 +224,7 @@ impl ReadinessMonitor {
                 text: format!("cannot read the key {key}: {why}"),
                 lease: key,
                 reason: UNREADABLE,
+                address: None,
             }
         });
         refused.chain(unreadable).collect()
@@ -235,14 +242,11 @@ fn log_lost_lines() {
 }
 
 /// Logs why the node waits for a lease, and sets [`Condition::Lease`]. The reports stop when the caller drops the returned guard.
-pub(super) fn report_lease_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
-    struct Reporting(tokio::task::JoinHandle<()>);
-    impl Drop for Reporting {
-        fn drop(&mut self) {
-            self.0.abort();
-        }
-    }
-    Reporting(tokio::spawn(async move {
+pub(super) fn report_lease_trouble(
+    mut held: watch::Receiver<Held>,
+    health: Health,
+) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
         let mut log = LogOnce::default();
         while held.changed().await.is_ok() {
             let trouble = held.borrow_and_update().trouble.clone();
@@ -330,7 +334,7 @@ mod tests {
             held: held.0,
             readings: readings.0,
         };
-        inputs.mend();
+        inputs.set_kernel(Some(Problem::in_words("EPERM")));
         let (programmed, in_sync) = watch::channel(true);
         let health = Health::new();
         health.clear(Condition::Start);
@@ -354,6 +358,13 @@ mod tests {
             reasons.map(|(condition, _)| condition).collect::<Vec<_>>()
         };
         tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(
+            conditions_after(0).await,
+            [Condition::Kernel],
+            "the first pass failed"
+        );
+        inputs.mend();
+        assert_eq!(conditions_after(1).await, [], "the first pass succeeded");
         type Case = (Condition, u64, fn(&Inputs));
         let cases: [Case; 6] = [
             (Condition::Kernel, 10, |inputs| {

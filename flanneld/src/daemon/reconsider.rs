@@ -132,7 +132,7 @@ impl Reconsider {
             wish_of(
                 &self.manager,
                 &self.settings,
-                info,
+                (info, self.config.networks),
                 families,
                 self.left.recent(Instant::now()),
             )
@@ -177,12 +177,7 @@ impl Reconsider {
         };
         match select(&request, &facts) {
             Ok(chosen) if chosen.underlay.addresses != present.addresses => {
-                let addresses = [
-                    present.addresses.v4().copied().map(IpAddr::V4),
-                    present.addresses.v6().copied().map(IpAddr::V6),
-                ];
-                self.left
-                    .note(addresses.into_iter().flatten(), Instant::now());
+                self.left.note(present.addresses.ips(), Instant::now());
                 Outcome::Better(Better::Than {
                     left,
                     interface: chosen.underlay.name,

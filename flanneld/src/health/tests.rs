@@ -160,13 +160,14 @@ async fn readyz_lists_conditions_and_refused_leases() {
         lease: format!("10.5.{number}.0/24"),
         reason: "overlap",
         text: format!("10.5.{number}.0/24 overlaps"),
+        address: None,
     };
     health.set_unused(Arc::new(vec![unused(3)]));
     assert_eq!(
         served.get("/readyz").await,
         (
             200,
-            "flanneld is ready\nrefused: 10.5.3.0/24 overlaps\n".to_owned()
+            "flanneld is ready, but does not reach the pods of refused leases\nrefused: 10.5.3.0/24 overlaps\n".to_owned()
         )
     );
     health.set_unused(Arc::new((0..25).map(unused).collect()));
@@ -262,6 +263,7 @@ fn serve_network(health: &Health) {
         lease: refused.subnets.to_string(),
         reason: refused.reason().label(),
         text: refused.to_string(),
+        address: None,
     });
     health.set_unused(Arc::new(unused.collect()));
     let peers = (10..17).map(|number| lease(&format!("10.5.{number}.0/24")));

@@ -1,6 +1,7 @@
 //! Stored leases that this node does not use.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// Name of the reason for not using a lease whose key in the store is unreadable.
 pub const UNREADABLE: &str = "unreadable";
@@ -14,6 +15,9 @@ pub struct Unused {
     pub reason: &'static str,
     /// Reason why this node does not use the lease, as a sentence.
     pub text: String,
+    /// Address of this host that the lease publishes.
+    #[serde(skip)]
+    pub address: Option<IpAddr>,
 }
 
 impl Unused {

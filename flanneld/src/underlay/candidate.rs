@@ -2,20 +2,19 @@
 //! addresses.
 
 use super::choice::{Chosen, Rule};
-use super::facts::HostFacts;
+use super::facts::{HostFacts, Leased};
 use super::problem::{Apart, Choosable, Host, Unfit, Useless};
 use super::request::Request;
 use backends::Underlay;
 use netstate::host::{Address, Interface, Route};
 use std::net::IpAddr;
-use types::Dual;
-use types::Family;
+use types::{Addresses, Family};
 
 /// A candidate interface, with the addresses that its selector requires.
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
-    v4: Option<(IpAddr, Rule)>,
-    v6: Option<(IpAddr, Rule)>,
+    /// Addresses, at most one of each family.
+    fixed: Vec<(IpAddr, Rule)>,
     pub why: String,
     pub flag: Option<String>,
     pub by_default: bool,
@@ -26,8 +25,7 @@ impl<'a> Candidate<'a> {
     pub(super) fn new(interface: &'a Interface, why: impl Into<String>) -> Self {
         Self {
             interface,
-            v4: None,
-            v6: None,
+            fixed: Vec::new(),
             why: why.into(),
             flag: None,
             by_default: false,
@@ -42,12 +40,18 @@ impl<'a> Candidate<'a> {
 
     /// Sets the candidate's address of one family to `ip`, found by `rule`.
     pub(super) fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
-        *(if ip.is_ipv6() {
-            &mut self.v6
-        } else {
-            &mut self.v4
-        }) = Some((ip, rule));
+        self.fixed
+            .retain(|(other, _)| other.is_ipv6() != ip.is_ipv6());
+        self.fixed.push((ip, rule));
         self
+    }
+
+    /// Sets the source address that the kernel selects, if it selects one.
+    pub(super) fn from(self, source: Option<IpAddr>) -> Self {
+        match source {
+            Some(source) => self.at(source, Rule::Best),
+            None => self,
+        }
     }
 }
 
@@ -57,40 +61,23 @@ pub(super) fn default_route<'a>(
     request: &Request,
     facts: &'a HostFacts,
 ) -> Result<Candidate<'a>, Unfit> {
-    let v4 = if request.v4() {
-        Some(default_of(Family::V4, facts)?)
-    } else {
-        None
-    };
-    let v6 = if request.v6() {
-        Some(default_of(Family::V6, facts)?)
-    } else {
-        None
-    };
-    let first =
-        |found: &Option<Vec<&'a Interface>>| found.as_ref().and_then(|list| list.first().copied());
-    let interface = match (first(&v4), first(&v6)) {
-        (Some(a), Some(b)) => match v6
-            .iter()
-            .flatten()
-            .find(|interface| interface.index == a.index)
-        {
-            Some(_) => a,
-            None => {
-                return Err(Unfit::Apart {
-                    by: Apart::DefaultRoutes,
-                    v4: a.name.clone(),
-                    v6: b.name.clone(),
-                });
-            }
-        },
-        (Some(a), None) | (None, Some(a)) => a,
-        (None, None) => return Err(Unfit::NoFamily),
-    };
-    Ok(Candidate {
-        by_default: true,
-        ..Candidate::new(interface, "the default route's")
-    })
+    let families = request.families.families();
+    let lists = families.map(|family| default_of(family, facts));
+    let lists: Vec<Vec<&Interface>> = lists.collect::<Result<_, _>>()?;
+    let mut firsts = lists.iter().filter_map(|list| list.first().copied());
+    let interface = firsts.next().ok_or(Unfit::NoFamily)?;
+    let is_in = |list: &Vec<&Interface>| list.iter().any(|other| other.index == interface.index);
+    match firsts.next() {
+        Some(other) if !lists.iter().all(is_in) => Err(Unfit::Apart {
+            by: Apart::DefaultRoutes,
+            v4: interface.name.clone(),
+            v6: other.name.clone(),
+        }),
+        _ => Ok(Candidate {
+            by_default: true,
+            ..Candidate::new(interface, "the default route's")
+        }),
+    }
 }
 
 /// Returns the usable interfaces of an address family's default routes, preferred routes first.
@@ -111,8 +98,8 @@ fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Unfi
             None => passed_over.push(Useless::Nowhere {
                 metric: route.metric,
             }),
-            Some(interface) if interface.loopback => {
-                passed_over.push(Useless::Loopback {
+            Some(interface) if interface.loopback || facts.serves_pods(interface) => {
+                passed_over.push(Useless::Inward {
                     metric: route.metric,
                     interface: interface.name.clone(),
                 });
@@ -152,54 +139,47 @@ pub(super) fn finish(
             interface: interface.name.clone(),
         });
     }
-    let own = |family: Family, fixed: Option<(IpAddr, Rule)>| match fixed {
-        Some(fixed) => Ok(fixed),
-        None => match interface.usable(family).first() {
-            Some(ip) => Ok((*ip, Rule::Best)),
-            None => Err(Unfit::NoAddress {
-                family,
-                interface: interface.name.clone(),
-                addresses: interface
-                    .addresses
-                    .iter()
-                    .filter(|address| Family::from(address.net) == family)
-                    .copied()
-                    .collect(),
-            }),
-        },
-    };
-    let v4 = if request.v4() {
-        Some(own(Family::V4, candidate.v4)?)
-    } else {
-        None
-    };
-    let v6 = if request.v6() {
-        Some(own(Family::V6, candidate.v6)?)
-    } else {
-        None
-    };
-    let ip4 = v4.as_ref().and_then(|(ip, _)| {
-        if let IpAddr::V4(ip) = ip {
-            Some(*ip)
-        } else {
-            None
+    if facts.serves_pods(interface) {
+        return Err(Unfit::Inward(format!(
+            "{} belongs to flannel's pods and reaches no other node",
+            interface.name
+        )));
+    }
+    let own = |family: Family| {
+        let mut fixed = candidate.fixed.iter();
+        if let Some(fixed) = fixed.find(|(ip, _)| Family::from(*ip) == family) {
+            return Ok(fixed.clone());
         }
-    });
-    let ip6 = v6.as_ref().and_then(|(ip, _)| {
-        if let IpAddr::V6(ip) = ip {
-            Some(*ip)
-        } else {
-            None
-        }
-    });
-    let addresses = Dual::from_options(ip4, ip6).ok_or(Unfit::NoFamily)?;
+        let eligible = facts.eligible(interface, family);
+        let best = eligible.first().ok_or_else(|| Unfit::NoAddress {
+            family,
+            interface: interface.name.clone(),
+            addresses: interface
+                .addresses
+                .iter()
+                .filter(|address| Family::from(address.net) == family)
+                .copied()
+                .collect(),
+        });
+        best.map(|ip| (*ip, Rule::Best))
+    };
+    let rules = request.families.families().map(own);
+    let rules: Vec<(IpAddr, Rule)> = rules.collect::<Result<_, _>>()?;
+    let addresses = rules.iter().map(|(ip, _)| Addresses::from(*ip));
+    let addresses = addresses.reduce(Addresses::or).ok_or(Unfit::NoFamily)?;
     let given = request.given_public();
     let public = given.map_or(addresses, |given| given.or(addresses));
+    let mut warnings = candidate.warnings;
+    warnings.extend(among_pods(
+        interface,
+        addresses.ips().chain(public.ips()),
+        facts,
+    )?);
     Ok(Chosen {
         underlay: Underlay {
             index: interface.index,
             name: interface.name.clone(),
-            mtu: interface.mtu,
+            mtu: facts.mtu(interface),
             addresses,
             public,
             local: facts.local(interface.index),
@@ -209,11 +189,38 @@ pub(super) fn finish(
         flag: candidate.flag,
         named: named || given.is_some(),
         by_default: candidate.by_default,
-        given_public: request.public,
-        warnings: candidate.warnings,
-        rule_v4: v4.map_or(Rule::Best, |(_, rule)| rule),
-        rule_v6: v6.map_or(Rule::Best, |(_, rule)| rule),
+        given_public: given,
+        leased: Leased {
+            all: Vec::new(),
+            ..facts.leased.clone()
+        },
+        warnings,
+        rules,
     })
+}
+
+/// Returns a warning about an address that is inside another node's subnet.
+///
+/// # Errors
+/// Returns an error about an address that is inside this node's subnet.
+fn among_pods(
+    interface: &Interface,
+    addresses: impl Iterator<Item = IpAddr>,
+    facts: &HostFacts,
+) -> Result<Option<String>, Unfit> {
+    let mut warning = None;
+    for ip in addresses {
+        if let Some(net) = facts.own_subnet_around(ip) {
+            return Err(Unfit::Inward(format!(
+                "{ip} of {} is inside {net}, the subnet of this node's pods; other nodes cannot reach this node there",
+                interface.name
+            )));
+        }
+        warning = warning.or(facts.leased_around(ip).map(|net| format!(
+            "{ip} is inside the leased subnet {net}: nodes with older leases do not use this node's lease. Choose an address outside the leased subnets with --iface or --iface-cidr, or release the other lease"
+        )));
+    }
+    Ok(warning)
 }
 
 /// Returns the interfaces that an operator can choose. Omits pods' interfaces, because pods' interfaces are numerous

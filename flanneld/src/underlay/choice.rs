@@ -1,7 +1,9 @@
 //! The chosen interface.
 
+use super::facts::Leased;
 use ipnet::IpNet;
 use options::Pattern;
+use std::net::IpAddr;
 use types::Addresses;
 
 /// Rule by which flanneld selects the interface's address of a family, at the start and after the interface's
@@ -34,10 +36,10 @@ pub struct Chosen {
     pub by_default: bool,
     /// `--public-ip` and `--public-ipv6`, which stay fixed when the interface's addresses change.
     pub given_public: Option<Addresses>,
+    /// This node's subnets and addresses, by which flanneld recognises interfaces of pods.
+    pub leased: Leased,
     /// Warnings about the choice, for the log.
     pub warnings: Vec<String>,
-    /// Rule by which flanneld selects the interface's IPv4 address.
-    pub rule_v4: Rule,
-    /// Rule by which flanneld selects the interface's IPv6 address.
-    pub rule_v6: Rule,
+    /// The addresses of `underlay`, each with the rule by which flanneld selects another address of the family.
+    pub rules: Vec<(IpAddr, Rule)>,
 }

@@ -1,10 +1,14 @@
 //! Facts about this host's interfaces, addresses and routes.
 
 use ipnet::IpNet;
-use netstate::host::{Address, Interface, LinkClass, NoRoute, Route, RouteAnswer, is_link_local};
+use netstate::host::{
+    Interface, LinkClass, NoRoute, Route, RouteAnswer, has_card, is_link_local, is_single,
+    serves_pods,
+};
 use std::fmt;
 use std::net::IpAddr;
 use types::problem::{Coded, text};
+use types::{Family, Subnets, barred_by};
 
 /// Facts about this host on which the choice of the underlay interface depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +27,23 @@ pub struct HostFacts {
     pub answering: Vec<(u32, IpAddr)>,
     /// Addresses of this host that other nodes claim, although certainly no other host has them.
     pub unshared: Vec<IpAddr>,
+    /// Subnets and addresses in leases, by which flanneld recognises interfaces of pods.
+    pub leased: Leased,
+}
+
+/// Subnets and addresses in leases that flanneld knows before it chooses the underlay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    /// Subnets of this node.
+    pub own: Vec<IpNet>,
+    /// The subnet that the store assigned to this node, unless the node served it before, and the networks of pods.
+    pub assigned: Option<(Subnets, Subnets)>,
+    /// Subnets of the leases in the store. Anybody who writes a lease adds a subnet.
+    pub all: Vec<IpNet>,
+    /// Addresses that this node's lease publishes.
+    pub published: Vec<IpAddr>,
+    /// Addresses that a few other nodes publish.
+    pub peers: Vec<IpAddr>,
 }
 
 /// Reason why flanneld knows no interface that leads to an address.
@@ -61,6 +82,13 @@ impl fmt::Display for Unreachable {
 
 impl std::error::Error for Unreachable {}
 
+/// MTU of Ethernet.
+const ETHERNET: u32 = 1500;
+
+fn has_room(net: &IpNet) -> bool {
+    !is_single(net) && !is_link_local(net.addr())
+}
+
 impl HostFacts {
     /// Returns whether the choice of an interface depends on this route.
     pub fn needs(route: &Route) -> bool {
@@ -82,22 +110,93 @@ impl HostFacts {
             .sort_by_key(|route| (route.family(), route.metric));
     }
 
+    /// Returns whether an interface belongs to flannel or its pods, and is therefore never the underlay.
+    pub fn serves_pods(&self, interface: &Interface) -> bool {
+        serves_pods(interface, &self.interfaces, |net| {
+            let mut subnets = self.leased.own.iter().chain(&self.leased.all);
+            subnets.any(|subnet| subnet.contains(&net))
+        })
+    }
+
+    /// Returns the interface's usable addresses that may be the underlay's, preferred addresses first. Every way to
+    /// choose or to follow the underlay takes the addresses from this function.
+    pub fn eligible(&self, interface: &Interface, family: Family) -> Vec<IpAddr> {
+        if self.serves_pods(interface) {
+            return Vec::new();
+        }
+        let mut addresses = interface.usable(family);
+        addresses.retain(|ip| self.own_subnet_around(*ip).is_none());
+        addresses.sort_by_key(|ip| self.leased_around(*ip).is_some());
+        addresses
+    }
+
+    /// Returns this node's subnet that contains an address, unless the node's lease publishes the address: what worked
+    /// before stays.
+    pub fn own_subnet_around(&self, ip: IpAddr) -> Option<IpNet> {
+        let leased = &self.leased;
+        let mut own = leased.own.iter().copied();
+        own.find(|net| net.contains(&ip) && !leased.published.contains(&ip))
+    }
+
+    /// Returns a leased subnet that contains an address. Such an address is only a last resort; but whoever writes a
+    /// lease must not keep this node from its address.
+    pub fn leased_around(&self, ip: IpAddr) -> Option<IpNet> {
+        let mut all = self.leased.all.iter().copied();
+        all.find(|net| net.contains(&ip))
+    }
+
+    /// Returns the MTU of packets that leave this host with an address of an interface. Packets with an address of the
+    /// loopback interface leave through the interfaces of the routes to other nodes, or of the default routes.
+    pub fn mtu(&self, interface: &Interface) -> u32 {
+        if !interface.loopback {
+            return interface.mtu;
+        }
+        let found = self
+            .routes
+            .iter()
+            .filter_map(|(_, found)| found.as_ref().ok());
+        let defaults = self.defaults.iter().filter_map(|route| route.index);
+        let leading = found.map(|answer| answer.index).chain(defaults);
+        let leading = leading.filter_map(|index| self.by_index(index));
+        let leading = leading.filter(|leading| !leading.loopback && !self.serves_pods(leading));
+        leading.map(|leading| leading.mtu).min().unwrap_or(ETHERNET)
+    }
+
+    /// Returns what no subnet of this node may overlap of the networks that this host shares with other hosts, each with
+    /// its interface. The first pod would take such a network away from the host.
+    pub fn shared_networks(&self, pods: &Subnets) -> impl Iterator<Item = (&Interface, IpNet)> {
+        let joining = self
+            .interfaces
+            .iter()
+            .filter(|interface| self.joins_hosts(interface));
+        let nets = joining.flat_map(|interface| interface.nets().map(move |net| (interface, net)));
+        nets.filter(|(_, net)| has_room(net))
+            .map(|(interface, net)| (interface, barred_by(&net, pods)))
+    }
+
+    /// Returns that the subnet that the store assigned to this node overlaps a network of this host, and the remedy.
+    pub fn clash(&self) -> Option<String> {
+        let (assigned, pods) = self.leased.assigned?;
+        let mut shared = self.shared_networks(&pods);
+        let (Interface { name, .. }, net) =
+            shared.find(|(_, net)| assigned.overlaps(&(*net).into()))?;
+        Some(format!(
+            "podCIDR {assigned} of this node overlaps {net} on {name}: the first pod would cut this host off from {name}. Choose a pod network that no host uses (kubeadm's --pod-network-cidr, and Network in the ConfigMap kube-flannel-cfg), delete this Node (kubectl delete node), and restart its kubelet, which registers the Node again"
+        ))
+    }
+
     /// Returns whether an interface may lead to other hosts, according to the interface's type and addresses. Pods'
     /// veth devices and bridges do not lead to other hosts.
     pub fn joins_hosts(&self, interface: &Interface) -> bool {
         let is_link = match interface.class() {
-            LinkClass::Link | LinkClass::Veth => true,
-            LinkClass::Bridge => self.interfaces.iter().any(|port| {
-                port.master == Some(interface.index) && port.class() == LinkClass::Link
-            }),
+            LinkClass::Link | LinkClass::Veth => !self.serves_pods(interface),
+            LinkClass::Bridge => has_card(interface, &self.interfaces),
             LinkClass::Virtual => false,
         };
-        let has_room =
-            |net: IpNet| net.prefix_len() < net.max_prefix_len() && !is_link_local(net.addr());
         let is_between = interface
             .addresses
             .iter()
-            .any(|address| address.usable() && has_room(address.net));
+            .any(|address| address.usable() && has_room(&address.net));
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
@@ -131,21 +230,12 @@ impl HostFacts {
     /// Returns the addresses of this host. Omits addresses of flannel's devices. Also omits link-local
     /// addresses, except on the underlay, because every pod's interface has a link-local address.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
-        let of = |interface: &Interface| -> Vec<IpNet> {
-            let counts =
-                |address: &&Address| interface.index == underlay || !is_link_local(address.ip());
-            interface
-                .addresses
-                .iter()
-                .filter(counts)
-                .map(|address| address.net)
-                .collect()
-        };
         // flannel's own devices come and go, and their addresses reach no node.
-        self.interfaces
-            .iter()
-            .filter(|interface| !interface.name.starts_with("flannel"))
-            .flat_map(of)
+        let others = self.interfaces.iter();
+        let others = others.filter(|interface| !interface.name.starts_with("flannel"));
+        let nets = others.flat_map(|interface| interface.nets().map(move |net| (interface, net)));
+        nets.filter(|(interface, net)| interface.index == underlay || !is_link_local(net.addr()))
+            .map(|(_, net)| net)
             .collect()
     }
 

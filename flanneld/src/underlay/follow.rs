@@ -4,8 +4,10 @@ use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
 use backends::Underlay;
 use ipnet::IpNet;
-use netstate::host::{Interface, is_link_local};
+use netstate::host::{Interface, is_link_local, is_single};
 use std::net::IpAddr;
+use std::time::Duration;
+use tokio::time::Instant;
 use types::Addresses;
 use types::Family;
 
@@ -21,6 +23,7 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
         facts
             .by_name(&last.name)
             .or_else(|| facts.by_name(&chosen.underlay.name))
+            .filter(|interface| !facts.serves_pods(interface))
     };
     let Some(interface) = facts.by_index(last.index).or_else(anew) else {
         now.local = facts.local(last.index);
@@ -28,18 +31,52 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
     };
     now.index = interface.index;
     now.name = interface.name.clone();
-    if interface.mtu > 0 {
+    // The MTU of the loopback interface says nothing about packets to other hosts.
+    if interface.mtu > 0 && !interface.loopback {
         now.mtu = interface.mtu;
     }
     now.addresses = addresses(chosen, last, interface, facts);
-    let given = chosen.given_public.as_ref();
-    now.public = now.addresses.map(
-        |v4| given.and_then(|given| given.v4()).copied().unwrap_or(v4),
-        |v6| given.and_then(|given| given.v6()).copied().unwrap_or(v6),
-    );
+    let given = chosen.given_public;
+    now.public = given.map_or(now.addresses, |given| given.or(now.addresses));
     now.local = facts.local(now.index);
     now.links = links(last, &now.addresses, interface, facts);
     now
+}
+
+/// Time for which other addresses must last before the node publishes them. A cable that is pulled or a network manager
+/// that restarts takes an address away for seconds.
+const STEADY: Duration = Duration::from_secs(5);
+
+/// Delays a change of the underlay's addresses by [`STEADY`].
+#[derive(Debug, Default)]
+pub(super) struct Steady(Option<(Addresses, Instant)>);
+
+impl Steady {
+    /// Returns the underlay with the addresses that are in force at `now`, and the time at which the change to the addresses of
+    /// `next` is due, if they change.
+    pub(super) fn look(
+        &mut self,
+        last: &Underlay,
+        next: Underlay,
+        now: Instant,
+    ) -> (Underlay, Option<Instant>) {
+        let since = match self.0 {
+            Some((addresses, since)) if addresses == next.addresses => since,
+            _ => now,
+        };
+        if next.addresses == last.addresses || now >= since + STEADY {
+            self.0 = None;
+            return (next, None);
+        }
+        self.0 = Some((next.addresses, since));
+        let kept = Underlay {
+            addresses: last.addresses,
+            public: last.public,
+            links: last.links.clone(),
+            ..next
+        };
+        (kept, Some(since + STEADY))
+    }
 }
 
 /// Returns the networks that the interface reaches without a gateway. Keeps a family's networks while the interface is
@@ -51,18 +88,12 @@ fn links(
     interface: &Interface,
     facts: &HostFacts,
 ) -> Vec<IpNet> {
-    let absent = |address: Option<IpAddr>| {
+    let absent = |family: Family| {
+        let address = addresses.of(family);
         address.is_some_and(|address| !interface.up || facts.owner(address).is_none())
     };
-    let (v4, v6) = (
-        absent(addresses.v4().copied().map(IpAddr::V4)),
-        absent(addresses.v6().copied().map(IpAddr::V6)),
-    );
     let mut links = facts.links(interface.index);
-    let kept = last
-        .links
-        .iter()
-        .filter(|net| if net.addr().is_ipv6() { v6 } else { v4 });
+    let kept = last.links.iter().filter(|net| absent(Family::from(**net)));
     links.extend(
         kept.copied()
             .filter(|net| !facts.links.contains(&(interface.index, *net)))
@@ -77,32 +108,32 @@ fn addresses(
     interface: &Interface,
     facts: &HostFacts,
 ) -> Addresses {
-    let next = |current: IpAddr, rule: &Rule| -> IpAddr {
-        let usable = interface.usable(Family::from(current));
+    let next = |(own, rule): &(IpAddr, Rule)| -> Option<IpAddr> {
+        let current = last.addresses.of(Family::from(*own))?;
+        let mut usable = facts.eligible(interface, Family::from(current));
+        // The node's own address takes precedence once it is back.
+        if usable.contains(own) {
+            return Some(*own);
+        }
+        // An address of a single host may be virtual, and move to another node (keepalived, kube-vip).
+        let mut local = chosen.underlay.local.iter();
+        if local.any(|net| net.addr() == *own && !is_single(net)) {
+            usable.retain(|ip| !interface.has_single(*ip));
+        }
         // The source address may belong to another interface (a router's lo).
         if usable.contains(&current) || !interface.owns(current) && facts.owner(current).is_some() {
-            return current;
+            return Some(current);
         }
-        let new = match rule {
-            Rule::Exactly => None,
-            Rule::Best => usable.first().copied(),
-            Rule::Matching(pattern) => usable
-                .into_iter()
-                .find(|ip| pattern.matches(&ip.to_string())),
-            Rule::Inside(net) => usable.into_iter().find(|ip| net.contains(ip)),
-        };
+        let new = usable.into_iter().find(|ip| match rule {
+            Rule::Exactly => false,
+            Rule::Best => true,
+            Rule::Matching(pattern) => pattern.matches(&ip.to_string()),
+            Rule::Inside(net) => net.contains(ip),
+        });
         // A link that comes back up first has only a link-local IPv6 address, which cannot replace a global one.
-        new.filter(|new| !is_link_local(*new) || is_link_local(current))
-            .unwrap_or(current)
+        let new = new.filter(|new| !is_link_local(*new) || is_link_local(current));
+        Some(new.unwrap_or(current))
     };
-    last.addresses.map(
-        |v4| match next(IpAddr::V4(v4), &chosen.rule_v4) {
-            IpAddr::V4(new) => new,
-            IpAddr::V6(_) => v4,
-        },
-        |v6| match next(IpAddr::V6(v6), &chosen.rule_v6) {
-            IpAddr::V6(new) => new,
-            IpAddr::V4(_) => v6,
-        },
-    )
+    let now = chosen.rules.iter().filter_map(next).map(Addresses::from);
+    now.reduce(Addresses::or).unwrap_or(last.addresses)
 }

@@ -64,6 +64,7 @@ pub fn interfaces_text(store: &StoreAt, facts: &HostFacts) -> String {
         .interfaces
         .iter()
         .filter(|interface| !interface.loopback && !interface.addresses.is_empty())
+        .filter(|interface| !facts.serves_pods(interface))
     {
         let mark = match reaching {
             Some((other, address)) if other.index == interface.index => format!(

@@ -83,7 +83,7 @@ impl SelectError {
         match self {
             Self::Unnamed(Unfit::Shared { addresses, .. }) => Some(addresses),
             Self::Late { missing, .. } => missing.shared(),
-            Self::Unread(_) | Self::Unnamed(_) | Self::Named(_) => None,
+            _ => None,
         }
     }
 }
@@ -214,6 +214,10 @@ pub enum Unfit {
         /// Name of the interface.
         interface: String,
     },
+    /// An interface or an address that is flannel's or pods', and never joins nodes: the reason.
+    Inward(String),
+    /// A subnet that the store assigned to this node, and that overlaps a network of this host: the reason.
+    Clash(String),
     /// An interface without an MTU.
     NoMtu {
         /// Name of the interface.
@@ -282,6 +286,8 @@ impl Coded for Unfit {
             Self::StoreOutOfReach(_) => "interface-store-unreachable",
             Self::NoDefault { .. } => "default-route-missing",
             Self::Down { .. } => "interface-down",
+            Self::Inward(_) => "interface-of-pods",
+            Self::Clash(_) => "podcidr-of-host",
             Self::NoMtu { .. } => "interface-mtu-unknown",
             Self::NoAddress { .. } => "interface-without-address",
             Self::NoFamily => "network-without-family",
@@ -353,6 +359,7 @@ impl fmt::Display for Unfit {
                 f,
                 "interface {interface} is down; bring it up with `ip link set {interface} up`"
             ),
+            Self::Inward(why) | Self::Clash(why) => f.write_str(why),
             Self::NoMtu { interface } => {
                 write!(f, "failed to determine MTU for {interface} interface")
             }
@@ -515,8 +522,8 @@ pub enum Useless {
         /// Metric of the route.
         metric: u32,
     },
-    /// A route to the loopback interface.
-    Loopback {
+    /// A route to the loopback interface, or to an interface of pods.
+    Inward {
         /// Metric of the route.
         metric: u32,
         /// Name of the interface.
@@ -539,7 +546,7 @@ impl fmt::Display for Useless {
                 f,
                 "found default route of metric {metric} but could not determine interface"
             ),
-            Self::Loopback { metric, interface } => {
+            Self::Inward { metric, interface } => {
                 write!(
                     f,
                     "the default route with metric {metric} leads to {interface}"

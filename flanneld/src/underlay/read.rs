@@ -2,25 +2,29 @@
 
 use super::arp;
 use super::choice::Chosen;
-use super::facts::HostFacts;
-use super::follow::followed;
+use super::facts::{HostFacts, Leased};
+use super::follow::{Steady, followed};
 use super::found::Found;
 use super::problem::{ReadError, SelectError};
-use super::request::{Families, KnownAddresses, NoName, Request, StoreAt};
+use super::request::{Families, KnownAddresses, LOOKED_UP, NoName, Request, StoreAt};
 use super::select::select;
 use super::trouble::{Alarm, UnderlayTrouble, elsewhere, trouble};
 use backends::Underlay;
 use netstate::netlink::host::{HostEvents, HostReader};
 use options::Selector;
+use run_dir::subnet_env;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
+use subnet_lease::LeaseAttrs;
+use subnet_lease::entry::Listing;
 use subnet_lease::manager::NodeInfo;
+use subnet_lease::wire::parse_value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use types::{Addresses, Coded};
+use types::{Addresses, Coded, Subnets};
 
 /// Time for which flanneld collects netlink events before flanneld reads the kernel. The kernel sends several events
 /// when an interface comes up.
@@ -53,13 +57,19 @@ pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
 }
 
 /// Reads from the kernel the facts on which the choice of an interface depends.
-async fn read(reader: &mut HostReader, request: &Request) -> Result<HostFacts, ReadError> {
+async fn read(
+    reader: &mut HostReader,
+    request: &Request,
+    leased: &Leased,
+) -> Result<HostFacts, ReadError> {
     let mut facts = HostFacts {
         interfaces: reader.interfaces().await?,
+        leased: leased.clone(),
         ..HostFacts::default()
     };
     facts.take(reader.routes(HostFacts::needs).await?);
-    let targets = request.targets();
+    let mut targets = request.targets();
+    targets.extend(leased.peers.iter().take(LOOKED_UP));
     let answers = reader.look_up(&targets).await;
     facts.routes = targets.into_iter().zip(answers).collect();
     if let Some(known) = &request.known {
@@ -92,12 +102,19 @@ pub struct Wish {
     pub wait: Option<Duration>,
     /// Addresses of this node and of other nodes in the store; `None` if the store does not list nodes.
     pub known: Option<KnownAddresses>,
+    /// Subnets and addresses in leases.
+    pub leased: Leased,
 }
 
 impl Wish {
-    /// Creates the requirements from the settings, for a network that uses `families`.
+    /// Creates the requirements from the settings and subnet.env, for a network that uses `families`.
     pub fn of(settings: &options::Settings, families: Families) -> Self {
+        let previous = subnet_env::last_served(&settings.node.subnet_file).subnets();
         Self {
+            leased: Leased {
+                own: previous.iter().flat_map(Subnets::nets).collect(),
+                ..Leased::default()
+            },
             families,
             selectors: settings.interface.selectors.clone(),
             public: settings.interface.public,
@@ -113,11 +130,17 @@ impl Wish {
     /// Adds the addresses that the store knows about this node and other nodes. Addresses that an operator set in the
     /// store take precedence over the flags.
     #[must_use]
-    pub fn for_node(mut self, info: &NodeInfo) -> Self {
+    pub fn for_node(mut self, info: &NodeInfo, networks: Subnets) -> Self {
         self.public = match (info.public, self.public) {
             (Some(there), Some(here)) => Some(there.or(here)),
             (there, here) => there.or(here),
         };
+        let own = &mut self.leased.own;
+        let is_new = |now: &Subnets| !own.iter().any(|before| now.contains(before));
+        let assigned = info.subnets.filter(is_new);
+        self.leased.assigned = assigned.map(|assigned| (assigned, networks));
+        own.extend(info.subnets.iter().flat_map(Subnets::nets));
+        self.leased.published.clone_from(&info.published);
         self.known = Some(KnownAddresses {
             published: info.published.clone(),
             internal: info.internal.clone(),
@@ -125,6 +148,25 @@ impl Wish {
             taken: info.taken.clone(),
             ..KnownAddresses::default()
         });
+        self
+    }
+
+    /// Adds the leases of a store in which the nodes choose their subnets.
+    #[must_use]
+    pub fn beside(mut self, listing: &Listing) -> Self {
+        let leased = &mut self.leased;
+        for entry in &listing.entries {
+            let Some(subnets) = entry.subnets() else {
+                continue;
+            };
+            let attrs = parse_value(&entry.value);
+            let addresses = attrs.iter().flat_map(LeaseAttrs::addresses);
+            match leased.own.iter().any(|own| subnets.contains(own)) {
+                true => leased.published.extend(addresses),
+                false => leased.peers.extend(addresses),
+            }
+            leased.all.extend(subnets.nets());
+        }
         self
     }
 
@@ -143,7 +185,7 @@ impl Wish {
     /// Returns an error if the kernel does not respond.
     pub async fn look(&self) -> Result<(Request, HostFacts), ReadError> {
         let request = self.request().await;
-        let facts = read(&mut HostReader::open()?, &request).await?;
+        let facts = read(&mut HostReader::open()?, &request, &self.leased).await?;
         Ok((request, facts))
     }
 
@@ -224,7 +266,7 @@ pub async fn wait_for(
     let mut last_reason = None;
     loop {
         let request = wish.request().await;
-        let facts = read(&mut reader, &request).await?;
+        let facts = read(&mut reader, &request, &wish.leased).await?;
         let error = match select(&request, &facts) {
             Ok(chosen) => {
                 return Ok(Found {
@@ -274,11 +316,9 @@ pub async fn follow(
     stop: CancellationToken,
 ) {
     let run = async {
-        let (mut alarm, mut others) = (Alarm::default(), None);
+        let mut state = Followed::default();
         loop {
-            if let Err(error) =
-                follow_once(&chosen, links, &sender, &report, &mut alarm, &mut others).await
-            {
+            if let Err(error) = follow_once(&chosen, links, &sender, &report, &mut state).await {
                 warn!(error = %error, "cannot follow the underlay, retrying");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -287,19 +327,23 @@ pub async fn follow(
     stop.run_until_cancelled(run).await;
 }
 
+/// State of [`follow`] that survives an error: the alarm, the underlay's addresses that belong to another interface, and
+/// the change of addresses that is not in force yet.
+type Followed = (Alarm<UnderlayTrouble>, Option<Vec<IpAddr>>, Steady);
+
 /// Follows the chosen interface. Returns an error when the kernel does not respond.
 async fn follow_once(
     chosen: &Chosen,
     links: bool,
     sender: &watch::Sender<Underlay>,
     report: &impl Fn(Option<&UnderlayTrouble>),
-    alarm: &mut Alarm<UnderlayTrouble>,
-    others: &mut Option<Vec<IpAddr>>,
+    (alarm, others, steady): &mut Followed,
 ) -> Result<(), ReadError> {
     let (mut events, mut reader) = (HostEvents::open(links)?, HostReader::open()?);
     loop {
         let mut facts = HostFacts {
             interfaces: reader.interfaces().await?,
+            leased: chosen.leased.clone(),
             ..HostFacts::default()
         };
         let last = sender.borrow().clone();
@@ -308,7 +352,8 @@ async fn follow_once(
         } else {
             facts.links = last.links.iter().map(|net| (last.index, *net)).collect();
         }
-        let now = followed(chosen, &last, &facts);
+        let next = followed(chosen, &last, &facts);
+        let (now, settles) = steady.look(&last, next, Instant::now());
         let others = others.get_or_insert_with(|| elsewhere(&chosen.underlay, &facts));
         let (news, due) = alarm.look(trouble(&now, &facts, others), Instant::now());
         if now != last {
@@ -326,7 +371,8 @@ async fn follow_once(
             }
             report(news.as_ref());
         }
-        let wake = due.unwrap_or_else(|| Instant::now() + AUDIT);
+        let wake = due.into_iter().chain(settles).min();
+        let wake = wake.unwrap_or_else(|| Instant::now() + AUDIT);
         let (index, name) = {
             let now = sender.borrow();
             (now.index, now.name.clone())

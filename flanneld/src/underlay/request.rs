@@ -52,6 +52,10 @@ impl fmt::Display for NoName {
 
 impl std::error::Error for NoName {}
 
+/// Maximum number of published addresses, and of other addresses. flanneld looks up the addresses' routes one after the
+/// other, so the number of addresses is small.
+pub(super) const LOOKED_UP: usize = 8;
+
 /// Requirements on the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -90,9 +94,6 @@ pub struct KnownAddresses {
 impl KnownAddresses {
     /// Returns addresses of other nodes, which the right interface must reach. The published addresses come first.
     pub fn others(&self) -> impl Iterator<Item = IpAddr> {
-        /// Maximum number of published addresses, and of other addresses. flanneld looks up the addresses' routes one
-        /// after the other, so the number of addresses is small.
-        const LOOKED_UP: usize = 8;
         let of = |publishes: bool| {
             self.taken
                 .iter()
@@ -106,23 +107,13 @@ impl KnownAddresses {
 impl Request {
     /// Returns whether the network uses an address family.
     pub fn uses(&self, family: Family) -> bool {
-        family.pick(self.v4(), self.v6())
+        self.families.has(family)
     }
 
     /// Returns the configured public addresses in the families that the network uses.
     pub fn given_public(&self) -> Option<Addresses> {
         self.public
             .and_then(|public| public.only(|family| self.uses(family)))
-    }
-
-    /// Returns whether the network uses IPv4.
-    pub fn v4(&self) -> bool {
-        self.families.v4().is_some()
-    }
-
-    /// Returns whether the network uses IPv6.
-    pub fn v6(&self) -> bool {
-        self.families.v6().is_some()
     }
 
     /// Returns the addresses whose routes flanneld looks up before the selection.

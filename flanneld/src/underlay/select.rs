@@ -10,13 +10,16 @@ use ipnet::IpNet;
 use netstate::host::Interface;
 use options::{Pattern, Selector};
 use std::net::IpAddr;
-use types::Family;
+use types::{Addresses, Family};
 
 /// Chooses the underlay interface that meets the requirements.
 ///
 /// # Errors
 /// Returns an error if no interface fits. The error lists the selectors and the reason why each selector failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
+    if let Some(clash) = facts.clash() {
+        return Err(SelectError::Unnamed(Unfit::Clash(clash)));
+    }
     if let Some(known) = request
         .known
         .as_ref()
@@ -45,41 +48,27 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
 /// Returns the interface with the configured public addresses, otherwise the default route's interface. This selection
 /// applies if no flag names an interface.
 fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
-    let public = |family| request.given_public().and_then(|given| given.of(family));
-    let (v4, v6) = (public(Family::V4), public(Family::V6));
-    let owner =
-        |ip: Option<IpAddr>| ip.and_then(|ip| facts.owner(ip).map(|interface| (interface, ip)));
-    match (owner(v4), owner(v6)) {
-        (Some((a, _)), Some((b, _))) if a.index != b.index => Err(Unfit::Apart {
+    let given = request.given_public();
+    let given: Vec<IpAddr> = given.iter().flat_map(Addresses::ips).collect();
+    let owned = given.iter().filter_map(|ip| Some((facts.owner(*ip)?, *ip)));
+    let owned: Vec<(&Interface, IpAddr)> = owned.collect();
+    match owned[..] {
+        [(a, _), (b, _)] if a.index != b.index => Err(Unfit::Apart {
             by: Apart::PublicAddresses,
             v4: a.name.clone(),
             v6: b.name.clone(),
         }),
-        (Some((interface, ip)), other) => {
-            let candidate = Candidate::new(
-                interface,
-                format!("the interface with the address of --public-ip={ip}"),
-            )
-            .at(ip, Rule::Exactly);
-            Ok((
-                other.into_iter().fold(candidate, |candidate, (_, ip)| {
-                    candidate.at(ip, Rule::Exactly)
-                }),
-                true,
-            ))
+        [(interface, ip), ..] => {
+            let flag = Family::from(ip).pick("--public-ip", "--public-ipv6");
+            let why = format!("the interface with the address of {flag}={ip}");
+            let candidate = Candidate::new(interface, why);
+            let with = |candidate: Candidate<'a>, (_, ip)| candidate.at(ip, Rule::Exactly);
+            Ok((owned.into_iter().fold(candidate, with), true))
         }
-        (None, Some((interface, ip))) => Ok((
-            Candidate::new(
-                interface,
-                format!("the interface with the address of --public-ipv6={ip}"),
-            )
-            .at(ip, Rule::Exactly),
-            true,
-        )),
-        (None, None) => {
+        [] => {
             let mut candidate = default_route(request, facts)?;
-            let given: Vec<String> = v4.into_iter().chain(v6).map(|ip| ip.to_string()).collect();
             if !given.is_empty() {
+                let given: Vec<String> = given.iter().map(ToString::to_string).collect();
                 candidate.warnings.push(format!(
                     "flanneld publishes the public address {}, which is not an address of this host, to the other nodes. Packets leave through {}, which holds the default route; choose another interface with --iface",
                     given.join(" and "),
@@ -115,7 +104,7 @@ fn candidate<'a>(
                 Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
             if let Some(public) = request
                 .given_public()
-                .filter(|_| request.v4() && ip.is_ipv4())
+                .filter(|_| request.uses(Family::V4) && ip.is_ipv4())
                 .and_then(|given| given.of(Family::V6))
                 && let Some(other) = facts.owner(public)
             {
@@ -137,25 +126,18 @@ fn candidate<'a>(
                 target: *target,
                 why,
             })?;
-            let candidate = Candidate::new(
-                interface,
-                format!(
-                    "named by {selector} (the kernel reaches this address through the interface)"
-                ),
+            let why = format!(
+                "named by {selector} (the kernel reaches this address through the interface)"
             );
-            Ok(match source {
-                Some(source) => candidate.at(source, Rule::Best),
-                None => candidate,
-            })
+            Ok(Candidate::new(interface, why).from(source))
         }
     }
 }
 
-/// Returns whether an interface has a usable address of each family that the network uses.
-fn has_each(request: &Request, interface: &Interface) -> bool {
-    Family::ALL
-        .into_iter()
-        .all(|family| !request.uses(family) || !interface.usable(family).is_empty())
+/// Returns whether an interface has an eligible address of each family that the network uses.
+fn has_each(request: &Request, facts: &HostFacts, interface: &Interface) -> bool {
+    let mut families = request.families.families();
+    families.all(|family| !facts.eligible(interface, family).is_empty())
 }
 
 /// Returns the first interface with a usable address inside `net`. Prefers interfaces that have a usable address of
@@ -166,20 +148,20 @@ fn cidr<'a>(
     request: &Request,
     facts: &'a HostFacts,
 ) -> Result<Candidate<'a>, Unfit> {
-    let inside = |interface: &Interface| {
-        interface
-            .usable(Family::from(net))
-            .into_iter()
-            .find(|ip| net.contains(ip))
+    let inside = |interface: &'a Interface| {
+        let mut addresses = facts.eligible(interface, Family::from(net)).into_iter();
+        Some((interface, addresses.find(|ip| net.contains(ip))?))
     };
     let up = facts.interfaces.iter().filter(|interface| interface.up);
-    // An interface with both families takes precedence over one that only has the address.
-    let fits = |interface: &&Interface| has_each(request, interface);
-    let found = up
-        .clone()
-        .filter(fits)
-        .chain(up)
-        .find_map(|interface| inside(interface).map(|ip| (interface, ip)));
+    // An interface with both families takes precedence over one that only has the address, a link over loopback,
+    // which may have virtual addresses, and any address over one in a leased subnet.
+    let found = up.filter_map(inside).min_by_key(|(interface, ip)| {
+        (
+            facts.leased_around(*ip).is_some(),
+            !has_each(request, facts, interface),
+            interface.loopback,
+        )
+    });
     let (interface, ip) = found.ok_or_else(|| Unfit::NoneInside {
         net,
         host: host(facts),
@@ -199,42 +181,39 @@ fn regex<'a>(
     request: &Request,
     facts: &'a HostFacts,
 ) -> Result<Candidate<'a>, Unfit> {
-    let fit: Vec<&Interface> = facts
+    let mut fit: Vec<&Interface> = facts
         .interfaces
         .iter()
         .filter(|interface| interface.up && !interface.loopback)
-        .filter(|interface| has_each(request, interface))
+        .filter(|interface| has_each(request, facts, interface))
         .collect();
+    let is_leased = |net: IpNet| facts.leased_around(net.addr()).is_some();
+    fit.sort_by_key(|interface| interface.nets().any(is_leased));
     let matching = |interface: &Interface, family| {
-        interface
-            .usable(family)
+        facts
+            .eligible(interface, family)
             .into_iter()
             .find(|ip| pattern.matches(&ip.to_string()))
     };
     for interface in &fit {
-        let v4 = if request.v4() {
-            matching(interface, Family::V4)
-        } else {
-            None
+        let found = request
+            .families
+            .families()
+            .map(|family| matching(interface, family));
+        let Some(found) = found.collect::<Option<Vec<IpAddr>>>() else {
+            continue;
         };
-        let v6 = if request.v6() {
-            matching(interface, Family::V6)
-        } else {
-            None
-        };
-        if v4.is_some() == request.v4() && v6.is_some() == request.v6() {
-            let texts: Vec<String> = v4.iter().chain(&v6).map(ToString::to_string).collect();
-            let candidate = Candidate::new(
-                interface,
-                format!(
-                    "named by {selector} (its address {} matches)",
-                    texts.join(" and ")
-                ),
-            );
-            return Ok(v4.into_iter().chain(v6).fold(candidate, |candidate, ip| {
-                candidate.at(ip, Rule::Matching(pattern.clone()))
-            }));
-        }
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let candidate = Candidate::new(
+            interface,
+            format!(
+                "named by {selector} (its address {} matches)",
+                texts.join(" and ")
+            ),
+        );
+        return Ok(found.into_iter().fold(candidate, |candidate, ip| {
+            candidate.at(ip, Rule::Matching(pattern.clone()))
+        }));
     }
     match fit
         .into_iter()
@@ -252,48 +231,34 @@ fn regex<'a>(
 }
 
 fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
-    match &request.store {
-        StoreAt::Here => {
-            let mut candidate = default_route(request, facts)?;
-            candidate.why = format!(
-                "{} (--iface=auto, and the store is on this host)",
-                candidate.why
-            );
-            Ok(candidate)
-        }
-        StoreAt::Unknown(why) => Err(Unfit::StoreUnknown(why.clone())),
-        StoreAt::There(addresses) => {
-            let mut whys = Vec::new();
-            for address in addresses {
-                if address.is_loopback() {
-                    let mut candidate = default_route(request, facts)?;
-                    candidate.why = format!(
-                        "{} (--iface=auto, and the store is on this host)",
-                        candidate.why
-                    );
-                    return Ok(candidate);
-                }
-                match facts.towards(*address) {
-                    Ok((interface, source)) => {
-                        let why = if interface.owns(*address) {
-                            format!(
-                                "the interface with the store's own address {address} (--iface=auto)"
-                            )
-                        } else {
-                            format!(
-                                "the interface that reaches the store at {address} (--iface=auto)"
-                            )
-                        };
-                        let candidate = Candidate::new(interface, why);
-                        return Ok(match source {
-                            Some(source) => candidate.at(source, Rule::Best),
-                            None => candidate,
-                        });
-                    }
-                    Err(why) => whys.push((*address, why)),
-                }
+    let addresses = match &request.store {
+        StoreAt::Here => &[][..],
+        StoreAt::Unknown(why) => return Err(Unfit::StoreUnknown(why.clone())),
+        StoreAt::There(addresses) => addresses,
+    };
+    let mut whys = Vec::new();
+    for address in addresses
+        .iter()
+        .take_while(|address| !address.is_loopback())
+    {
+        match facts.towards(*address) {
+            Ok((interface, source)) => {
+                let leads = match interface.owns(*address) {
+                    true => format!("with the store's own address {address}"),
+                    false => format!("that reaches the store at {address}"),
+                };
+                let why = format!("the interface {leads} (--iface=auto)");
+                return Ok(Candidate::new(interface, why).from(source));
             }
-            Err(Unfit::StoreOutOfReach(whys))
+            Err(why) => whys.push((*address, why)),
         }
     }
+    if whys.len() < addresses.len() || addresses.is_empty() {
+        let mut candidate = default_route(request, facts)?;
+        candidate
+            .why
+            .push_str(" (--iface=auto, and the store is on this host)");
+        return Ok(candidate);
+    }
+    Err(Unfit::StoreOutOfReach(whys))
 }

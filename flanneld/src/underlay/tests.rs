@@ -1,5 +1,6 @@
 //! Tests the choice of the underlay interface on made-up hosts.
 
+use super::follow::Steady;
 use super::trouble::{Alarm, trouble};
 use super::*;
 use ipnet::IpNet;
@@ -81,6 +82,7 @@ fn vagrant() -> HostFacts {
         ],
         answering: Vec::new(),
         unshared: Vec::new(),
+        leased: Leased::default(),
         links: vec![
             (2, net("10.0.2.0/24")),
             (3, net("192.168.56.0/24")),
@@ -818,6 +820,169 @@ fn address_is_followed_when_another_replaces_it() {
 }
 
 #[test]
+fn virtual_address_is_no_substitute_and_the_own_address_returns() {
+    let best = chosen_by("name enp0s8");
+    let mut last = best.underlay.clone();
+    let mut now = vagrant();
+    now.leased.own = vec![net("10.5.1.0/24")];
+    for (on_it, want) in [
+        ("192.168.56.200/32", "192.168.56.11"),
+        ("192.168.56.200/32 192.168.56.12/24", "192.168.56.12"),
+        // The own address is back, in whatever order.
+        (
+            "192.168.56.200/32 192.168.56.12/24 192.168.56.11/24",
+            "192.168.56.11",
+        ),
+        // An address of a pod.
+        ("10.5.1.3/16", "192.168.56.11"),
+    ] {
+        set_addresses(&mut now, &on_it.split(' ').collect::<Vec<_>>());
+        last = followed(&best, &last, &now);
+        assert_eq!(last.addresses.v4().unwrap().to_string(), want, "{on_it}");
+    }
+    // At a start, the kernel's order says nothing: the own address may have been absent for a moment.
+    set_addresses(&mut now, &["192.168.56.200/32", "192.168.56.11/24"]);
+    let name = request(V4, "name enp0s8");
+    assert_eq!(chosen(&name, &now), "enp0s8 192.168.56.11");
+    // In some clouds, the only address is that of a single host.
+    set_addresses(&mut now, &["192.168.56.200/32"]);
+    let only = select(&name, &now).unwrap();
+    set_addresses(&mut now, &["192.168.56.201/32"]);
+    let moved = followed(&only, &only.underlay, &now);
+    assert_eq!(moved.addresses.to_string(), "192.168.56.201");
+}
+
+#[test]
+fn other_addresses_are_followed_once_they_last_for_seconds() {
+    let own = chosen_by("name enp0s8").underlay;
+    let other = followed(&chosen_by("name enp0s8"), &own, &readdressed());
+    let (begin, mut steady, mut last) =
+        (tokio::time::Instant::now(), Steady::default(), own.clone());
+    // At the second 4, the own address is back, and at once gone again.
+    let (seen, kept) = ("oo.ooo..", ".....oo.");
+    for (second, (seen, kept)) in [0, 4, 4, 6, 10, 11, 12, 17]
+        .into_iter()
+        .zip(seen.chars().zip(kept.chars()))
+    {
+        let of = |mark| if mark == 'o' { &other } else { &own };
+        let now = begin + Duration::from_secs(second);
+        last = steady.look(&last, of(seen).clone(), now).0;
+        assert_eq!(last.addresses, of(kept).addresses, "{second} s");
+    }
+}
+
+/// Returns a host whose uplink was created after the pods' devices. Two veths have addresses in this node's and in another
+/// node's subnet.
+fn remade() -> HostFacts {
+    let mut facts = vagrant();
+    facts.interfaces.truncate(1);
+    for (index, text) in (2..).zip([
+        "cni0 bridge 10.244.1.1/24",
+        "veth1 veth 10.244.9.9/24",
+        "flannel.1 vxlan 10.244.1.0/32",
+        "ptp1 veth 10.244.1.1/32",
+        "own veth 10.244.1.9/24",
+        "theirs veth 10.244.2.9/24",
+        "uplink - 10.0.0.11/24",
+    ]) {
+        let words: Vec<&str> = text.split(' ').collect();
+        facts.interfaces.push(Interface {
+            index,
+            name: words[0].to_owned(),
+            kind: words[1].replace('-', ""),
+            up: true,
+            mtu: 1500,
+            master: (words[0] == "veth1").then_some(2),
+            addresses: vec![Address::plain(net(words[2]))],
+            ..Interface::default()
+        });
+    }
+    facts.routes[0].1 = Ok(RouteAnswer {
+        index: 2,
+        source: None,
+    });
+    facts.defaults = [2, 4, 8]
+        .map(|index| default(Family::V4, index, index))
+        .to_vec();
+    facts.leased.own = vec![net("10.244.1.0/24")];
+    facts.leased.all = vec![net("10.244.2.0/24")];
+    facts
+}
+
+#[test]
+fn no_way_of_choosing_takes_an_interface_of_pods() {
+    let facts = remade();
+    let published = |address| KnownAddresses {
+        published: vec![ip(address)],
+        internal: vec![ip(address)],
+        ..KnownAddresses::default()
+    };
+    let known = |address| Request {
+        known: Some(published(address)),
+        ..request(V4, "")
+    };
+    for wish in [
+        request(V4, "cidr 10.0.0.0/8"),
+        request(V4, "regex ^10\\."),
+        request(V4, ""),
+        request(
+            V4,
+            "name cni0; address 10.244.1.1; reach 192.168.56.10; default",
+        ),
+        known("10.244.1.1"),
+        known("10.244.1.9"),
+    ] {
+        assert_eq!(chosen(&wish, &facts), "uplink 10.0.0.11", "{wish:?}");
+    }
+    let pods = "belongs to flannel's pods";
+    let inside = "is inside 10.244.1.0/24";
+    let store = there(&["10.244.1.1"]);
+    for (wish, why) in [
+        (request(V4, "name cni0"), pods),
+        (request(V4, "name veth1"), pods),
+        (request(V4, "name flannel.1"), pods),
+        (request(V4, "name ptp1"), pods),
+        (request(V4, "reach 192.168.56.10"), pods),
+        (request(V4, "address 10.244.1.9"), inside),
+        (request(V4, "name own"), "failed to find IPv4 address"),
+        (
+            Request {
+                store,
+                ..request(V4, "auto")
+            },
+            pods,
+        ),
+        (public(V4, Some("10.244.1.1"), None, ""), pods),
+        (public(V4, Some("10.244.1.77"), None, ""), inside),
+    ] {
+        let error = refused(&wish, &facts);
+        assert!(
+            error.may_come() && error.to_string().contains(why),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn address_in_a_leased_subnet_is_a_last_resort() {
+    let mut facts = remade();
+    let cidr = request(V4, "cidr 10.0.0.0/8");
+    // A bridge with a network card joins hosts.
+    facts.interfaces[1]
+        .addresses
+        .push(Address::plain(net("10.9.9.9/8")));
+    facts.interfaces[7].master = Some(2);
+    assert_eq!(chosen(&cidr, &facts), "cni0 10.9.9.9");
+    // Somebody else's lease is no reason to be without an underlay, and an address that worked stays.
+    facts = remade();
+    facts.interfaces.pop();
+    let found = select(&cidr, &facts).unwrap();
+    assert_eq!((&*found.underlay.name, found.warnings.len()), ("theirs", 1));
+    facts.leased.published = vec![ip("10.244.1.9")];
+    assert_eq!(chosen(&request(V4, "name own"), &facts), "own 10.244.1.9");
+}
+
+#[test]
 fn selector_decides_which_address_is_followed() {
     let now = readdressed();
     for (selector, want) in [
@@ -988,4 +1153,60 @@ fn trouble_is_reported_after_a_second_and_its_end_at_once() {
     );
     assert_eq!(alarm.look(None, at(1_900)), (Some(None), None));
     assert_eq!(alarm.look(None, at(2_000)), (None, None));
+}
+
+#[test]
+fn mtu_of_an_address_on_loopback_is_that_of_the_routes_to_other_nodes() {
+    let mut facts = vagrant();
+    (facts.interfaces[0].mtu, facts.interfaces[2].mtu) = (65536, 1400);
+    facts.interfaces[0]
+        .addresses
+        .push(Address::plain(net("10.1.1.1/32")));
+    let by_flag = public(V4, Some("10.1.1.1"), None, "");
+    let named = ["name lo", "address 10.1.1.1", "cidr 10.1.0.0/16"];
+    for wish in named.map(|text| request(V4, text)).iter().chain([&by_flag]) {
+        let chosen = select(wish, &facts).unwrap();
+        let now = followed(&chosen, &chosen.underlay, &facts);
+        assert_eq!((&*now.name, now.mtu), ("lo", 1400), "{wish:?}");
+    }
+    // A virtual address on loopback is taken only if no link has one.
+    let wish = request(V4, "cidr 10.0.0.0/8");
+    assert_eq!(chosen(&wish, &facts), "enp0s3 10.0.2.15");
+    (facts.routes, facts.defaults) = (Vec::new(), Vec::new());
+    assert_eq!(select(&by_flag, &facts).unwrap().underlay.mtu, 1500);
+}
+
+#[test]
+fn assigned_subnet_clashes_with_the_hosts_network_but_not_with_pods_or_a_wide_network() {
+    // The pods' network, the subnet, the kind and the address of an interface, and what of its network the subnet overlaps.
+    for text in [
+        "192.168.0.0/16 192.168.1.0/24 - 192.168.1.50/24 192.168.1.0/24",
+        "192.168.0.0/16 192.168.1.0/24 - 192.168.0.9/22 192.168.0.0/22",
+        "192.168.0.0/16 192.168.1.0/24 veth 192.168.1.1/24 192.168.1.0/24",
+        "192.168.0.0/16 192.168.2.0/24 - 192.168.1.50/24",
+        "10.244.0.0/16 10.244.1.0/24 - 10.9.9.9/8",
+        "10.244.0.0/16 10.244.1.0/24 - 10.244.1.9/8 10.244.1.9/32",
+        "10.244.0.0/16 10.244.1.0/24 bridge 10.244.1.1/24",
+        "10.244.0.0/16 10.244.1.0/24 veth 10.244.1.1/32",
+    ] {
+        let words: Vec<&str> = text.split(' ').collect();
+        let (mut facts, own) = (vagrant(), net(words[1]));
+        facts.interfaces[4].kind = words[2].replace('-', "");
+        facts.interfaces[4].addresses = vec![Address::plain(net(words[3]))];
+        facts.leased.own = vec![own];
+        let request = request(V4, "name enp0s3");
+        assert_eq!(
+            chosen(&request, &facts),
+            "enp0s3 10.0.2.15",
+            "served before"
+        );
+        facts.leased.assigned = Some((own.into(), net(words[0]).into()));
+        match (select(&request, &facts), words.get(4)) {
+            (Ok(_), None) => {}
+            (Err(SelectError::Unnamed(Unfit::Clash(why))), Some(net)) => {
+                assert!(why.contains(&format!("overlaps {net} on v4only")), "{why}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
 }

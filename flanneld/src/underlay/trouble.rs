@@ -130,7 +130,8 @@ pub(super) fn trouble(
     if !interface.carrier {
         return Some(UnderlayTrouble::NoCarrier { interface: name() });
     }
-    addresses(underlay).find_map(|address| unusable(address, interface, facts, elsewhere))
+    let mut addresses = underlay.addresses.ips();
+    addresses.find_map(|address| unusable(address, interface, facts, elsewhere))
 }
 
 fn unusable(
@@ -170,17 +171,11 @@ pub(super) fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
             .by_index(underlay.index)
             .is_some_and(|interface| interface.owns(*address))
     };
-    addresses(underlay)
+    underlay
+        .addresses
+        .ips()
         .filter(|address| !own(address) && facts.owner(*address).is_some())
         .collect()
-}
-
-fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
-    let (v4, v6) = (
-        underlay.addresses.v4().copied(),
-        underlay.addresses.v6().copied(),
-    );
-    v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6))
 }
 
 /// Delays the report of a problem by [`GRACE`], and reports the end of the problem immediately.

@@ -65,14 +65,7 @@ pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
 
 /// Returns the reasons to doubt an underlay interface and its addresses.
 pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
-    let addresses = || {
-        [
-            underlay.addresses.v4().copied().map(IpAddr::V4),
-            underlay.addresses.v6().copied().map(IpAddr::V6),
-        ]
-        .into_iter()
-        .flatten()
-    };
+    let addresses = || underlay.addresses.ips();
     Doubt {
         is_nat: facts
             .by_index(underlay.index)
@@ -173,8 +166,21 @@ impl<'a> Search<'a> {
             // The operator chose the published address, not the node.
             return None;
         }
+        // A virtual address may have replaced the node's own address while that was absent.
+        let is_virtual = |ip: IpAddr| {
+            let owner = self.facts.owner(ip);
+            owner.is_some_and(|owner| {
+                let mut own = self.known.internal.iter();
+                owner.has_single(ip)
+                    && own.any(|own| {
+                        own.is_ipv4() == ip.is_ipv4() && owner.owns(*own) && !owner.has_single(*own)
+                    })
+            })
+        };
+        let mut published = self.known.published.clone();
+        published.retain(|ip| !is_virtual(*ip));
         for candidate in owned(
-            &self.known.published,
+            &published,
             "which this node published last",
             self.request,
             self.facts,
@@ -258,7 +264,9 @@ fn owned<'a>(
     request: &Request,
     facts: &'a HostFacts,
 ) -> Vec<Candidate<'a>> {
-    let wanted = addresses.iter().filter(|ip| is_wanted(**ip, request));
+    let wanted = addresses
+        .iter()
+        .filter(|ip| request.uses(Family::from(**ip)));
     let here: Vec<(&Interface, IpAddr)> = wanted
         .filter_map(|ip| Some((facts.owner(*ip).filter(|owner| !owner.loopback)?, *ip)))
         .collect();
@@ -287,24 +295,15 @@ fn leading<'a>(
     for (target, peer) in servers.chain(known.others().map(|ip| (ip, Peer::Node))) {
         match facts.towards(target) {
             Ok((interface, source)) if !interface.loopback && !interface.owns(target) => {
-                let candidate = Candidate::new(
-                    interface,
-                    format!("the interface that reaches {peer} at {target}"),
-                );
-                let source = source.filter(|source| is_wanted(*source, request));
-                candidates.push(source.into_iter().fold(candidate, |candidate, source| {
-                    candidate.at(source, Rule::Best)
-                }));
+                let why = format!("the interface that reaches {peer} at {target}");
+                let source = source.filter(|source| request.uses(Family::from(*source)));
+                candidates.push(Candidate::new(interface, why).from(source));
             }
             Ok(_) => {}
             Err(why) => whys.push(Unfit::PeerOutOfReach { peer, target, why }),
         }
     }
     candidates
-}
-
-fn is_wanted(ip: IpAddr, request: &Request) -> bool {
-    request.uses(Family::from(ip))
 }
 
 /// Returns the warning that flanneld chose a doubtful interface.

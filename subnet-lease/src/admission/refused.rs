@@ -179,7 +179,7 @@ impl fmt::Display for Refused {
                 // The Vagrant trap, as seen by a third node.
                 Why::OurAddress { node, address } => write!(
                     f,
-                    "{} publishes {address} for {lease}, which is also an address of this host: packets for that lease would return to this host. For example, every Vagrant machine has the address 10.0.2.15 on its NAT interface. On the other node, start flanneld with --iface naming the interface that connects the nodes",
+                    "{} publishes {address} for {lease}, which is also an address of this host: packets for that lease would return to this host. For example, every Vagrant machine has the address 10.0.2.15 on its NAT interface. On the other node, start flanneld with --iface naming the interface that connects the nodes. If the address is that node's own, remove it from this host (flannelctl doctor names its interface)",
                     node.as_deref().unwrap_or("another node")
                 ),
                 Why::NoHost(address) => {

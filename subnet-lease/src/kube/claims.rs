@@ -5,6 +5,7 @@ use super::node::Node;
 use crate::manager::Claimant;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use types::{Addresses, Dual};
 
 /// The addresses that one Node claims, and data that shows whether the claims are valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,15 +70,10 @@ impl Claims {
 
 /// Returns the addresses that a Node publishes.
 pub(super) fn published(annotations: &Annotations) -> Vec<IpAddr> {
-    let v4 = annotations::v4(annotations, annotations::PUBLIC_IP)
-        .ok()
-        .flatten()
-        .map(IpAddr::V4);
-    let v6 = annotations::v6(annotations, annotations::PUBLIC_IPV6)
-        .ok()
-        .flatten()
-        .map(IpAddr::V6);
-    v4.into_iter().chain(v6).collect()
+    let v4 = annotations::v4(annotations, annotations::PUBLIC_IP);
+    let v6 = annotations::v6(annotations, annotations::PUBLIC_IPV6);
+    let public = Dual::from_options(v4.ok().flatten(), v6.ok().flatten());
+    public.iter().flat_map(Addresses::ips).collect()
 }
 
 /// Returns whether an operator chose the address at which peers reach the Node.

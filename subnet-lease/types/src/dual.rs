@@ -188,6 +188,16 @@ pub fn nets_overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }
 
+/// Returns what no subnet of a pod network may overlap of a host's network. If the host's network begins inside the pod
+/// network, that is the whole network. Otherwise it is only the host's address, because the pod network may be inside a
+/// wide network of a company.
+pub fn barred_by(host: &IpNet, pods: &Subnets) -> IpNet {
+    match pods.contains(&host.trunc()) {
+        true => host.trunc(),
+        false => IpNet::from(host.addr()),
+    }
+}
+
 impl fmt::Display for Subnets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

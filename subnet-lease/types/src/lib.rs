@@ -21,7 +21,7 @@ pub mod wireguard;
 
 pub use access::Access;
 pub use daemon_pod::DaemonPod;
-pub use dual::{Addresses, Dual, Subnets, nets_overlap};
+pub use dual::{Addresses, Dual, Subnets, barred_by, nets_overlap};
 pub use encapsulation::Encapsulation;
 pub use errno::Errno;
 pub use family::Family;

@@ -129,6 +129,14 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
             "{}",
             daemon.get("/metrics")?.1
         );
+        // A pod whose start began before puts the former gateway back.
+        let netns = bed.hosts[2].netns();
+        netns.ip("address add 10.244.3.1/24 dev cni0")?;
+        until("the former gateway is gone", || {
+            netns
+                .sh("ip address show dev cni0")
+                .is_ok_and(|shown| !shown.contains("10.244.3.1/24"))
+        })?;
         until_ok("an Event says so", || {
             let events = bed.admin().get("/api/v1/namespaces/default/events")?;
             let mut all = events["items"].as_array().into_iter().flatten();

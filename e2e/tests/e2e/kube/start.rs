@@ -79,6 +79,21 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
         let mut daemon = start()?;
         waits(&bed, &mut daemon, &["net-conf.json"])?;
         std::fs::write(&bed.net_conf, &elsewhere)?;
+        becomes_ready_and_stops(&mut daemon)?;
+
+        // The podCIDR is the hosts' own network, as with 192.168.0.0/16 at home.
+        bed.admin().delete_node("h1")?;
+        bed.admin()
+            .create_node(&bed.node_with(1, "192.168.56.0/24"))?;
+        std::fs::write(
+            &bed.net_conf,
+            VXLAN.replace("10.244.0.0/16", "192.168.0.0/16"),
+        )?;
+        let mut daemon = start()?;
+        waits(&bed, &mut daemon, &["podCIDR 192.168.56.0/24", "on enp0s8"])?;
+        bed.admin().delete_node("h1")?;
+        bed.admin()
+            .create_node(&bed.node_with(1, "192.168.77.0/24"))?;
         becomes_ready_and_stops(&mut daemon)
     })
 }

@@ -5,11 +5,13 @@ use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Choice;
 use crate::facts::host::{Interface, address, joins_hosts};
-use crate::facts::leases::Peer;
+use crate::facts::leases::{Peer, Refused};
 use crate::facts::mesh::{Path, State};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
+use ipnet::IpNet;
+use netstate::host::{LinkClass, is_single};
 use std::net::IpAddr;
 use types::{Detail, Family, Problem};
 
@@ -143,13 +145,24 @@ fn refused_for_address(facts: &Facts) -> Option<String> {
     })
 }
 
-/// Returns texts about other nodes' leases that contain an address of this host.
-fn with_our_address(facts: &Facts) -> Vec<&str> {
+/// Returns other nodes' leases that contain an address of this host.
+fn with_our_address(facts: &Facts) -> impl Iterator<Item = &Refused> {
     let refused = facts.leases.refused.known().into_iter().flatten();
-    refused
-        .filter(|refused| refused.reason == "our-address")
-        .map(|refused| refused.text.as_str())
-        .collect()
+    refused.filter(|refused| refused.reason == "our-address")
+}
+
+/// Returns the interface and the address of another node that somebody put on this host: an address beside the underlay's
+/// own, or an address of a single host. An address with its network on another interface may be this host's own, as
+/// behind the NAT of a virtual machine.
+fn put_here<'a>(facts: &'a Facts, refused: &Refused) -> Option<(&'a Interface, IpNet)> {
+    let address = refused.address?;
+    let own = facts.daemon.choice.known()?;
+    let interface = facts.host.owner(address)?;
+    let net = interface.nets().find(|net| net.addr() == address)?;
+    let is_put = interface.name == own.interface && nat_marks(facts, interface).is_none()
+        || interface.class() == LinkClass::Virtual
+        || is_single(&net);
+    (is_put && !own.addresses.contains(&address)).then_some((interface, net))
 }
 
 fn wrong_interface(facts: &Facts) -> Vec<Finding> {
@@ -167,7 +180,9 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let led = candidates.iter().any(|candidate| candidate.leads.is_some());
     let silent = all_silent(&paths, facts.daemon.young);
     let refused = refused_for_address(facts);
-    let ours = with_our_address(facts);
+    let ours: Vec<&Refused> = with_our_address(facts)
+        .filter(|refused| put_here(facts, refused).is_none())
+        .collect();
     // Without probes, only the signs of NAT show a wrong interface. A link behind NAT has no other machine, so a peer with an address there is unreachable.
     let alone = facts.mesh.known().is_none()
         && facts.leases.peers.known().is_some_and(|peers| {
@@ -184,8 +199,8 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     if let Some(words) = refused {
         finding = finding.seen(words, "the exit report of flanneld");
     }
-    for text in ours.iter().take(3) {
-        finding = finding.seen(*text, "flannelctl leases");
+    for refused in ours.iter().take(3) {
+        finding = finding.seen(&refused.text, "flannelctl leases");
     }
     if silent {
         finding = finding.seen(silence(&paths), "probes");
@@ -318,37 +333,57 @@ fn nat_interface(facts: &Facts) -> Vec<Finding> {
     )]
 }
 
-fn duplicate_address(facts: &Facts) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let with_remedy = |finding: Finding| match chosen(facts) {
-        Some(interface) => {
-            let candidates = candidates(facts, interface);
-            let finding = match nat_marks(facts, interface) {
-                Some(marks) => finding.seen(marks, "ip address, ip route"),
-                None => finding,
-            };
-            lead_out(finding, facts, interface, &candidates)
-        }
+/// Reason why nodes with one address are a fault.
+const SHARED: &str = "other nodes cannot distinguish nodes that share an address: packets to one of them arrive at the other";
+
+/// Adds the commands that make flannel use another interface.
+fn with_interfaces(finding: Finding, facts: &Facts) -> Finding {
+    let Some(interface) = chosen(facts) else {
+        return finding;
+    };
+    let candidates = candidates(facts, interface);
+    let finding = match nat_marks(facts, interface) {
+        Some(marks) => finding.seen(marks, "ip address, ip route"),
         None => finding,
     };
-    const WHY: &str = "other nodes cannot distinguish nodes that share an address: packets to one of them arrive at the other";
-    if let Some(words) = refused_for_address(facts) {
-        let what = "flanneld did not start: another node has this node's address";
-        let finding = Finding::new("duplicate-address", Severity::Broken, "", what, WHY);
-        findings.push(with_remedy(
-            finding.seen(words, "the exit report of flanneld"),
-        ));
-    }
-    for text in with_our_address(facts) {
-        let finding = Finding::new(
+    lead_out(finding, facts, interface, &candidates)
+}
+
+/// Returns the finding about another node's lease that publishes an address of this host.
+fn published_address(facts: &Facts, refused: &Refused) -> Finding {
+    let finding = |what: String| {
+        Finding::new(
             "duplicate-address",
             Severity::Broken,
-            text,
-            "another node publishes an address of this host",
-            WHY,
-        );
-        findings.push(with_remedy(finding.seen(text, "flannelctl leases")));
+            &refused.text,
+            what,
+            SHARED,
+        )
+        .seen(&refused.text, "flannelctl leases")
+    };
+    let Some((interface, net)) = put_here(facts, refused) else {
+        let what = "another node publishes an address of this host".to_owned();
+        return with_interfaces(finding(what), facts);
+    };
+    let (ip, name) = (net.addr(), &interface.name);
+    let finding = finding(format!("{ip} of another node is on {name} of this host"))
+        .note("stop the program that put the address on this host: keepalived, kube-vip, LVS, the network configuration, or on kube-ipvs0 a Service with this address (externalIPs, loadBalancerIP)");
+    // kube-proxy would put the address back.
+    match name == "kube-ipvs0" {
+        true => finding,
+        false => finding.run(format!("ip address del {net} dev {}", word(name))),
     }
+}
+
+fn duplicate_address(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(words) = refused_for_address(facts) {
+        let what = "flanneld did not start: another node has this node's address";
+        let finding = Finding::new("duplicate-address", Severity::Broken, "", what, SHARED);
+        let finding = finding.seen(words, "the exit report of flanneld");
+        findings.push(with_interfaces(finding, facts));
+    }
+    findings.extend(with_our_address(facts).map(|refused| published_address(facts, refused)));
     let mut by_address: Vec<(IpAddr, &Peer)> = Vec::new();
     // With a backend that distinguishes nodes by their keys, several nodes may share one address.
     let shares = facts.network.known().is_some_and(|network| {
@@ -385,7 +420,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
                 Severity::Broken,
                 ip.to_string(),
                 what,
-                WHY,
+                SHARED,
             )
             .seen(names.join(", "), "flannelctl leases")
             .on("those nodes"),

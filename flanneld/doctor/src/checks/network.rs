@@ -10,8 +10,9 @@ use crate::finding::{Finding, Severity, capped};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
+use netstate::host::{is_link_local, serves_pods};
 use std::collections::BTreeSet;
-use types::{Access, Family};
+use types::{Access, Family, barred_by};
 
 /// The checks of addresses and MTUs.
 pub const CHECKS: &[Check] = &[
@@ -74,6 +75,11 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     types::nets_overlap(a, b)
 }
 
+/// Returns the name of the underlay interface.
+fn underlay(facts: &Facts) -> Option<&str> {
+    Some(&facts.daemon.choice.known()?.interface)
+}
+
 /// Returns whether a bridge with the given name connects flannel's pods.
 fn is_pods_bridge(name: &str) -> bool {
     matches!(name, "cni0" | "docker0")
@@ -83,14 +89,10 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else {
         return Vec::new();
     };
-    let leased: Vec<(IpNet, &str)> = facts
-        .leases
-        .peers
-        .known()
-        .into_iter()
-        .flatten()
-        .flat_map(|peer| peer.subnets.nets().map(|net| (net, &*peer.name)))
-        .collect();
+    let own = network.own.nets().map(|net| (net, "this node"));
+    let peers = facts.leases.peers.known().into_iter().flatten();
+    let peers = peers.flat_map(|peer| peer.subnets.nets().map(|net| (net, &*peer.name)));
+    let leased: Vec<(IpNet, &str)> = own.chain(peers).collect();
     let mut findings = links_inside(facts, network, &leased);
     findings.extend(routes_inside(facts, network, &leased));
     findings.extend(services_inside(facts, network, &leased));
@@ -102,8 +104,11 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
 /// Returns findings about interfaces with a network that overlaps the pod network.
 fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     // flannel's own devices belong there, and a bridge of pods has a check of its own.
+    let own = |net: IpNet| network.own.contains(&net);
     let foreign = interfaces(facts).iter().filter(|interface| {
-        !interface.loopback && !interface.name.starts_with("flannel") && interface.name != "cni0"
+        !interface.loopback
+            && interface.name != "cni0"
+            && !serves_pods(interface, interfaces(facts), own)
     });
     let nets = foreign.flat_map(|interface| interface.nets().map(move |net| (interface, net)));
     nets.filter_map(|(interface, net)| link_inside(facts, network, leased, &interface.name, net))
@@ -117,21 +122,12 @@ fn link_inside(
     name: &str,
     net: IpNet,
 ) -> Option<Finding> {
-    let whole = net.trunc();
-    let within = network
-        .networks
-        .nets()
-        .any(|networks| overlap(&networks, &whole));
-    let in_own = network.own.nets().any(|own| own.contains(&net));
+    let whole = barred_by(&net, &network.networks);
+    let within = network.networks.overlaps(&whole.into());
     // The address of a single host shows nothing about a network.
-    if !within || in_own || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 } {
+    if !within || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 } {
         return None;
     }
-    let underlay = facts
-        .daemon
-        .choice
-        .known()
-        .map(|choice| choice.interface.as_str());
     let used = leased.iter().find(|(subnet, _)| overlap(subnet, &whole));
     let (severity, why) = match used {
         Some((subnet, node)) => (
@@ -141,7 +137,7 @@ fn link_inside(
             ),
         ),
         // Addresses of nodes may be inside the pods' network as long as no subnet contains them.
-        None if underlay == Some(name) => return None,
+        None if underlay(facts) == Some(name) => return None,
         None => (
             Severity::Risk,
             format!(
@@ -173,8 +169,9 @@ fn link_inside(
 fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
     let servers = facts.host.name_servers.known().into_iter().flatten();
     let inside = servers.filter(|server| {
-        network.networks.nets().any(|net| net.contains(*server))
-            && !network.own.nets().any(|own| own.contains(*server))
+        let address = IpNet::from(**server);
+        network.contains(&address)
+            && !network.own.contains(&address)
             && facts.host.owner(**server).is_none()
     });
     inside
@@ -201,11 +198,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
         .filter(|route| route.protocol == FLANNELD)
         .map(|route| route.to)
         .collect();
-    let underlay = facts
-        .daemon
-        .choice
-        .known()
-        .map(|choice| choice.interface.as_str());
+    let underlay = underlay(facts);
     let foreign = routes.iter().filter(|route| {
         !matches!(route.protocol, FLANNELD | RTPROT_KERNEL) && network.contains(&route.to)
     });
@@ -222,7 +215,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
                 || name.starts_with("flannel")
                 || is_pods_bridge(name) && overlapped.is_none()
         });
-        let own = network.own.nets().any(|own| overlap(&own, &to));
+        let own = network.own.overlaps(&to.into());
         // Addresses of nodes may be inside the pods' network, with routes between the nodes.
         let of_nodes = overlapped.is_none() && device == underlay;
         if is_of_pods || own || of_nodes || leased.iter().any(|(subnet, _)| *subnet == to) {
@@ -295,13 +288,9 @@ fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -
     {
         return None;
     }
-    let used = network
-        .own
-        .nets()
-        .chain(leased.iter().map(|(subnet, _)| *subnet))
-        .find(|subnet| subnet.contains(&service));
+    let used = leased.iter().find(|(subnet, _)| subnet.contains(&service));
     let (severity, why) = match used {
-        Some(subnet) => (
+        Some((subnet, _)) => (
             Severity::Broken,
             format!(
                 "{subnet} is the subnet of a node: pods of the node and Services have the same addresses"
@@ -342,18 +331,12 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
         .filter(|interface| is_pods_bridge(&interface.name) && interface.kind == "bridge")
     {
         for net in &bridge.nets().collect::<Vec<_>>() {
-            let family = if net.addr().is_ipv6() {
-                network.own.v6().map(|net| IpNet::V6(*net))
-            } else {
-                network.own.v4().map(|net| IpNet::V4(*net))
-            };
-            let Some(own) = family.filter(|own| !own.contains(&net.addr())) else {
+            let own = network.own.of(Family::from(net));
+            let Some(own) = own.filter(|own| !own.contains(&net.addr())) else {
                 continue;
             };
             // The bridge may belong to Docker or to another network, and every bridge has a link-local address.
-            let local =
-                matches!(net.addr(), std::net::IpAddr::V6(v6) if v6.is_unicast_link_local());
-            if local || !network.contains(&IpNet::from(net.addr())) {
+            if is_link_local(net.addr()) || !network.contains(&IpNet::from(net.addr())) {
                 continue;
             }
             let name = &bridge.name;

@@ -67,7 +67,7 @@ pub struct NodeHealth {
 }
 
 /// A lease that this node does not use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
     /// The subnets of the lease, or the lease's key in the store if the lease contains no subnets.
     pub lease: String,
@@ -75,4 +75,6 @@ pub struct Refused {
     pub reason: String,
     /// The reason why this node does not use the lease, as text.
     pub text: String,
+    /// The address that the lease publishes, if it is an address of this host.
+    pub address: Option<IpAddr>,
 }

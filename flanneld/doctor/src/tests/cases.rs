@@ -484,6 +484,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             lease: "10.244.9.0/24".to_owned(),
             reason: "overlaps-older".to_owned(),
             text: "10.244.9.0/24 overlaps".to_owned(),
+            address: None,
         }]);
     }),
     ("silent-node", |facts| {
@@ -645,6 +646,9 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("network-overlap", |facts| {
         interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]));
+    }),
+    ("network-overlap", |facts| {
+        interfaces(facts).push(interface(9, "eth9", &["10.244.1.50/24"]));
     }),
     ("network-overlap", |facts| {
         let to = "10.244.2.128/25".parse().unwrap();

@@ -200,10 +200,51 @@ fn published_address_changes_the_interface_only_behind_nat() {
         lease: "10.244.9.0/24".to_owned(),
         reason: "our-address".to_owned(),
         text: "10.244.9.0/24 publishes 192.0.2.1".to_owned(),
+        address: Some("192.0.2.1".parse().unwrap()),
     }]);
     for check in ["wrong-interface", "duplicate-address"] {
         assert_eq!(commands_of(&facts, check), [""; 0]);
     }
+}
+
+#[test]
+fn address_of_another_node_on_this_host_is_removed_here_and_only_where_it_was_put() {
+    for (name, net, is_put) in [
+        ("eth0", "192.0.2.2/24", true),
+        ("eth1", "192.0.2.2/32", true),
+        ("lo", "192.0.2.2/32", true),
+        // Perhaps the NAT of a virtual machine: the other node has to choose another interface.
+        ("eth1", "192.0.2.2/24", false),
+    ] {
+        let mut facts = healthy();
+        named(&mut facts, name).addresses.push(address(net));
+        facts.leases.refused = Fact::Known(vec![Refused {
+            lease: "10.244.9.0/24".to_owned(),
+            reason: "our-address".to_owned(),
+            text: "n9 publishes 192.0.2.2".to_owned(),
+            address: Some("192.0.2.2".parse().unwrap()),
+        }]);
+        let command = format!("ip address del {net} dev {name}");
+        let remedy = commands_of(&facts, "duplicate-address");
+        assert_eq!(remedy.contains(&command), is_put, "{remedy:?}");
+        // kube-proxy would put the address back.
+        named(&mut facts, name).name = "kube-ipvs0".to_owned();
+        let remedy = commands_of(&facts, "duplicate-address");
+        assert!(
+            remedy.iter().all(|line| line.starts_with('#')),
+            "{remedy:?}"
+        );
+        // A value that no node can have is nobody's address.
+        inside(&mut facts.leases.refused)[0].reason = "no-host-address".to_owned();
+        assert_eq!(causes(&facts), ["lease-refused"]);
+    }
+}
+
+#[test]
+fn wide_network_of_a_company_holds_the_network_of_pods() {
+    let mut facts = healthy();
+    named(&mut facts, "eth1").addresses = vec![address("10.9.9.9/8")];
+    assert_eq!(causes(&facts), [""; 0]);
 }
 
 fn with_mtu(carries: &[Option<u32>]) -> Facts {

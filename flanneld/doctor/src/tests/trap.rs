@@ -137,6 +137,7 @@ fn nat_interface_is_a_risk_before_the_first_peer() {
         lease: "10.244.9.0/24".to_owned(),
         reason: "our-address".to_owned(),
         text: "10.244.9.0/24 publishes 10.0.2.15".to_owned(),
+        address: Some("10.0.2.15".parse().unwrap()),
     }]);
     assert_eq!(causes(&facts), ["wrong-interface"]);
 }

@@ -225,6 +225,20 @@ fn nat_interface_is_skipped_when_another_joins_the_machines() {
         ("the first node of a lab", vagrant(), RIGHT),
         ("before kubelet reports", host(NAT, &VAGRANT), RIGHT),
         (
+            "a virtual address in the place of the own one",
+            host(NAT, &["enp0s8 192.168.56.200/32 192.168.56.11/24"])
+                .published(&["192.168.56.200"])
+                .internal(&["192.168.56.11"]),
+            RIGHT,
+        ),
+        (
+            "a published address beside the InternalIP",
+            host(NAT, &["enp0s8 192.168.56.11/24 192.168.56.12/24"])
+                .published(&["192.168.56.12"])
+                .internal(&["192.168.56.11"]),
+            "enp0s8 192.168.56.12",
+        ),
+        (
             "equal addresses, all at once",
             vagrant().others(&[], &["10.0.2.15"]),
             RIGHT,
