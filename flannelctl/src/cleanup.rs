@@ -49,6 +49,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     rights::network("find and remove flannel's leftovers")?;
+    traffic_rules::programs::search_sbin();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

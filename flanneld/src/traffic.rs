@@ -394,7 +394,10 @@ impl Keeper {
             .map(Notices::drain)
             .unwrap_or_default();
         self.listing.news = self.listing.news.max(news);
-        let Some((listed, cost)) = self.listing.last.filter(|_| self.trouble.is_none()) else {
+        // No notice tells that iptables can be used again.
+        let is_bridged = !self.wanted.nftables && self.appliers.iter().any(Applier::uses_nftables);
+        let is_well = self.trouble.is_none() && !is_bridged;
+        let Some((listed, cost)) = self.listing.last.filter(|_| is_well) else {
             return true;
         };
         // Only a listing contains counters, and the legacy variant has no notices.
@@ -488,7 +491,7 @@ impl Keeper {
     /// Writes into the node's status document which tool flanneld uses for the rules, and the purposes of the rules.
     fn describe(&self) {
         let variant = self.appliers.iter().find_map(Applier::variant);
-        let with = match (self.wanted.nftables, variant) {
+        let with = match (self.appliers.iter().any(Applier::uses_nftables), variant) {
             (true, _) => "nftables".to_owned(),
             (false, Some(variant)) => format!("iptables ({variant})"),
             (false, None) => "iptables".to_owned(),
@@ -516,21 +519,21 @@ impl Keeper {
     /// Returns the rules of this daemon that are in use, and the other daemons; `None` while the rules have a problem.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
-        let kept = |family: Family| {
+        let kept = |family: Family| -> Option<ActiveRules> {
             let applier = family
                 .pick(self.appliers.first(), self.appliers.last())
                 .filter(|_| families.iter().any(|rules| rules.family == family));
-            match applier {
-                Some(_) if self.wanted.nftables => ActiveRules::Nftables,
-                Some(applier) => applier
-                    .variant()
-                    .map_or(ActiveRules::Nothing, ActiveRules::Iptables),
+            Some(match applier {
+                Some(applier) => applier.active()?,
                 None => ActiveRules::Nothing,
-            }
+            })
+        };
+        let [Some(v4), Some(v6)] = Family::ALL.map(kept) else {
+            return None;
         };
         self.trouble
             .is_none()
-            .then(|| (Family::ALL.map(kept), self.wanted.others.clone()))
+            .then(|| ([v4, v6], self.wanted.others.clone()))
     }
 }
 

@@ -79,7 +79,13 @@ pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
     (Key::Route(network.trunc(), u32::MAX), Value::Route(route))
 }
 
-/// Returns whether a route of protocol `boot` is a blackhole route to exactly our own subnet, as Go flannel adds with `--ip-blackhole-route`.
-pub(crate) fn is_go_flannels(net: &IpNet, route: &RouteSpec, own: &Subnets) -> bool {
-    route.kind == RouteKind::Blackhole && own.nets().any(|own| own.trunc() == *net)
+/// Returns whether a route of protocol `boot` is a blackhole route of Go flannel (`--ip-blackhole-route`) inside a subnet with a desired blackhole
+/// route. This node's subnet may have had another length before, and the longer route would swallow packets to pods.
+pub(crate) fn is_replaced(net: &IpNet, route: &RouteSpec, want: &KernelState) -> bool {
+    route.kind == RouteKind::Blackhole
+        && net.prefix_len() < net.max_prefix_len()
+        && want
+            .0
+            .keys()
+            .any(|key| matches!(key, Key::Route(own, METRIC) if own.contains(net)))
 }

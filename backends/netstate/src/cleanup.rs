@@ -213,19 +213,26 @@ fn route_fate(net: &IpNet, route: &RouteSpec, evidence: &Evidence) -> Fate {
     });
     match network {
         Some(network) if route.protocol == BOOT => boot_route_fate(net, route, network),
+        None if route.kind == RouteKind::Blackhole
+            && route.protocol == BOOT
+            && evidence.networks.is_empty() =>
+        {
+            Fate::Keep(
+                "no network of flannel is known; with --network, cleanup removes it if it is inside",
+            )
+        }
         _ => Fate::Ignore,
     }
 }
 
 /// Decides whether to remove a route of protocol `boot` inside a flannel network. Go flannel's routes lead through a gateway to exactly one node's subnet,
-/// or are blackhole routes for exactly this node's own subnet.
+/// or are blackhole routes for this node's own subnet, which may have had another length before.
 fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Fate {
-    let own = network.own.is_some_and(|own| own.trunc() == *net);
-    let subnet = net.prefix_len() == network.length;
+    let subnet = network.network != *net && net.prefix_len() < net.max_prefix_len();
     match route.kind {
-        RouteKind::Blackhole if own => Fate::Remove,
-        RouteKind::Blackhole if subnet => Fate::Keep(
-            "the route is inside flannel's network, but its destination is not this node's subnet",
+        RouteKind::Blackhole if subnet => Fate::Remove,
+        RouteKind::Blackhole => Fate::Keep(
+            "the route is inside flannel's network, but its destination is no node's subnet",
         ),
         RouteKind::Unicast if is_go_flannels(net, route, network.own, network.length) => {
             Fate::Remove

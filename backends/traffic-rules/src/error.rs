@@ -7,7 +7,7 @@ use types::problem::text;
 use types::{Coded, Detail, Errno, Problem};
 
 /// Lock file of the iptables programs.
-const XTABLES_LOCK: &str = "/run/xtables.lock";
+pub(crate) const XTABLES_LOCK: &str = "/run/xtables.lock";
 
 /// The reason why a program failed. The error text changes only if the reason changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum ProgramError {
     Locked {
         /// The program that waited for the xtables lock.
         program: String,
+        /// The process that holds the lock, with its program and user, if the kernel shows it, or how to find it.
+        holder: String,
     },
     /// Program that did not finish in time.
     TimedOut {
@@ -61,10 +63,17 @@ pub enum ProgramError {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// Program output that is not valid JSON.
-    NotJson {
-        /// The message of the JSON parser.
-        words: String,
+    /// Program output that is no complete listing.
+    Unusable {
+        /// The command.
+        command: String,
+        /// What is wrong with the output, and the remedy if one is known.
+        why: String,
+    },
+    /// Program that reported success, although the next listing lacks what it wrote.
+    WithoutEffect {
+        /// The program that wrote the rules.
+        program: String,
     },
 }
 
@@ -78,7 +87,8 @@ impl Coded for ProgramError {
             ProgramError::NotFound { .. } => "rules-object-missing",
             ProgramError::Refused { .. } => "rules-refused",
             ProgramError::Lost { .. } => "program-lost",
-            ProgramError::NotJson { .. } => "program-output-unusable",
+            ProgramError::Unusable { .. } => "program-output-unusable",
+            ProgramError::WithoutEffect { .. } => "rules-without-effect",
         }
     }
 
@@ -110,9 +120,9 @@ impl fmt::Display for ProgramError {
                 f,
                 "cannot start {program}: the system allows no more processes; raise the limit (TasksMax of the unit, pids of the container)"
             ),
-            ProgramError::Locked { program } => write!(
+            ProgramError::Locked { program, holder } => write!(
                 f,
-                "{program} timed out after 5 s waiting for {XTABLES_LOCK}, which another program holds; find the other program with `fuser -v {XTABLES_LOCK}`"
+                "{program} timed out after 5 s waiting for {XTABLES_LOCK}, which {holder} holds"
             ),
             ProgramError::TimedOut { command, seconds } => {
                 write!(f, "{command} did not finish within {seconds} s")
@@ -130,9 +140,13 @@ impl fmt::Display for ProgramError {
                 write!(f, "{command} failed with {status}: {words}")
             }
             ProgramError::Lost { command, errno } => write!(f, "{command}: {errno}"),
-            ProgramError::NotJson { words } => {
-                write!(f, "nft -j did not print valid JSON: {words}")
+            ProgramError::Unusable { command, why } => {
+                write!(f, "cannot use the output of {command}: {why}")
             }
+            ProgramError::WithoutEffect { program } => write!(
+                f,
+                "{program} reported success, but the rules that it wrote are not in the next listing; check the program and whether another program removes the rules"
+            ),
         })
     }
 }
@@ -191,15 +205,12 @@ impl fmt::Display for RulesError {
                 error: error @ ProgramError::Missing { .. },
                 nftables,
             } => {
-                let (package, instead) = if *nftables {
-                    ("nftables", false)
+                let package = if *nftables {
+                    "nftables"
                 } else {
-                    ("iptables", true)
+                    "iptables or nftables"
                 };
-                write!(
-                    f,
-                    "{error}; install the package {package}, or set \"EnableNFTables\": {instead} in the network configuration"
-                )
+                write!(f, "{error}; install the package {package}")
             }
             RulesError::Program { error, .. } => error.fmt(f),
             RulesError::Unguarded { error } => write!(
@@ -281,6 +292,7 @@ mod tests {
         let locked = RulesError::Program {
             error: ProgramError::Locked {
                 program: "iptables-legacy-restore".to_owned(),
+                holder: "another program".to_owned(),
             },
             nftables: false,
         };
@@ -299,7 +311,7 @@ mod tests {
             ]
         );
         if !types::problem::MUTE {
-            let first = "cannot run iptables-save: No such file or directory (os error 2); install the package iptables, or set \"EnableNFTables\": true in the network configuration";
+            let first = "cannot run iptables-save: No such file or directory (os error 2); install the package iptables or nftables";
             assert_eq!(both.text, format!("{first}; {locked}"));
         }
     }

@@ -1,10 +1,11 @@
 //! Renders the rules in iptables syntax and builds the input for iptables-restore. All functions of this module are pure: the functions convert text to text.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner, change};
+use super::programs::BUILT_IN;
+use super::reader::iptables::{conditions, network};
 use super::rules::{Encap, Match, Rule, Ruleset, Verdict, head};
 use ipnet::IpNet;
-use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use types::{Encapsulation, Family};
 
@@ -135,15 +136,43 @@ fn encapsulated(encapsulation: &Encapsulation) -> String {
     }
 }
 
-/// Replaces the name of protocol 4 with its number. iptables-save prints the name from /etc/protocols, which differs between distributions.
-fn by_number(saved: &str) -> Cow<'_, str> {
-    match [" -p ipencap ", " -p ipv4 "]
-        .into_iter()
-        .find(|named| saved.contains(named))
-    {
-        Some(named) => Cow::Owned(saved.replace(named, " -p 4 ")),
-        None => Cow::Borrowed(saved),
+/// Returns whether a listing contains a table as a whole, and one of its chains.
+pub(crate) fn lists(saved: &str, table: &str, chain: Option<&str>) -> bool {
+    let mut of_table = lines(saved).filter(|(of, _)| *of == table);
+    let start = chain.map(|chain| format!(":{chain} "));
+    start.is_none_or(|start| of_table.any(|(_, line)| line.starts_with(&start)))
+        && of_table.any(|(_, line)| line == "COMMIT")
+}
+
+/// Replaces rules by those of ours that mean the same. Versions of iptables-save differ in the order and the notation of options.
+fn in_own_words(saved: &str, chains: &[ManagedChain], family: Family) -> String {
+    let lines = chains.iter().flat_map(|chain| {
+        let jumps = chain.jumps.iter().filter_map(|hook| hook.jump.clone());
+        let rules = chain.rules.iter().flatten().cloned();
+        rules.chain(jumps).chain([chain.head()])
+    });
+    let lines: Vec<String> = lines.collect();
+    let ours: BTreeMap<_, _> = lines
+        .iter()
+        .filter_map(|line| Some((meaning(line, family)?, line)))
+        .collect();
+    let mut out = String::with_capacity(saved.len());
+    for line in saved.lines() {
+        let rule = line
+            .find("-A ")
+            .filter(|_| line.contains("FLANNEL-"))
+            .and_then(|start| ours.get(&meaning(line.get(start..)?, family)?));
+        out.push_str(rule.map_or(line, |rule| rule.as_str()));
+        out.push('\n');
     }
+    out
+}
+
+/// Returns the chain, the conditions and the target of a rule.
+fn meaning(rule: &str, family: Family) -> Option<(&str, BTreeSet<String>, &str)> {
+    let (chain, rest) = rule.strip_prefix("-A ")?.split_once(' ')?;
+    let (options, target) = rest.split_at(rest.rfind("-j ").unwrap_or(rest.len()));
+    Some((chain, conditions(options, family), target))
 }
 
 /// Builds the chain in which a daemon guards its encapsulation port. The jumps to the chain match only encapsulated
@@ -200,9 +229,10 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
 ///
 /// iptables-restore commits each table as a whole. The input replaces a whole chain, or only this daemon's rules if other daemons also have rules in the chain.
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
-    let saved = &*by_number(saved);
     let mut out = String::new();
-    for managed in managed_chains(rules, saved) {
+    let chains = managed_chains(rules, saved);
+    let saved = &*in_own_words(saved, &chains, rules.family);
+    for managed in chains {
         let present = ChainState::of(&managed, &rules.others, saved);
         let mut lines = chain_lines(&managed, &present);
         for (hook, found) in managed.jumps.iter().zip(&present.jumps) {
@@ -229,6 +259,14 @@ pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
         }
     }
     (!out.is_empty()).then_some(out)
+}
+
+/// Returns whether a listing lacks one of the chains that it should contain.
+pub(crate) fn lacks_chains(rules: &Ruleset, saved: &str) -> bool {
+    managed_chains(rules, saved).iter().any(|managed| {
+        let present = ChainState::of(managed, &rules.others, saved);
+        managed.rules.is_some() && present.rules.is_none()
+    })
 }
 
 /// Returns the lines that update the rules of one chain.
@@ -337,7 +375,7 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
                 continue;
             }
         };
-        *found = Some((is, words.next()?.parse::<IpNet>().ok()?));
+        *found = Some((is, network(words.next()?)?));
         is = true;
     }
     Some((source, destination))
@@ -378,10 +416,9 @@ pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Ve
 /// Returns the names of the chains that other programs created, and the number of rules of other programs.
 pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
-    let builtin = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
     let chains = lines(saved).filter_map(|(_, line)| line.strip_prefix(':')?.split(' ').next());
     let chains = chains
-        .filter(|name| !builtin.contains(name) && !ours(name))
+        .filter(|name| !BUILT_IN.contains(name) && !ours(name))
         .collect();
     (
         chains,
@@ -462,7 +499,7 @@ impl ManagedChain {
     /// Returns the owner of a rule in the chain.
     fn owner(&self, others: &OtherDaemons, line: &str) -> Owner {
         // A rule without our comment belongs to no other daemon.
-        let ours = self.shared && line.contains(&format!("--comment \"{}\"", self.comment));
+        let ours = self.shared && line.contains(self.comment);
         match named(line).filter(|_| ours) {
             Some(_) if line == self.head() => Owner::Head,
             Some((source, destination)) => others.owner(source, destination),
@@ -536,10 +573,7 @@ impl FoundJumps {
         shared: bool,
         saved: &str,
     ) -> Self {
-        let (comment, target) = (
-            format!("--comment \"{}\"", managed.comment),
-            format!("-j {}", managed.chain),
-        );
+        let target = format!("-j {}", managed.chain);
         let start = format!("-A {} ", hook.builtin);
         let (mut found, mut before) = (Self::default(), false);
         for (_, line) in
@@ -557,7 +591,7 @@ impl FoundJumps {
             } else {
                 // The jumps of all guards carry the same comment.
                 managed.shared
-                    && line.contains(&comment)
+                    && line.contains(managed.comment)
                     && managed.owner(others, line) == Owner::Ours
             };
             if stale {

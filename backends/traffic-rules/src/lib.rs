@@ -3,6 +3,7 @@
 
 pub mod error;
 pub mod iptables_text;
+mod kernel_listing;
 pub mod lock;
 pub(crate) mod nftables_text;
 pub mod notices;
@@ -18,15 +19,18 @@ mod words;
 
 use error::{ProgramError, RulesError};
 use ipnet::IpNet;
+use kernel_listing::chains;
 use ownership::OtherDaemons;
-use programs::{Iptables, Variant, legacy_tables, nft, nft_check, nft_table, pick};
+use programs::{Iptables, TABLES, Variant, legacy_tables, nft, nft_check, nft_table, pick};
 use rules::{Ends, RuleOptions, Ruleset, guard, ruleset};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use types::Subnets;
 use types::{Encapsulation, Family};
 
+/// Minimum time between a write of iptables rules that had no effect and the next one. If only the listing is wrong, jumps pile up.
+const REPEAT: Duration = Duration::from_secs(600);
 /// The name of the lock that daemons take before they write nftables rules.
 const NFTABLES: &str = "nftables";
 
@@ -124,6 +128,10 @@ pub struct Applier {
     pinned: Option<Iptables>,
     /// Whether `--random-fully` works on this host. The field is `None` before the first test of the option.
     random: Option<bool>,
+    /// When a write of iptables rules had no effect, according to the listing after it.
+    without_effect: Option<Instant>,
+    /// Why nftables holds the rules instead of iptables.
+    stand_in: Option<ProgramError>,
     notes: Vec<Note>,
 }
 
@@ -135,6 +143,8 @@ impl Applier {
             family,
             pinned: None,
             random: None,
+            without_effect: None,
+            stand_in: None,
             notes: Vec::new(),
         }
     }
@@ -142,6 +152,21 @@ impl Applier {
     /// Returns the variant of iptables in use. Returns `None` before the first pass, and with nftables.
     pub fn variant(&self) -> Option<Variant> {
         self.pinned.as_ref().map(|programs| programs.variant)
+    }
+
+    /// Returns whether the rules are in nftables.
+    pub fn uses_nftables(&self) -> bool {
+        self.nftables || self.stand_in.is_some()
+    }
+
+    /// Returns the tool that holds the rules, or `None` while nftables only bridges a failure of iptables, whose earlier rules may be in force.
+    pub fn active(&self) -> Option<ActiveRules> {
+        match (self.variant(), self.uses_nftables()) {
+            (Some(_), true) => None,
+            (None, true) => Some(ActiveRules::Nftables),
+            (Some(variant), false) => Some(ActiveRules::Iptables(variant)),
+            (None, false) => Some(ActiveRules::Nothing),
+        }
     }
 
     /// Returns the messages since the last call.
@@ -154,15 +179,39 @@ impl Applier {
     /// # Errors
     /// Returns an error if a program fails or is not installed. The error text contains the remedy if one is known.
     pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
-        match self.nftables {
-            true => self.apply_nft(rules).await,
-            false => self
-                .apply_iptables(rules)
-                .await
-                .map_err(|error| RulesError::Program {
-                    error,
-                    nftables: false,
-                }),
+        if self.nftables {
+            return self.apply_nft(rules).await;
+        }
+        let error = match self.apply_iptables(rules).await {
+            Ok(applied) => {
+                let mut cleared = CleanupReport::default();
+                if self.stand_in.is_some()
+                    && clear_nft(self.family, &rules.others, false, &mut cleared)
+                        .await
+                        .is_ok()
+                    && cleared.errors.is_empty()
+                {
+                    self.stand_in = None;
+                }
+                return Ok(applied);
+            }
+            Err(error) => error,
+        };
+        match self.apply_nft(rules).await {
+            Err(RulesError::Program { .. }) => Err(RulesError::Program {
+                error,
+                nftables: false,
+            }),
+            done => {
+                if self.stand_in.as_ref() != Some(&error) {
+                    self.notes.push(Note::Warn(format!(
+                        "the {} rules are in nftables until iptables can be used, and rules of iptables that drop forwarded packets take precedence: {error}",
+                        self.family
+                    )));
+                    self.stand_in = Some(error);
+                }
+                done
+            }
         }
     }
 
@@ -182,7 +231,17 @@ impl Applier {
         let (again, payload) = self.plan_iptables(&programs, rules).await?;
         applied = again;
         if let Some(payload) = payload {
+            let failed = Err(ProgramError::WithoutEffect {
+                program: programs.restore.display().to_string(),
+            });
+            if self.without_effect.is_some_and(|at| at.elapsed() < REPEAT) {
+                return failed;
+            }
             programs.apply(&payload).await?;
+            if iptables_text::lacks_chains(rules, &programs.dump().await?) {
+                self.without_effect = Some(Instant::now());
+                return failed;
+            }
             applied.wrote = true;
         }
         Ok(applied)
@@ -267,12 +326,18 @@ impl Applier {
                 .map_err(failed)?;
                 Err(RulesError::Unguarded { error })
             }
-            done => done
-                .map(|()| Applied {
+            Err(error) => Err(failed(error)),
+            Ok(()) => match self.plan_nft(rules).await.map_err(failed)? {
+                NftPlan { listing: None, .. } if !rules.is_empty() => {
+                    Err(failed(ProgramError::WithoutEffect {
+                        program: "nft".to_owned(),
+                    }))
+                }
+                _ => Ok(Applied {
                     wrote: true,
                     ..applied
-                })
-                .map_err(failed),
+                }),
+            },
         }
     }
 
@@ -345,10 +410,13 @@ impl Applier {
         }
         let mut found = Vec::new();
         for (programs, system) in Iptables::installed(self.family).await? {
-            // A program that is installed but fails is chosen only if it is the only one.
-            let saved = programs.dump().await;
-            found.push((programs, saved, system));
+            match programs.dump().await {
+                // Other programs may use the variant whose rules cannot be listed.
+                Err(error @ ProgramError::Unusable { .. }) => return Err(error),
+                saved => found.push((programs, saved, system)),
+            }
         }
+        // A program that is installed but fails is chosen only if it is the only one.
         if found.iter().any(|(_, saved, _)| saved.is_ok()) {
             found.retain(|(_, saved, _)| saved.is_ok());
         }
@@ -372,7 +440,7 @@ impl Applier {
         saved?;
         self.notes.push(Note::Info(format!(
             "using {} for traffic rules: {}",
-            programs.name(self.family),
+            programs.name(),
             pick.why
         )));
         self.notes.extend(pick.warning.map(Note::Warn));
@@ -396,6 +464,21 @@ pub struct CleanupReport {
     pub removed: Vec<String>,
     /// One line for each failed removal, with the reason.
     pub errors: Vec<String>,
+}
+
+impl CleanupReport {
+    /// Records the removal of objects from one tool.
+    fn record(&mut self, what: Vec<String>, tool: &str, result: Result<(), ProgramError>) {
+        let lines = what.into_iter();
+        match result {
+            Ok(()) => self
+                .removed
+                .extend(lines.map(|what| format!("{tool}: {what}"))),
+            Err(why) => self
+                .errors
+                .extend(lines.map(|what| format!("cannot remove {what} from {tool}: {why}"))),
+        }
+    }
 }
 
 /// The tool whose rules a family uses.
@@ -432,135 +515,189 @@ async fn clear_unused(
 ) -> CleanupReport {
     let mut cleared = CleanupReport::default();
     for (kept, family) in kept.into_iter().zip(Family::ALL) {
-        let installed = match Iptables::installed(family).await {
-            Ok(installed) => installed,
-            Err(ProgramError::Missing { .. }) => Vec::new(),
-            Err(failure) => {
-                cleared.errors.push(format!(
-                    "cannot check iptables for flannel's rules: {failure}"
-                ));
-                continue;
-            }
-        };
-        let has = |variant: Variant| {
-            installed
-                .iter()
-                .any(|(programs, _)| programs.variant == variant)
-        };
-        for (programs, _) in installed
-            .iter()
-            .filter(|(programs, _)| ActiveRules::Iptables(programs.variant) != kept)
-        {
-            clear_iptables(programs, family, others, dry_run, &mut cleared).await;
-        }
-        if !has(Variant::Nft) {
-            clear_iptables_by_nft(family, others, dry_run, &mut cleared).await;
-        }
-        let tables = legacy_tables(family);
-        if !has(Variant::Legacy) && !tables.is_empty() && !matches!(kept, ActiveRules::Iptables(_))
-        {
-            let command = family.pick("iptables-legacy", "ip6tables-legacy");
-            cleared.errors.push(format!(
-                "cannot check the legacy iptables tables {} for flannel's rules, because {command} is not installed; \
-                 install it and run `{command}-save | grep -i flannel`, or restart the host",
-                tables.join(", ")
-            ));
-        }
-        if kept != ActiveRules::Nftables {
-            clear_nft(family, others, dry_run, &mut cleared).await;
-        }
+        clear_family(kept, family, others, dry_run, &mut cleared).await;
     }
     cleared
 }
 
-/// Removes flannel's rules from one variant of iptables.
-async fn clear_iptables(
-    programs: &Iptables,
+/// Removes the rules of one family with every program that works, and reports what no program could look at.
+async fn clear_family(
+    kept: ActiveRules,
     family: Family,
     others: &OtherDaemons,
     dry_run: bool,
     cleared: &mut CleanupReport,
 ) {
-    let name = programs.name(family);
+    // Why programs could not look at the rules.
+    let mut blind = Vec::new();
+    let installed = Iptables::installed(family).await.unwrap_or_else(|why| {
+        blind.push(why.to_string());
+        Vec::new()
+    });
+    let mut seen = vec![kept];
+    let mut note = |tool, looked: Result<(), ProgramError>| match looked {
+        Ok(()) => seen.push(tool),
+        Err(why) => blind.push(why.to_string()),
+    };
+    let by_nft = ActiveRules::Iptables(Variant::Nft);
+    let (mut has_legacy, mut is_listed) = (false, kept == by_nft);
+    for (programs, _) in &installed {
+        let tool = ActiveRules::Iptables(programs.variant);
+        has_legacy |= programs.variant == Variant::Legacy;
+        if tool != kept {
+            let looked = clear_iptables(programs, others, dry_run, cleared).await;
+            is_listed |= tool == by_nft && looked.is_ok();
+            note(tool, looked);
+        }
+    }
+    if !is_listed {
+        note(
+            by_nft,
+            clear_iptables_by_nft(family, others, dry_run, cleared).await,
+        );
+    }
+    if kept != ActiveRules::Nftables {
+        note(
+            ActiveRules::Nftables,
+            clear_nft(family, others, dry_run, cleared).await,
+        );
+    }
+    let blind = blind.join("; ");
+    let is_seen = seen.contains(&by_nft) && seen.contains(&ActiveRules::Nftables);
+    match left_in_kernel(family, kept) {
+        // Chains stay in a dry run, and with rules of other daemons.
+        Ok(left) if left.is_empty() || is_seen && (dry_run || others.keep_any()) => {}
+        Ok(left) => cleared.errors.push(format!(
+            "flannel's rules stay in {}; install nftables and run cleanup again: {blind}",
+            left.join(", ")
+        )),
+        Err(_) if is_seen => {}
+        Err(error) => cleared.errors.push(format!(
+            "cannot check the {family} rules for flannel's: {error}; {blind}"
+        )),
+    }
+    // With iptables in use, a legacy table may be one of other programs.
+    if seen
+        .iter()
+        .any(|tool| matches!(tool, ActiveRules::Iptables(Variant::Legacy)))
+        || matches!(kept, ActiveRules::Iptables(_))
+    {
+        return;
+    }
+    let tables = match legacy_tables(family) {
+        Ok(tables) if tables.is_empty() => return,
+        Ok(tables) => tables.join(", "),
+        Err(error) => error.to_string(),
+    };
+    let command = family.pick("iptables-legacy", "ip6tables-legacy");
+    let why = if has_legacy {
+        blind
+    } else {
+        format!("{command} is not installed")
+    };
+    cleared.errors.push(format!(
+        "cannot check the legacy iptables tables {tables} for flannel's rules, because {why}; \
+         install it and run `{command}-save | grep -i flannel`, or restart the host"
+    ));
+}
+
+/// Returns flannel's chains that nf_tables contains outside the rules in use, according to the kernel.
+fn left_in_kernel(family: Family, kept: ActiveRules) -> std::io::Result<Vec<String>> {
+    let (layer, own) = nftables_text::table(family);
+    let mut left = chains(family)?;
+    left.retain(|(table, chain)| {
+        let (tool, is_ours) = if table == own {
+            (ActiveRules::Nftables, true)
+        } else {
+            let tool = ActiveRules::Iptables(Variant::Nft);
+            (tool, nftables_text::is_of_iptables(table, chain))
+        };
+        is_ours && kept != tool
+    });
+    let left = left.into_iter();
+    Ok(left
+        .map(|(table, chain)| format!("table {layer} {table}, chain {chain}"))
+        .collect())
+}
+
+/// Removes flannel's rules from one variant of iptables.
+///
+/// # Errors
+/// Returns an error if the program cannot list the rules.
+async fn clear_iptables(
+    programs: &Iptables,
+    others: &OtherDaemons,
+    dry_run: bool,
+    cleared: &mut CleanupReport,
+) -> Result<(), ProgramError> {
+    let name = programs.name();
     let nothing = Ruleset {
         others: others.clone(),
-        ..Ruleset::empty(family)
+        ..Ruleset::empty(programs.family)
     };
     let mut turn = None;
     loop {
-        let saved = match programs.dump().await {
-            Ok(saved) => saved,
-            Err(why) => {
-                return cleared
-                    .errors
-                    .push(format!("cannot check {name} for flannel's rules: {why}"));
-            }
-        };
+        let saved = programs.dump().await?;
         let Some(payload) = iptables_text::payload(&nothing, &saved) else {
-            return;
+            return Ok(());
         };
         if !dry_run && turn.is_none() {
             turn = Some(lock::acquire(&programs.variant.to_string()).await);
             continue;
         }
-        if !dry_run && let Err(why) = programs.apply(&payload).await {
-            return cleared
-                .errors
-                .push(format!("cannot remove flannel's rules from {name}: {why}"));
+        let mut result = Ok(());
+        if !dry_run {
+            result = programs.apply(&payload).await;
+            let still = iptables_text::payload(&nothing, &programs.dump().await?);
+            if result.is_ok() && still.is_some() {
+                let program = programs.restore.display().to_string();
+                result = Err(ProgramError::WithoutEffect { program });
+            }
         }
-        return cleared.removed.extend(
-            iptables_text::remains_except(&saved, others)
-                .into_iter()
-                .map(|what| format!("{name}: {what}")),
-        );
+        let removed = iptables_text::remains_except(&saved, others);
+        cleared.record(removed, &name, result);
+        return Ok(());
     }
 }
 
-/// Removes flannel's iptables-nft rules with nft, on hosts without iptables-nft.
+/// Removes flannel's iptables-nft rules with nft, on hosts without a working iptables-nft.
+///
+/// # Errors
+/// Returns an error if nft cannot list the rules.
 async fn clear_iptables_by_nft(
     family: Family,
     others: &OtherDaemons,
     dry_run: bool,
     cleared: &mut CleanupReport,
-) {
+) -> Result<(), ProgramError> {
     let family = family.pick("ip", "ip6");
     let _lock = lock::acquire(&Variant::Nft.to_string()).await;
     let mut listings = Vec::new();
-    for table in ["nat", "filter", "raw"] {
-        match nft_table(family, table).await {
-            Ok(listing) => listings.extend(listing),
-            Err(why) => return tracing::debug!(error = %why, "cannot list rules with nft"),
-        }
+    for table in TABLES {
+        listings.extend(nft_table(family, table).await?);
     }
     let Some((script, words)) = nftables_text::iptables_removal(&listings, others) else {
-        return;
+        return Ok(());
     };
-    match if dry_run { Ok(()) } else { nft(&script).await } {
-        Ok(()) => cleared.removed.extend(
-            words
-                .into_iter()
-                .map(|what| format!("iptables (nf_tables, removed with nft): {what}")),
-        ),
-        Err(why) => cleared.errors.push(format!(
-            "cannot remove flannel's iptables rules with nft: {why}"
-        )),
-    }
+    let result = if dry_run { Ok(()) } else { nft(&script).await };
+    cleared.record(words, "iptables (nf_tables, removed with nft)", result);
+    Ok(())
 }
 
 /// Removes flannel's nftables table of a family, or only this daemon's rules if other daemons also use the table.
+///
+/// # Errors
+/// Returns an error if nft cannot list the table.
 async fn clear_nft(
     family: Family,
     others: &OtherDaemons,
     dry_run: bool,
     cleared: &mut CleanupReport,
-) {
+) -> Result<(), ProgramError> {
     let (layer, name) = nftables_text::table(family);
     let _lock = lock::acquire(NFTABLES).await;
-    let listing = match nft_table(layer, name).await {
-        Ok(Some(listing)) => listing,
-        Ok(None) => return,
-        // A host without nft is not expected to have nftables tables.
-        Err(why) => return tracing::debug!(error = %why, "cannot list rules with nft"),
+    let Some(listing) = nft_table(layer, name).await? else {
+        return Ok(());
     };
     let nothing = Ruleset {
         others: others.clone(),
@@ -568,23 +705,20 @@ async fn clear_nft(
     };
     let shared = nftables_text::is_shared(&listing, family, others);
     if shared && nftables_text::holds(&nothing, Some(&listing)) {
-        return;
+        return Ok(());
     }
     let what = if shared {
         format!("flannel's rules in table {layer} {name}, which another flanneld also uses")
     } else {
         format!("table {layer} {name}")
     };
-    match if dry_run {
+    let result = if dry_run {
         Ok(())
     } else {
         nft(&nftables_text::script(&nothing, Some(&listing))).await
-    } {
-        Ok(()) => cleared.removed.push(format!("nftables: {what}")),
-        Err(why) => cleared
-            .errors
-            .push(format!("cannot remove {what} from nftables: {why}")),
-    }
+    };
+    cleared.record(vec![what], "nftables", result);
+    Ok(())
 }
 
 /// Returns the commands that remove rules of Go flannel before v0.17. The rules of Go flannel before v0.17 look like an operator's rules.

@@ -5,6 +5,8 @@
 //! Unlike in Go flannel, conditions on the mark use a mask, and the fourth masquerade rule matches packets to this node's subnet.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
+use super::programs::TABLES;
+use super::reader::words::number;
 use super::rules::{Match, Rule, Ruleset, Verdict};
 use ipnet::IpNet;
 use serde_json::Value;
@@ -392,124 +394,67 @@ pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
 ) -> Option<(String, Vec<String>)> {
-    let mut removal = IptablesRemoval {
-        others,
-        rules: String::new(),
-        chains: String::new(),
-        words: Vec::new(),
-    };
-    for listing in listings {
-        items(listing, "chain").for_each(|chain| removal.chain(listing, chain));
-        items(listing, "rule").for_each(|rule| removal.jump(listing, rule));
-    }
-    let IptablesRemoval {
-        rules,
-        chains,
-        words,
-        ..
-    } = removal;
-    (!rules.is_empty() || !chains.is_empty()).then(|| (rules + &chains, words))
-}
-
-/// The lines of an nft script that remove flannel's iptables-nft rules and chains. The script deletes the jumps first, because the kernel does not delete a chain in use.
-struct IptablesRemoval<'a> {
-    others: &'a OtherDaemons,
-    rules: String,
-    chains: String,
-    /// Descriptions of the removed objects.
-    words: Vec<String>,
-}
-
-impl IptablesRemoval<'_> {
-    /// Returns whether a chain has a name of flannel and does not belong to another daemon's guard.
-    fn is_ours(&self, chain: &str) -> bool {
+    let is_ours = |chain: &str| {
         ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&chain)
-            || slot_of(chain, "FLANNEL-ENCAP").is_some_and(|slot| !self.others.keeps_guard(slot))
-    }
-
-    /// Returns the daemon that owns a rule, or `None` if the rule matches no network.
-    fn owner(&self, rule: &Value) -> Option<Owner> {
+            || slot_of(chain, "FLANNEL-ENCAP").is_some_and(|slot| !others.keeps_guard(slot))
+    };
+    let owner = |rule: &Value| {
         let (source, destination) = named(rule);
-        self.others.network(source, destination)?;
-        Some(self.others.owner(source, destination))
-    }
-
-    /// Returns whether other daemons have rules in a chain.
-    fn is_shared(&self, listing: &Value, chain: &str) -> bool {
-        rules_of(listing, chain).any(|rule| self.owner(rule) == Some(Owner::Theirs))
-    }
-
-    /// Removes a chain, or only this daemon's rules from a shared chain.
-    fn chain(&mut self, listing: &Value, chain: &Value) {
-        let (family, table, name) = (
-            text(chain, "family"),
-            text(chain, "table"),
-            text(chain, "name"),
-        );
-        if !self.is_ours(name) {
-            return;
-        }
-        if self.is_shared(listing, name) {
-            let mine: Vec<u64> = rules_of(listing, name)
-                .filter(|rule| self.owner(rule) == Some(Owner::Ours))
-                .filter_map(|rule| rule.get("handle")?.as_u64())
-                .collect();
-            for handle in &mine {
-                let _ = writeln!(
-                    self.rules,
-                    "delete rule {family} {table} {name} handle {handle}"
-                );
+        others.network(source, destination)?;
+        Some(others.owner(source, destination))
+    };
+    // The jumps go first, because the kernel does not delete a chain in use.
+    let (mut rules, mut chains, mut words) = (String::new(), String::new(), Vec::new());
+    for listing in listings {
+        for chain in items(listing, "chain") {
+            let name = text(chain, "name");
+            if !is_ours(name) {
+                continue;
             }
-            let text = format!(
-                "table {family} {table}: {} rules in chain {name}, which another flanneld also uses",
-                mine.len()
-            );
-            self.words.extend((!mine.is_empty()).then_some(text));
-            return;
+            let table = format!("{} {}", text(chain, "family"), text(chain, "table"));
+            let is_shared = rules_of(listing, name).any(|rule| owner(rule) == Some(Owner::Theirs));
+            let goes = |rule: &&Value| match is_shared {
+                true => text(rule, "chain") == name && owner(rule) == Some(Owner::Ours),
+                false => !is_ours(text(rule, "chain")) && leads_to(rule, name),
+            };
+            let mut count = 0;
+            for rule in items(listing, "rule").filter(goes) {
+                if let Some(handle) = rule.get("handle") {
+                    let of = text(rule, "chain");
+                    let _ = writeln!(rules, "delete rule {table} {of} handle {handle}");
+                    count += 1;
+                }
+            }
+            if !is_shared {
+                let _ = writeln!(
+                    chains,
+                    "flush chain {table} {name}\ndelete chain {table} {name}"
+                );
+                words.push(format!("table {table}: chain {name} and the jumps to it"));
+            } else if count > 0 {
+                words.push(format!(
+                    "table {table}: {count} rules in chain {name}, which another flanneld also uses"
+                ));
+            }
         }
-        let _ = write!(
-            self.chains,
-            "flush chain {family} {table} {name}\ndelete chain {family} {table} {name}\n"
-        );
-        self.words.push(format!(
-            "table {family} {table}: chain {name} and the jumps to it"
-        ));
     }
+    (!words.is_empty()).then(|| (rules + &chains, words))
+}
 
-    /// Removes a rule in another program's chain that jumps to a removed chain.
-    fn jump(&mut self, listing: &Value, rule: &Value) {
-        let (family, table, chain) = (
-            text(rule, "family"),
-            text(rule, "table"),
-            text(rule, "chain"),
-        );
-        let gone = |name: &str| {
-            self.is_ours(name)
-                && !items(listing, "chain").any(|chain| {
-                    text(chain, "name") == name && self.is_shared(listing, text(chain, "name"))
-                })
-        };
-        let leads = |part: &Value| {
-            ["jump", "goto"].iter().any(|verb| {
-                part.get(verb)
-                    .is_some_and(|jump| gone(text(jump, "target")))
-            })
-        };
-        let mut parts = rule
-            .get("expr")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        if !self.is_ours(chain)
-            && let Some(handle) = rule.get("handle").and_then(Value::as_u64)
-            && parts.any(leads)
-        {
-            let _ = writeln!(
-                self.rules,
-                "delete rule {family} {table} {chain} handle {handle}"
-            );
-        }
-    }
+/// Returns whether a chain of a table of iptables has a name of flannel.
+pub(crate) fn is_of_iptables(table: &str, chain: &str) -> bool {
+    let own = ["FLANNEL-POSTRTG", "FLANNEL-FWD", "FLANNEL-ENCAP"];
+    TABLES.contains(&table) && own.iter().any(|own| slot_of(chain, own).is_some())
+}
+
+/// Returns whether a rule jumps to a chain.
+fn leads_to(rule: &Value, chain: &str) -> bool {
+    let parts = rule.get("expr").and_then(Value::as_array);
+    let mut targets = parts.into_iter().flatten().filter_map(|part| {
+        let jump = part.get("jump").or_else(|| part.get("goto"))?;
+        Some(text(jump, "target"))
+    });
+    targets.any(|target| target == chain)
 }
 
 fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a Value> {
@@ -664,7 +609,7 @@ impl TableState {
                 text(chain, "hook"),
                 text(chain, "policy"),
             ) == (known.kind, known.hook, "accept")
-                && chain.get("prio").and_then(Value::as_i64) == Some(known.priority)
+                && chain.get("prio").and_then(priority) == Some(known.priority)
         });
         match known {
             Some((_, GuardOwner::Theirs)) => self.is_shared = true,
@@ -708,7 +653,7 @@ impl TableState {
                 self.peers = Some(
                     elements
                         .iter()
-                        .map(|element| element.as_str()?.parse().ok())
+                        .map(|element| plain(element).as_str()?.parse().ok())
                         .collect(),
                 );
             }
@@ -846,9 +791,8 @@ fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
     let (left, right) = (condition.get("left")?, condition.get("right")?);
     if let Some(masked) = left.get("&").and_then(Value::as_array) {
         let mark = masked.first()?.get("meta")?.get("key")?.as_str()? == "mark";
-        let bits = masked.get(1)?.as_u64()?;
-        return (mark && is && right.as_u64()? == bits)
-            .then(|| u32::try_from(bits).ok().map(Match::Mark))?;
+        let bits = bits(masked.get(1)?)?;
+        return (mark && is && self::bits(right)? == bits).then_some(Match::Mark(bits));
     }
     if let Some(fib) = left.get("fib") {
         // Depending on its version, nft prints one flag as a string or as a list.
@@ -875,6 +819,28 @@ fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
         "saddr" => Some(Match::Source(is, net)),
         "daddr" => Some(Match::Destination(is, net)),
         _ => None,
+    }
+}
+
+/// Returns the priority of a base chain. Some versions of nft print names of priorities.
+fn priority(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| match value.as_str()? {
+        "raw" => Some(-300),
+        "filter" => Some(0),
+        "srcnat" => Some(100),
+        other => other.parse().ok(),
+    })
+}
+
+/// Returns the value of a set's element. Some versions of nft print an object with more properties.
+fn plain(element: &Value) -> &Value {
+    element.pointer("/elem/val").unwrap_or(element)
+}
+
+fn bits(value: &Value) -> Option<u32> {
+    match value.as_str() {
+        Some(text) => number(text),
+        None => value.as_u64()?.try_into().ok(),
     }
 }
 

@@ -61,15 +61,22 @@ pub fn is_of_nftables(change: &Change<'_>) -> bool {
         .any(|family| crate::nftables_text::table(family).1 == change.table)
 }
 
-/// Returns the changes that one netlink datagram announces.
-fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
-    let mut found = Vec::new();
-    while let Some((head, _)) = bytes.split_at_checked(16) {
+/// Returns the messages of a netlink datagram, each with its type.
+pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (head, _) = bytes.split_at_checked(16)?;
         let length = u32_at(head, 0) as usize;
-        let Some(message) = bytes.get(16..length) else {
-            break;
-        };
-        let (subsystem, kind) = (u16_at(head, 4) >> 8, u16_at(head, 4) & 0xff);
+        let message = bytes.get(16..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16_at(head, 4), message))
+    })
+}
+
+/// Returns the objects that one netlink datagram announces or lists.
+pub(crate) fn changes(bytes: &[u8]) -> Vec<Change<'_>> {
+    let mut found = Vec::new();
+    for (kind, message) in messages(bytes) {
+        let (subsystem, kind) = (kind >> 8, kind & 0xff);
         // The attributes follow a header of 4 bytes (struct nfgenmsg).
         if let Some(attributes) = message
             .get(4..)
@@ -85,7 +92,6 @@ fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
                 chain: name(attributes, chain),
             });
         }
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     found
 }

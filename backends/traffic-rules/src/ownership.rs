@@ -40,6 +40,11 @@ impl OtherDaemons {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
+    /// Returns whether rules of other daemons may stay.
+    pub fn keep_any(&self) -> bool {
+        self.unknown || !self.served.is_empty() || !self.guards.is_empty()
+    }
+
     /// Returns whether this daemon keeps the guard rules of the daemon with the number `place`. If this daemon removes another daemon's guard too
     /// early, the host loses no packets, and the other daemon restores the guard. A guard that remains after its daemon
     /// has ended may drop the packets of a new node.

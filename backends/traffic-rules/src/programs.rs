@@ -1,17 +1,21 @@
 //! Finds the iptables programs, chooses the variant nft or legacy, and runs iptables and nft with a deadline.
 
 pub use super::error::ProgramError;
-use super::iptables_text::{others, remains};
+use super::iptables_text::{lists, others, remains};
+use super::kernel_listing::chains;
+use super::nftables_text::{self, is_of_iptables};
 use super::words;
 pub use crate::variant::Variant;
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
@@ -23,14 +27,29 @@ const DEADLINE: Duration = Duration::from_secs(12);
 const DEADLINES: u32 = 5;
 /// The minimum processor time that a program must use between two deadlines, so that the daemon extends the deadline.
 const WORK: Duration = Duration::from_millis(50);
+/// Maximum length of a program's output in bytes. The rules of 10 000 Services have about 20 MB.
+const OUTPUT: u64 = 64 << 20;
+
+static SEARCHES_SBIN: AtomicBool = AtomicBool::new(false);
+
+/// Searches programs also in the folders that the PATH of a plain `su` lacks.
+pub fn search_sbin() {
+    SEARCHES_SBIN.store(true, Ordering::Relaxed);
+}
 
 /// Mutex for calls of legacy iptables-restore and ip6tables-restore, which share the xtables lock. Only one child
 /// process of this daemon waits for the xtables lock at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
 
+/// The tables of iptables in which flannel has chains.
+pub(crate) const TABLES: [&str; 3] = ["nat", "filter", "raw"];
+pub(crate) const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+
 /// The programs of one IP family and one variant of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iptables {
+    /// The IP family of the rules.
+    pub family: Family,
     /// The path of the program that prints the rules, such as iptables-save.
     pub save: PathBuf,
     /// The path of the program that replaces rules, such as iptables-restore. This program commits each table separately.
@@ -40,8 +59,9 @@ pub struct Iptables {
 }
 
 impl Iptables {
-    fn named(command: &str, variant: Variant) -> Self {
+    fn named(family: Family, command: &str, variant: Variant) -> Self {
         Self {
+            family,
             save: format!("{command}-save").into(),
             restore: format!("{command}-restore").into(),
             variant,
@@ -79,9 +99,9 @@ impl Iptables {
         ] {
             let is_system = system.as_ref() == Ok(&variant);
             if there.is_ok() {
-                found.push((Self::named(own, variant), is_system));
+                found.push((Self::named(family, own, variant), is_system));
             } else if is_system {
-                found.push((Self::named(name, variant), true));
+                found.push((Self::named(family, name, variant), true));
             }
         }
         match system {
@@ -97,37 +117,89 @@ impl Iptables {
     }
 
     /// Returns the command's name and the variant, for log lines.
-    pub fn name(&self, family: Family) -> String {
-        format!(
-            "{} ({})",
-            family.pick("iptables", "ip6tables"),
-            self.variant
-        )
+    pub fn name(&self) -> String {
+        let name = self.family.pick("iptables", "ip6tables");
+        format!("{name} ({})", self.variant)
     }
 
     /// Returns the output of iptables-save for all tables of the family, with packet counts.
     ///
     /// # Errors
-    /// Returns an error if the program is missing, times out, or exits with an error.
+    /// Returns an error if the program is missing, times out, exits with an error, or does not list a table that the kernel has.
     pub async fn dump(&self) -> Result<String, ProgramError> {
-        run(&self.save, &["-c"], None).await
+        self.dump_tables(&TABLES).await
     }
 
-    /// Returns the output of iptables-save for the given tables, with packet counts. In a cluster with many
+    /// Returns the output of iptables-save for the given tables. In a cluster with many
     /// Services, most rules are in the table `nat`. The legacy variant lists all tables, because legacy iptables-save
     /// creates a table that its arguments name.
     ///
     /// # Errors
-    /// Returns an error if the program is missing, times out, or exits with an error.
+    /// Returns the errors of [`Self::dump`].
     pub async fn dump_tables(&self, tables: &[&str]) -> Result<String, ProgramError> {
-        if self.variant == Variant::Legacy {
-            return self.dump().await;
-        }
+        let present = self.chains_in_kernel();
         let mut all = String::new();
-        for table in tables {
-            all.push_str(&run(&self.save, &["-c", "-t", table], None).await?);
+        if self.variant == Variant::Legacy || tables == TABLES {
+            all = run(&self.save, &["-c"], None).await?;
+        } else {
+            for table in tables {
+                all.push_str(&run(&self.save, &["-c", "-t", table], None).await?);
+            }
         }
-        Ok(all)
+        let present_in = present
+            .iter()
+            .filter(|(of, _)| tables.contains(&of.as_str()));
+        let expected: BTreeSet<_> = present_in
+            .map(|(of, chain)| (of, Some(chain).filter(|chain| is_of_iptables(of, chain))))
+            .collect();
+        match expected
+            .into_iter()
+            .find(|(of, chain)| !lists(&all, of, chain.map(String::as_str)))
+        {
+            None => Ok(all),
+            Some((table, _)) => Err(self.explain_missing(table, &present).await),
+        }
+    }
+
+    /// Returns the chains of the kernel with their tables. Ask the kernel, because iptables-save exits with code 0 although it cannot list
+    /// a table that contains rules of nft. The kernel lists no chains of the legacy variant.
+    fn chains_in_kernel(&self) -> Vec<(String, String)> {
+        let found = match self.variant {
+            Variant::Nft => chains(self.family),
+            Variant::Legacy => legacy_tables(self.family).map(|tables| {
+                tables
+                    .into_iter()
+                    .map(|table| (table, String::new()))
+                    .collect()
+            }),
+        };
+        found.unwrap_or_else(|error| {
+            // The comparison after each write still notices a listing that lacks rules.
+            tracing::debug!(error = %error, "cannot ask the kernel for its tables");
+            Vec::new()
+        })
+    }
+
+    /// Returns the error about a table that iptables-save did not list, with the chain that iptables cannot list.
+    async fn explain_missing(&self, table: &str, present: &[(String, String)]) -> ProgramError {
+        let mut place = format!("table {table}");
+        for (of, chain) in present {
+            let args = ["-t", table, "-S", chain];
+            if of == table
+                && BUILT_IN.contains(&chain.as_str())
+                && run(Path::new(&self.command()), &args, None).await.is_err()
+            {
+                place = format!("table {table}, chain {chain}");
+                break;
+            }
+        }
+        let family = nftables_text::table(self.family).0;
+        ProgramError::Unusable {
+            command: self.save.display().to_string(),
+            why: format!(
+                "it lacks {place}; move rules of nft to a table of their own (`nft -a list table {family} {table}`)"
+            ),
+        }
     }
 
     /// Passes rules to iptables-restore, which keeps all other chains.
@@ -229,16 +301,17 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
 }
 
 /// Returns the names of the legacy iptables tables in the kernel, even if no installed program can list these tables.
-pub(crate) fn legacy_tables(family: Family) -> Vec<String> {
+pub(crate) fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
     let file = family.pick(
         "/proc/thread-self/net/ip_tables_names",
         "/proc/thread-self/net/ip6_tables_names",
     );
-    std::fs::read_to_string(file)
-        .unwrap_or_default()
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect()
+    match std::fs::read_to_string(file) {
+        Ok(names) => Ok(names.split_whitespace().map(str::to_owned).collect()),
+        // The kernel module is not loaded.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Runs an nft script as one transaction.
@@ -278,8 +351,9 @@ pub async fn nft_table(
     {
         Ok(text) => serde_json::from_str(&text)
             .map(Some)
-            .map_err(|error| ProgramError::NotJson {
-                words: error.to_string(),
+            .map_err(|error| ProgramError::Unusable {
+                command: "nft -j".to_owned(),
+                why: format!("it is not valid JSON: {error}"),
             }),
         Err(ProgramError::NotFound { .. }) => Ok(None),
         Err(why) => Err(why),
@@ -318,6 +392,11 @@ async fn run_within(
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .env("LC_ALL", "C");
+    if SEARCHES_SBIN.load(Ordering::Relaxed) {
+        let mut path = std::env::var_os("PATH").unwrap_or_default();
+        path.push(":/usr/local/sbin:/usr/sbin:/sbin");
+        command.env("PATH", path);
+    }
     let pid = AtomicU32::new(0);
     let work = async {
         let mut child = command.spawn().map_err(|error| match Errno::from(error) {
@@ -329,26 +408,31 @@ async fn run_within(
                 errno: Some(errno),
             },
         })?;
-        if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
-            // A program that exits early closes the pipe. Its own error message is more useful.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        }
         pid.store(child.id().unwrap_or(0), Ordering::Relaxed);
-        let output = child
-            .wait_with_output()
-            .await
-            .map_err(|error| ProgramError::Lost {
-                command: name.clone(),
-                errno: error.into(),
-            })?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        let stdin = child.stdin.take();
+        let write = async {
+            if let (Some(input), Some(mut stdin)) = (input, stdin) {
+                // A program that exits early closes the pipe. Its own error message is more useful.
+                let _ = stdin.write_all(input.as_bytes()).await;
+            }
+            Ok(())
+        };
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let output = tokio::try_join!(write, read_limited(out), read_limited(err));
+        let lost = |error: io::Error| ProgramError::Lost {
+            command: name.clone(),
+            errno: error.into(),
+        };
+        let ((), out, err) = output.map_err(lost)?;
+        let status = child.wait().await.map_err(lost)?;
+        if status.success() {
+            return Ok(String::from_utf8_lossy(&out).into_owned());
         }
         Err(words::failure(
             &program.display().to_string(),
             name.clone(),
-            output.status,
-            &String::from_utf8_lossy(&output.stderr),
+            status,
+            &String::from_utf8_lossy(&err),
         ))
     };
     let mut work = pin!(work);
@@ -366,6 +450,18 @@ async fn run_within(
             });
         }
     }
+}
+
+/// Reads a program's output. Returns an error if the output exceeds the limit.
+async fn read_limited(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        pipe.take(OUTPUT).read_to_end(&mut bytes).await?;
+    }
+    if bytes.len() as u64 == OUTPUT {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    Ok(bytes)
 }
 
 /// Returns the processor time that a running process has used.

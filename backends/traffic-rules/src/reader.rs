@@ -13,7 +13,7 @@ pub mod ranges;
 #[cfg(test)]
 mod tests;
 pub mod walk;
-mod words;
+pub(crate) mod words;
 
 pub use fits::Fits;
 pub use model::{Hook, Layer, Rules};

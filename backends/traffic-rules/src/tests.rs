@@ -1007,3 +1007,225 @@ fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
     ));
     serde_json::from_str(&listing).ok()
 }
+
+/// Runs a test in network and mount namespaces of its own.
+fn isolated(test: impl AsyncFnOnce() + Send) {
+    let run = || {
+        use nix::sched::CloneFlags;
+        nix::sched::unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
+        sh("mount --make-rprivate /");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(test());
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).unwrap();
+}
+
+/// Runs a shell script in the namespaces of this thread, and returns its output.
+fn sh(script: &str) -> String {
+    let output = std::process::Command::new("sh")
+        .args(["-ec", script])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A rule of nft in the table of iptables, which iptables-save then does not list.
+const NATIVE: &str = "nft add table ip filter; nft 'add chain ip filter FORWARD { type filter hook forward priority 0; }'; \
+                      nft add rule ip filter FORWARD ct state established,related accept";
+
+fn jumps() -> usize {
+    sh("nft list ruleset").matches("jump FLANNEL-FWD").count()
+}
+
+#[test]
+fn table_that_iptables_cannot_list_gets_no_rules_and_is_named() {
+    isolated(async || {
+        sh(NATIVE);
+        let mut applier = Applier::new(false, Family::V4);
+        let mut notes = Vec::new();
+        for _ in 0..3 {
+            applier.apply(&rules()).await.unwrap();
+            notes.extend(applier.notes());
+        }
+        assert_eq!(jumps(), 0);
+        let [Note::Warn(text)] = notes.as_slice() else {
+            panic!("{notes:?}");
+        };
+        assert!(text.contains("table filter, chain FORWARD"), "{text}");
+        assert!(sh("nft list table ip flannel-ipv4").contains("masquerade"));
+        // The remedy: the rules of nft move away.
+        sh("nft flush chain ip filter FORWARD");
+        applier.apply(&rules()).await.unwrap();
+        assert_eq!((jumps(), applier.variant()), (1, Some(Variant::Nft)));
+        assert!(!sh("nft list tables").contains("flannel-ipv4"));
+    });
+}
+
+/// Programs of iptables that fail silently, with the number of jumps that may be in the kernel after three passes.
+#[test]
+fn write_without_visible_effect_is_an_error_and_is_not_repeated() {
+    let save = "iptables-nft-save -c | grep -v FLANNEL || true";
+    for (save, restore, jumped) in [
+        ("iptables-nft-save -c", "cat >/dev/null", 0),
+        ("true", "iptables-nft-restore \"$@\"", 1),
+        (save, "iptables-nft-restore \"$@\"", 1),
+    ] {
+        isolated(async || {
+            let folder = sh("mktemp -d");
+            let program = |name: &str, script: &str| {
+                let path = format!("{}/{name}", folder.trim());
+                std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+                sh(&format!("chmod +x {path}"));
+                path.into()
+            };
+            let mut applier = Applier::new(false, Family::V4);
+            applier.pinned = Some(Iptables {
+                family: Family::V4,
+                save: program("save", save),
+                restore: program("restore", restore),
+                variant: Variant::Nft,
+            });
+            for _ in 0..3 {
+                let error = applier.apply_iptables(&rules()).await.unwrap_err();
+                assert!(
+                    ["rules-without-effect", "program-output-unusable"]
+                        .contains(&types::Coded::code(&error)),
+                    "{error:?}"
+                );
+            }
+            assert_eq!(jumps(), jumped, "{save} {restore}");
+            // The programs work again, and flanneld restarts.
+            program("save", "iptables-nft-save -c");
+            program("restore", "iptables-nft-restore \"$@\"");
+            applier.without_effect = None;
+            applier.apply_iptables(&rules()).await.unwrap();
+            assert_eq!(jumps(), 1);
+            sh(&format!("rm -r {folder}"));
+        });
+    }
+}
+
+/// Where programs cannot look, cleanup says so, if the kernel contains rules of flannel. One program's failure does not stop the others.
+#[test]
+fn cleanup_reports_what_no_program_could_look_at() {
+    let (both, nothing) = (["nft", "iptables"], [""; 0]);
+    let stub = |script: &str| format!("#!/bin/sh\n{script}\n");
+    for (what, broken, script, is_clean) in [
+        ("without programs", both.as_slice(), None, false),
+        ("programs that crash", &both, Some("kill -SEGV $$"), false),
+        ("programs that do nothing", &both, Some("true"), false),
+        ("programs that print garbage", &both, Some("echo x"), false),
+        ("iptables that crashes", &["iptables"], Some("exit 1"), true),
+        (
+            "iptables that does nothing",
+            &["iptables"],
+            Some("true"),
+            true,
+        ),
+        ("no nft", &["nft"], None, true),
+        ("all programs", &nothing, None, true),
+    ] {
+        for written in ["iptables", "nft", ""] {
+            isolated(async || {
+                let ours = payload(&rules(), "").unwrap();
+                let script_of_nft = nftables_text::script(&rules(), None);
+                match written {
+                    "iptables" => sh(&format!("iptables-nft-restore --noflush <<'X'\n{ours}X\n")),
+                    "nft" => sh(&format!("nft -f - <<'X'\n{script_of_nft}X\n")),
+                    _ => String::new(),
+                };
+                let stays = what == "no nft" && written == "nft";
+                sh(
+                    "mkdir -p /run/sbin-copy; mount -t tmpfs none /run/sbin-copy; cp -a /usr/sbin/*tables* /usr/sbin/nft /run/sbin-copy; \
+                    mount --bind /run/sbin-copy /usr/sbin",
+                );
+                for name in broken {
+                    let legacy =
+                        "iptables-legacy-save ip6tables-legacy-save iptables-legacy-restore";
+                    let names = match *name {
+                        "nft" => "nft".to_owned(),
+                        _ => format!("$(ls | grep tables) {legacy}"),
+                    };
+                    let replace = script.map_or("rm -f $name".to_owned(), |script| {
+                        format!(
+                            "rm -f $name; printf '{}' >$name; chmod +x $name",
+                            stub(script)
+                        )
+                    });
+                    sh(&format!(
+                        "cd /usr/sbin; for name in {names}; do {replace}; done"
+                    ));
+                }
+                let cleared = clear(false).await;
+                let is_empty = cleared.errors.is_empty();
+                assert_eq!(
+                    is_empty,
+                    written.is_empty() || is_clean && !stays,
+                    "{what}, {written}: {cleared:?}"
+                );
+                sh("umount /usr/sbin");
+                let left = sh("nft list ruleset").to_lowercase();
+                assert_eq!(left.contains("flannel"), !is_empty, "{what}: {left}");
+            });
+        }
+    }
+}
+
+/// Versions of iptables-save and nft print the same rule in other words.
+#[test]
+fn rules_in_other_words_are_recognised() {
+    let guarded = guarded(rules(), UnknownSenders::Drop, &["192.168.56.102"]);
+    let saved = written(&guarded, EMPTY);
+    let comment = "-m comment --comment \"flanneld masq\"";
+    for (ours, theirs) in [
+        ("--mark 0x4000/0x4000", "--mark 16384/16384"),
+        ("10.5.0.0/16", "10.5.0.0/255.255.0.0"),
+        ("192.168.56.102/32", "192.168.56.102"),
+        (
+            "-s 10.5.1.0/24 -d 10.5.0.0/16",
+            "-d 10.5.0.0/16 -s 10.5.1.0/24",
+        ),
+        (
+            "! -s 10.5.0.0/16 -d 10.5.1.0/24",
+            "-d 10.5.1.0/24 ! -s 10.5.0.0/16",
+        ),
+        ("\"flanneld masq\"", "flanneld masq"),
+        ("-p udp -m udp --dport", "-p 17 -m udp --dport"),
+        (
+            &format!("-m mark --mark 0x4000/0x4000 {comment}"),
+            &format!("{comment} -m mark --mark 0x4000/0x4000"),
+        ),
+    ] {
+        assert!(saved.contains(ours), "{ours}");
+        let other = saved.replace(ours, theirs);
+        assert_eq!(payload(&guarded, &other), None, "{theirs}");
+    }
+    for changed in [
+        saved.replace("0x4000/0x4000", "0x4000/0x4001"),
+        saved.replace("! -s 10.5.0.0/16", "-s 10.5.0.0/16"),
+        saved.replace("-d 10.5.0.0/16", "-i eth0 -d 10.5.0.0/16"),
+        saved.replace("10.5.1.0/24", "10.5.1.0/25"),
+    ] {
+        assert!(payload(&guarded, &changed).is_some(), "{changed}");
+    }
+    let listing = in_namespace(&nftables_text::script(&guarded, None), Family::V4).unwrap();
+    let text = listing.to_string();
+    for (ours, theirs) in [
+        ("\"prio\":-300", "\"prio\":\"raw\""),
+        ("\"prio\":100", "\"prio\":\"srcnat\""),
+        (
+            "\"192.168.56.102\"",
+            "{\"elem\":{\"val\":\"192.168.56.102\"}}",
+        ),
+        ("\"right\":16384", "\"right\":\"0x00004000\""),
+    ] {
+        assert!(text.contains(ours), "{ours} {text}");
+        let other = serde_json::from_str(&text.replace(ours, theirs)).unwrap();
+        assert!(nftables_text::holds(&guarded, Some(&other)), "{theirs}");
+    }
+}

@@ -1,7 +1,9 @@
 //! Classifies failures of iptables and nft by their error messages in the C locale, because their exit codes do not distinguish the causes.
 
-use crate::error::ProgramError;
+use crate::error::{ProgramError, XTABLES_LOCK};
 use crate::variant::Variant;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitStatus;
 
 /// Returns the reason why iptables or nft failed, from the error output.
@@ -15,6 +17,9 @@ pub(crate) fn failure(
     if words.contains("xtables lock") {
         ProgramError::Locked {
             program: program.to_owned(),
+            holder: lock_holder(Path::new(XTABLES_LOCK)).unwrap_or_else(|| {
+                format!("another program (find it with `fuser -v {XTABLES_LOCK}`)")
+            }),
         }
     } else if program == "nft" && words.contains("No such file or directory") {
         ProgramError::NotFound {
@@ -29,6 +34,23 @@ pub(crate) fn failure(
             words: words.to_owned(),
         }
     }
+}
+
+/// Returns the process that holds a lock of flock(2) on a file, as the kernel shows it to this process.
+fn lock_holder(file: &Path) -> Option<String> {
+    let inode = file.metadata().ok()?.ino().to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| {
+        let [_, "FLOCK", _, _, pid, place, ..] = *line.split_whitespace().collect::<Vec<_>>()
+        else {
+            return None;
+        };
+        (place.rsplit(':').next() == Some(&inode)).then_some(pid)
+    })?;
+    let process = Path::new("/proc").join(pid);
+    let user = process.metadata().ok()?.uid();
+    let program = std::fs::read_to_string(process.join("comm")).ok()?;
+    Some(format!("{:?} (pid {pid}, user {user})", program.trim_end()))
 }
 
 /// Returns the variant of iptables, from the output of `iptables --version`.

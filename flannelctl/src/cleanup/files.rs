@@ -13,6 +13,9 @@ use super::report::Report;
 /// Maximum size of a subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
 
+/// Maximum size of a CNI plugin's state file, in bytes.
+const STATE_LIMIT: u64 = 1024 * 1024;
+
 fn is_too_long(error: &io::Error) -> bool {
     let why = error.get_ref().and_then(|why| why.downcast_ref());
     matches!(why, Some(Irregular::TooLong(_)))
@@ -97,14 +100,26 @@ pub(super) fn cni(folder: &Path, report: &mut Report) {
         }
     };
     for entry in entries.flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            remove(&entry.path(), report);
+        let path = entry.path();
+        if is_of_cni_plugin(&path) {
+            remove(&path, report);
         } else {
             report.kept(&format!(
-                "{}: not a file, and the CNI plugin creates only files there",
-                entry.path().display()
+                "{}: the CNI plugin creates no such file",
+                path.display()
             ));
         }
+    }
+}
+
+/// Returns whether flannel's CNI plugin wrote a file: the configuration of a delegate, which names its plugin, or the empty mark of an unfinished ADD.
+fn is_of_cni_plugin(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    match read(file, STATE_LIMIT, Links::Refused) {
+        Ok(bytes) if bytes.is_empty() => name.starts_with(['+', '.']),
+        Ok(bytes) => serde_json::from_slice::<serde_json::Map<_, _>>(&bytes)
+            .is_ok_and(|conf| conf.contains_key("type") && conf.contains_key("ipam")),
+        Err(_) => false,
     }
 }
 
@@ -207,15 +222,29 @@ mod tests {
     }
 
     #[test]
-    fn cni_cleanup_removes_only_files() {
+    fn cni_cleanup_removes_only_what_the_plugin_wrote() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("folder")).unwrap();
-        fs::write(root.path().join("0123abcd"), "{}").unwrap();
+        let state = r#"{"cniVersion":"1.0.0","type":"bridge","ipam":{"type":"host-local"}}"#;
+        for (name, text) in [
+            ("0123abcd", state),
+            ("+0123abcd", ""),
+            ("passwd", "root:x:0:0::/root:/bin/sh\n"),
+            ("empty", ""),
+            ("other.json", r#"{"name":"x"}"#),
+        ] {
+            fs::write(root.path().join(name), text).unwrap();
+        }
         let mut report = Report::default();
         cni(root.path(), &mut report);
         assert_eq!(
             (left(root.path()), report.removed),
-            (vec!["folder".to_owned()], 1)
+            (
+                ["empty", "folder", "other.json", "passwd"]
+                    .map(str::to_owned)
+                    .into(),
+                2
+            )
         );
         cni(&root.path().join("absent"), &mut report);
         assert_eq!(report.complaints, 0);

@@ -173,6 +173,10 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
         // Foreign routes inside the network.
         route("10.244.128.0/17", Some("192.168.56.3"), "eth0", 3),
         route("10.244.9.0/24", None, "", 3),
+        // This node's subnet had another length before.
+        route("10.244.16.0/21", None, "", 3),
+        route("10.244.0.0/16", None, "", 3),
+        route("10.244.7.7/32", None, "", 3),
         // Other routes.
         route("10.244.5.0/24", Some("192.168.56.5"), "eth0", 4),
         route("10.244.5.0/24", None, "eth0", 3),
@@ -194,6 +198,8 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
             "route 10.244.3.0/24 via 192.168.56.3 dev eth0 proto boot",
             "route fd10:244:0:3::/64 via fd00:56::3 dev eth0 proto boot",
             "route blackhole 10.244.1.0/24 proto boot",
+            "route blackhole 10.244.9.0/24 proto boot",
+            "route blackhole 10.244.16.0/21 proto boot",
             "device flannel.1 (tun)",
         ]
     );
@@ -201,7 +207,8 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
         kept(&inventory, &evidence()),
         [
             "ip route delete 10.244.128.0/17 via 192.168.56.3 dev eth0 proto boot",
-            "ip route delete blackhole 10.244.9.0/24 proto boot"
+            "ip route delete blackhole 10.244.0.0/16 proto boot",
+            "ip route delete blackhole 10.244.7.7/32 proto boot"
         ]
     );
     // Without evidence, only the protocol number and the devices identify flannel's objects.
@@ -214,6 +221,6 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
             removed(&inventory, &nothing).len(),
             kept(&inventory, &nothing).len()
         ),
-        (4, 0)
+        (4, 5)
     );
 }

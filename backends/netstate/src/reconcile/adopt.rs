@@ -14,9 +14,9 @@ use types::Subnets;
 /// subnet, and uses either a flannel device, or the underlay with the peer's address as gateway. The kernel replaces the adopted
 /// routes in place, so that no packets get lost.
 ///
-/// flannel-rs' blackhole route replaces Go flannel's blackhole route for exactly this node's own subnet. If
-/// the plan contains no blackhole route, this function keeps the existing route, because an operator may have
-/// added it.
+/// flannel-rs' blackhole route replaces Go flannel's blackhole routes inside this node's own subnet. If
+/// the plan contains no blackhole route, this function keeps the existing routes, because an operator may have
+/// added them.
 ///
 /// If one desired route leads to all peers, this function removes routes to single peers. A route to a single
 /// peer would divert the packets to this peer.
@@ -50,9 +50,7 @@ pub(super) fn adopt(
         .collect();
     for (key, route) in leftovers {
         let Key::Route(net, _) = key else { continue };
-        if blackhole::is_go_flannels(net, route, own)
-            && want.0.contains_key(&Key::Route(*net, blackhole::METRIC))
-        {
+        if blackhole::is_replaced(net, route, want) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
         // An object that appears while this daemon runs is not a leftover: an operator may want it.

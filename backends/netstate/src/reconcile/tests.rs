@@ -376,6 +376,35 @@ proptest! {
     }
 }
 
+/// A blackhole route of Go flannel for a podCIDR of another length lies inside the present subnets.
+#[test]
+fn blackhole_of_a_former_subnet_swallows_no_pods() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let stays = ["10.244.1.7/32", "10.244.2.0/25"];
+        for net in ["10.244.1.0/25", "10.244.1.192/26"]
+            .into_iter()
+            .chain(stays)
+        {
+            let dead = RouteSpec {
+                via: None,
+                dev: LinkName::default(),
+                onlink: false,
+                kind: RouteKind::Blackhole,
+                scope: 0,
+                protocol: 3,
+            };
+            let key = Key::Route(net.parse().unwrap(), 0);
+            kernel.world().leftovers.insert(key, dead);
+        }
+        let running = start_with(&kernel, table([(2, 2)]), true).await;
+        running.wait().await;
+        let left: Vec<_> = kernel.world().leftovers.keys().copied().collect();
+        assert_eq!(left, stays.map(|net| Key::Route(net.parse().unwrap(), 0)));
+        running.end().await;
+    });
+}
+
 #[test]
 fn repairs_are_counted_apart_from_changes() {
     paused(async {

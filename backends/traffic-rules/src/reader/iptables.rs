@@ -8,7 +8,7 @@ use super::ranges::Ranges;
 use super::words;
 use crate::variant::Variant;
 use ipnet::IpNet;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
@@ -165,6 +165,7 @@ fn split(line: &str) -> Vec<String> {
 }
 
 /// An option of an iptables rule, with the option's values.
+#[derive(Debug)]
 struct Given<'a> {
     name: &'a str,
     values: Vec<&'a str>,
@@ -329,14 +330,28 @@ fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
     vec![only]
 }
 
-fn networks(text: &str) -> Option<Ranges> {
-    let net = |text: &str| match text.parse::<IpNet>() {
-        Ok(net) => Some(Ranges::net(&net)),
-        Err(_) => text
-            .parse::<IpAddr>()
-            .ok()
-            .map(|address| Ranges::addresses(address, address)),
+/// Returns texts that two rules without their targets share exactly if the rules match the same packets. Unknown options count by their words.
+pub(crate) fn conditions(rule: &str, family: Family) -> BTreeSet<String> {
+    let words = split(rule);
+    let options = options(&words).into_iter();
+    let texts = options.map(|option| match condition(&option, family) {
+        unknown if unknown.contains(&Condition::unknown()) => format!("{option:?}"),
+        known => format!("{known:?}"),
+    });
+    texts.filter(|text| text != "[]").collect()
+}
+
+/// Parses an address or a network, whose prefix length may be written as a mask.
+pub(crate) fn network(text: &str) -> Option<IpNet> {
+    let Some((address, mask)) = text.split_once('/') else {
+        return text.parse::<IpAddr>().ok().map(IpNet::from);
     };
+    let net = text.parse().ok();
+    net.or_else(|| IpNet::with_netmask(address.parse().ok()?, mask.parse().ok()?).ok())
+}
+
+fn networks(text: &str) -> Option<Ranges> {
+    let net = |text: &str| network(text).map(|net| Ranges::net(&net));
     text.split(',')
         .map(net)
         .collect::<Option<Vec<_>>>()

@@ -108,7 +108,7 @@ pub(super) fn kind(name: &str) -> Option<u32> {
 }
 
 /// Parses a decimal number, or a hexadecimal number with the prefix `0x`.
-pub(super) fn number(text: &str) -> Option<u32> {
+pub(crate) fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),

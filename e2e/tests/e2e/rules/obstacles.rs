@@ -59,14 +59,41 @@ fn held_lock_delays_neither_start_nor_packets() -> Result<()> {
             node.pod("p1")?;
         }
         s.reach()?;
-        complains(&s[0], "/run/xtables.lock")?;
+        s[0].logs("/run/xtables.lock")?;
+        // Its rules are in nftables meanwhile.
+        until("it is ready", || s[0].require_ready().is_ok())?;
+        ensure!(has(&s[0], Nftables)?);
         let ended = || std::fs::read_to_string(&calls).map_or(0, |text| text.lines().count());
         let first = ended();
         // Waits for both families. Otherwise one of them could still wait for the lock when it becomes free.
         until("it was tried again", || ended() >= first + 2)?;
         ensure!(!has(&s[0], IptablesLegacy)?, "the lock does not hold up the rules: this test proves nothing");
         lock.unlock()?;
-        recovers(&s[0], IptablesLegacy)
+        moves_to_iptables(&s[0], IptablesLegacy)
+    })
+}
+
+/// Waits until the rules have moved from nftables to iptables, and checks that the daemon has reported the obstacle once for each family.
+fn moves_to_iptables(node: &Node, applier: Applier) -> Result<()> {
+    until("the rules are in iptables", || {
+        has(node, applier).unwrap_or_default() && has(node, Nftables).is_ok_and(|has| !has)
+    })?;
+    node.require_ready()?;
+    let found = complaints(node.daemon()?);
+    ensure!(found.len() <= 2, "{found:#?}");
+    Ok(())
+}
+
+/// A node without iptables uses nftables, and iptables once it is installed.
+#[test]
+fn nftables_is_used_until_iptables_is_installed() -> Result<()> {
+    node("no-iptables", IptablesNft).run(|s| {
+        let programs = Programs::none(s.lab, "some")?.with_nft()?;
+        s[0].change(|options| options.env("PATH", &programs.path()));
+        s.start()?;
+        ensure!(has(&s[0], Nftables)? && !has(&s[0], IptablesNft)?);
+        programs.with_iptables(Xtables::Nft)?;
+        moves_to_iptables(&s[0], IptablesNft)
     })
 }
 
