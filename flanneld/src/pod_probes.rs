@@ -229,7 +229,7 @@ impl PodProbing {
                 Obstacle::Refused(error) => warn!(
                     family = %family,
                     error,
-                    remedy = "--probe-pods needs CAP_NET_ADMIN and CAP_NET_RAW",
+                    remedy = "--probe-pods needs CAP_NET_ADMIN, CAP_NET_RAW, and AF_PACKET in RestrictAddressFamilies= of a systemd unit",
                     "cannot probe the path of pods, retrying"
                 ),
                 Obstacle::Taken(mac) => warn!(

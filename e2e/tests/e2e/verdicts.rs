@@ -13,16 +13,17 @@ use fault::{Bench, Fault};
 pub(crate) use fault::{are_well, pod_paths};
 
 scenarios! { each_is_found_and_fixed;
-    faults_of_pod_packets_are_found_and_fixed => (rows::NETWORK, rows::POD_PACKETS),
-    faults_of_the_bridge_are_found_and_fixed => (rows::NETWORK, rows::BRIDGE),
-    faults_of_the_tunnel_are_found_and_fixed => (rows::NETWORK, rows::TUNNEL),
-    faults_of_the_underlay_are_found_and_fixed => (rows::NETWORK, rows::UNDERLAY),
-    faults_of_daemons_are_found_and_fixed => (rows::NETWORK, rows::DAEMON),
-    ipv6_faults_are_reported_by_their_cause => (rows::BOTH, rows::OF_IPV6),
+    faults_of_pod_packets_are_found_and_fixed => (rows::NETWORK, 3, rows::POD_PACKETS),
+    faults_of_the_bridge_are_found_and_fixed => (rows::NETWORK, 3, rows::BRIDGE),
+    faults_of_the_tunnel_are_found_and_fixed => (rows::NETWORK, 3, rows::TUNNEL),
+    faults_of_the_underlay_are_found_and_fixed => (rows::NETWORK, 3, rows::UNDERLAY),
+    faults_of_daemons_are_found_and_fixed => (rows::NETWORK, 3, rows::DAEMON),
+    faults_between_two_nodes_are_found_and_fixed => (rows::SMALL, 2, rows::OF_TWO),
+    ipv6_faults_are_reported_by_their_cause => (rows::BOTH, 3, rows::OF_IPV6),
 }
 
-fn each_is_found_and_fixed((network, faults): (&str, &[Fault])) -> Result<()> {
-    Bench::run(network, |bench| {
+fn each_is_found_and_fixed((network, nodes, faults): (&str, u8, &[Fault])) -> Result<()> {
+    Bench::run(network, nodes, |bench| {
         faults
             .iter()
             .try_for_each(|fault| bench.tell_and_mend(&[fault]))
@@ -43,7 +44,7 @@ fn simultaneous_faults_are_found_and_fixed_one_after_the_other() -> Result<()> {
         let found = all.iter().find(|fault| fault.name == name);
         found.with_context(|| format!("no fault {name}"))
     };
-    Bench::run(rows::NETWORK, |bench| {
+    Bench::run(rows::NETWORK, 3, |bench| {
         rows::PAIRS
             .iter()
             .try_for_each(|[first, second]| bench.tell_and_mend(&[named(first)?, named(second)?]))

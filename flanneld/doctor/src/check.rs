@@ -22,3 +22,33 @@ pub struct Check {
     /// Returns the findings of the check for the given facts.
     pub judge: fn(&Facts) -> Vec<Finding>,
 }
+
+impl Check {
+    /// Defines a check, which the doctor also runs in the daemon's first seconds.
+    pub(crate) const fn new(
+        id: &'static str,
+        severity: Severity,
+        title: &'static str,
+        needs: &'static [Need],
+        explains: &'static [&'static str],
+        judge: fn(&Facts) -> Vec<Finding>,
+    ) -> Self {
+        Self {
+            id,
+            severity,
+            title,
+            needs,
+            explains,
+            waits: false,
+            judge,
+        }
+    }
+
+    /// Makes the doctor skip the check in the daemon's first seconds.
+    pub(crate) const fn waiting(self) -> Self {
+        Self {
+            waits: true,
+            ..self
+        }
+    }
+}

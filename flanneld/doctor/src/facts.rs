@@ -11,9 +11,12 @@ pub mod store;
 pub mod wireguard;
 
 use crate::fact::Fact;
+use host::{Interface, RouteLookup};
 use ipnet::IpNet;
+use leases::Peer;
+use mesh::Path;
 use types::Subnets;
-use types::{Encapsulation, Family, Profile};
+use types::{Encapsulation, Family, Problem, Profile};
 
 /// All facts on which the checks depend. Every fact is unavailable by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +41,61 @@ pub struct Facts {
     pub pods: pods::Pods,
     /// This node's Node object; absent without Kubernetes.
     pub kubernetes: Fact<kubernetes::Kubernetes>,
+}
+
+impl Facts {
+    /// Returns the interfaces of the host; an empty list if they are unknown.
+    pub(crate) fn interfaces(&self) -> &[Interface] {
+        self.host.links()
+    }
+
+    /// Returns the chosen underlay interface.
+    pub(crate) fn underlay(&self) -> Option<&Interface> {
+        self.host.named(self.underlay_name()?)
+    }
+
+    /// Returns the name of the chosen underlay interface.
+    pub(crate) fn underlay_name(&self) -> Option<&str> {
+        Some(&self.daemon.choice.known()?.interface)
+    }
+
+    /// Returns the peers' leases; none if they are unknown.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> + Clone {
+        self.leases.peers.known().into_iter().flatten()
+    }
+
+    /// Returns the paths that this node probes; an empty list without probes.
+    pub(crate) fn paths(&self) -> &[Path] {
+        self.mesh.known().map_or(&[], |mesh| &mesh.paths)
+    }
+
+    /// Returns the paths of an address family on which the probes allow a verdict.
+    pub(crate) fn judged(&self, family: Family) -> Vec<&Path> {
+        self.mesh
+            .known()
+            .map_or_else(Vec::new, |mesh| mesh.judged(family))
+    }
+
+    /// Returns the lease with the subnet of a path.
+    pub(crate) fn peer_at(&self, path: &Path) -> Option<&Peer> {
+        let mut peers = self.peers();
+        peers.find(|peer| peer.subnets.nets().any(|net| net == path.subnet))
+    }
+
+    /// Returns the results of route lookups; none if they are unknown.
+    pub(crate) fn lookups(&self) -> impl Iterator<Item = &RouteLookup> {
+        self.host.lookups.known().into_iter().flatten()
+    }
+
+    /// Returns whether flanneld certainly does not run.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.daemon.running.known() == Some(&false)
+    }
+
+    /// Returns the reason why a readiness condition does not hold.
+    pub(crate) fn reason(&self, condition: &str) -> Option<&Problem> {
+        self.daemon.reasons.known()?.get(condition)
+    }
 }
 
 /// The network that this node serves.

@@ -1,6 +1,7 @@
 //! The doctor's output: findings, checks with an unknown result, and the report that contains both.
 
 use crate::command::{ActsOn, Command};
+use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -85,6 +86,10 @@ pub struct Finding {
     /// The address family with the problem; `None` if the problem affects both families.
     #[serde(skip)]
     pub family: Option<Family>,
+    /// The subnets of the peers to or from which packets get lost; `None` if the finding is about this node. A peer chooses its name freely, but no two
+    /// peers have the same subnet.
+    #[serde(skip)]
+    pub scope: Option<BTreeSet<IpNet>>,
     /// The severity of a finding.
     pub severity: Severity,
     /// The problem, in one sentence.
@@ -102,6 +107,15 @@ pub struct Finding {
     pub since: Option<Timestamp>,
     /// The id of the check whose finding explains this finding. A finding that another finding explains needs no separate remedy.
     pub explained_by: Option<String>,
+}
+
+/// Returns the first of several names, and the number of the others.
+pub(crate) fn named<S: AsRef<str>>(names: &[S], most: usize) -> String {
+    let first: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(most) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
 }
 
 /// Keeps at most `most` findings, the most severe findings first. The last kept finding reports the number of omitted findings.
@@ -131,6 +145,7 @@ impl Finding {
             about: about.into(),
             peers: Vec::new(),
             family: None,
+            scope: None,
             severity,
             what: code_or_text(check, what),
             why: code_or_text(check, why),
@@ -161,6 +176,13 @@ impl Finding {
             .take(MAX_PEERS)
             .map(str::to_owned)
             .collect();
+        self
+    }
+
+    /// Limits a finding to the peers with the given subnets.
+    #[must_use]
+    pub(crate) fn within(mut self, subnets: impl IntoIterator<Item = IpNet>) -> Self {
+        self.scope = Some(subnets.into_iter().collect());
         self
     }
 

@@ -1,7 +1,6 @@
 //! Firewall commands that accept packets of other nodes, but not of other hosts.
 
 use crate::encapsulation::iptables;
-use crate::facts::daemon::Choice;
 use crate::facts::host::Interface;
 use crate::facts::leases::Peer;
 use crate::facts::{Facts, Network};
@@ -56,16 +55,9 @@ impl Origin {
     ///
     /// The list of sources is empty if the underlay's addresses and the other nodes are unknown, because any command would be wrong.
     pub(crate) fn of(facts: &Facts, family: Family) -> Self {
-        let choice = facts.daemon.choice.known();
-        let interface = choice.map(|choice| choice.interface.clone());
-        let near = near(facts, choice, family);
-        let peers = facts
-            .leases
-            .peers
-            .known()
-            .into_iter()
-            .flatten()
-            .flat_map(Peer::addresses);
+        let interface = facts.underlay_name().map(str::to_owned);
+        let near = near(facts, family);
+        let peers = facts.peers().flat_map(Peer::addresses);
         let peers: Vec<IpAddr> = peers
             .filter(|address| Family::from(*address) == family)
             .collect();
@@ -150,13 +142,12 @@ impl Origin {
 }
 
 /// Returns the networks to which the underlay interface's addresses belong, without link-local networks and single addresses.
-pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Vec<IpNet> {
-    let interface = choice.and_then(|choice| facts.host.named(&choice.interface));
+pub(crate) fn near(facts: &Facts, family: Family) -> Vec<IpNet> {
     let of_hosts = |net: &IpNet| match net.addr() {
         IpAddr::V4(address) => !address.is_link_local(),
         IpAddr::V6(address) => !address.is_unicast_link_local(),
     };
-    let nets = interface.into_iter().flat_map(Interface::nets);
+    let nets = facts.underlay().into_iter().flat_map(Interface::nets);
     let nets = nets.filter(|net| {
         Family::from(net) == family
             && of_hosts(net)

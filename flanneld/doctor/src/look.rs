@@ -51,6 +51,8 @@ pub struct Look {
     /// Earlier samples of the checksum error counters, by the time between `began` and the sample.
     checksums: Tally,
     began: Option<Instant>,
+    /// The number of packets that flannel's devices had received at the last read.
+    received: u64,
     /// Last known hardware addresses of the neighbours on the underlay, by IP address. A cloned machine with a duplicate hardware address may stop
     /// answering ARP requests, so that the kernel loses the machine's hardware address.
     macs: BTreeMap<IpAddr, Mac>,
@@ -86,7 +88,7 @@ impl Look {
             policy_rules: seen.policy_rules,
             underlay_neighbours: seen.underlay_neighbours,
             // The caller calls `rival` if peers do not respond.
-            rival: None,
+            rival: Fact::Absent,
             // Derived from the other facts, below or by the caller.
             sysctls: Fact::default(),
             firewalls: Fact::default(),
@@ -98,8 +100,17 @@ impl Look {
             ports: Fact::Known(Vec::new()),
             modules: Fact::Known(Vec::new()),
             daemons: Fact::Known(run_dir::instance::running::served().len()),
+            tunnel_receives: false,
         };
         host.foreign = cni::foreign(&self.places, &host);
+        let devices = Family::ALL.map(|family| host.named(&network?.device(family)?));
+        let received = devices
+            .into_iter()
+            .flatten()
+            .map(|device| device.received)
+            .sum();
+        let before = std::mem::replace(&mut self.received, received);
+        host.tunnel_receives = before > 0 && received > before;
         if let Some(underlay) = underlay {
             let mut sysctls = sysctls(underlay);
             if is_strict(underlay) {
@@ -161,8 +172,12 @@ const ARP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Returns the hardware address of another host on the underlay that answers ARP requests for this node's address.
 ///
-/// Returns `None` if no host answers, if the underlay has no IPv4, or if the process may not send ARP requests.
-pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
+/// Returns an absent fact if no host answers or the underlay has no IPv4, and an unavailable fact if the process may not send ARP requests.
+pub async fn rival(host: &Host, underlay: &str) -> Fact<Mac> {
+    ask_for_rival(host, underlay).await.unwrap_or(Fact::Absent)
+}
+
+async fn ask_for_rival(host: &Host, underlay: &str) -> Option<Fact<Mac>> {
     let interfaces = host.interfaces.known()?;
     let link = interfaces
         .iter()
@@ -178,18 +193,17 @@ pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
         netstate::arp::holders(index, from, &own, &[address], ARP_TIMEOUT)
     });
     match asked.await {
-        Ok(Ok(others)) => others.first().map(|(_, mac)| *mac),
-        Ok(Err(error)) => {
-            tracing::debug!(error = %error, "cannot check whether another host has this node's address");
-            None
-        }
+        Ok(Ok(others)) => Some(Fact::of(others.first().map(|(_, mac)| *mac))),
+        Ok(Err(error)) => Some(Fact::unavailable(format!(
+            "cannot send ARP requests: {error}"
+        ))),
         Err(_) => None,
     }
 }
 
 /// Returns the devices on the path of pod packets that do not forward IPv4, although the host itself forwards IPv4.
 fn closed(host: &Host, network: &Network, underlay: &str) -> Vec<String> {
-    let interfaces = host.interfaces.known().map_or(&[][..], Vec::as_slice);
+    let interfaces = host.links();
     let bridge = pod_path::bridge(interfaces, network)
         .filter(|bridge| pod_path::has_ports(interfaces, bridge));
     let outside = pod_path::outside(interfaces, network, Family::V4, Some(underlay));

@@ -46,6 +46,8 @@ needs! {
     PolicyRules => host.policy_rules,
     /// The kernel's neighbour entries on the underlay.
     UnderlayNeighbours => host.underlay_neighbours,
+    /// The hardware address of another host with this node's address.
+    Rival => host.rival,
     /// The sysctls.
     Sysctls => host.sysctls,
     /// The firewalls.

@@ -7,9 +7,10 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// Offset of a sample pod address from the first address of its subnet. The gateway has offset 1, and every usable subnet contains an address with
-/// offset 2.
-const POD: u128 = 2;
+/// Offset of the gateway's address from the first address of a subnet, as in subnet.env.
+const GATEWAY: u8 = 1;
+/// Offset of a sample pod address from the first address of its subnet. Every usable subnet contains an address with this offset.
+const POD: u8 = 2;
 
 /// Returns the pods' bridge: a bridge (possibly Docker's) with an address of this node's subnet, otherwise
 /// `cni0` if `cni0` has only link-local addresses.
@@ -37,6 +38,22 @@ pub fn has_ports(interfaces: &[Interface], bridge: &Interface) -> bool {
     interfaces
         .iter()
         .any(|interface| interface.is_pods_end_in(bridge.index))
+}
+
+/// Returns the host's ends of veth pairs that only pods of a deleted bridge have: no port, without an address, with the MTU of flannel's pods.
+pub(crate) fn detached<'a>(interfaces: &'a [Interface], network: &Network) -> Vec<&'a Interface> {
+    let is_detached = |interface: &&Interface| {
+        interface.kind == "veth"
+            && interface.up
+            && interface.master.is_none()
+            && interface.name.starts_with("veth")
+            && network.mtu == Some(interface.mtu)
+            && interface
+                .nets()
+                .all(|net| netstate::host::is_link_local(net.addr()))
+            && !netstate::probe_port::is_port(&interface.name)
+    };
+    interfaces.iter().filter(is_detached).collect()
 }
 
 /// Returns the interface that sends pod packets to other nodes: the tunnel device, or the underlay interface if there is no tunnel device.
@@ -71,8 +88,9 @@ pub(crate) fn packets(
             .nets()
             .find(|own| Family::from(own.addr()) == family);
         let ends = own
-            .and_then(|own| pod_of(&own.trunc()))
-            .zip(pod_of(&peer.subnet));
+            .as_ref()
+            .and_then(|own| address_in(own, POD))
+            .zip(address_in(&peer.subnet, POD));
         let outside = outside(interfaces, network, family, underlay);
         let (Some((own, theirs)), Some(outside)) = (ends, outside) else {
             continue;
@@ -99,14 +117,16 @@ pub(crate) fn packets(
     all
 }
 
-/// Returns a sample pod address in a subnet; `None` if the subnet is too small.
-fn pod_of(subnet: &IpNet) -> Option<IpAddr> {
+/// Returns the gateway address of a subnet's pods, with the subnet's prefix length.
+pub(crate) fn gateway(subnet: &IpNet) -> Option<IpNet> {
+    IpNet::new(address_in(subnet, GATEWAY)?, subnet.prefix_len()).ok()
+}
+
+/// Returns the address with an offset from the first address of a subnet; `None` if the subnet is too small.
+fn address_in(subnet: &IpNet, offset: u8) -> Option<IpAddr> {
     let address = match subnet.network() {
-        IpAddr::V4(first) => {
-            let number = u32::from(first).checked_add(u32::try_from(POD).ok()?)?;
-            IpAddr::V4(number.into())
-        }
-        IpAddr::V6(first) => IpAddr::V6(u128::from(first).checked_add(POD)?.into()),
+        IpAddr::V4(first) => IpAddr::V4(u32::from(first).checked_add(offset.into())?.into()),
+        IpAddr::V6(first) => IpAddr::V6(u128::from(first).checked_add(offset.into())?.into()),
     };
     subnet.contains(&address).then_some(address)
 }

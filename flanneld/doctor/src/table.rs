@@ -1,7 +1,7 @@
 //! The table of all checks, and the functions that evaluate the checks. Has no side effects.
 
 use crate::check::Check;
-use crate::checks::{self, daemon, daemon_set, firewall, interface, wireguard};
+use crate::checks::{self, daemon, daemon_set, firewall, interface};
 use crate::facts::Facts;
 use crate::finding::{DaemonState, Finding, Report, SCHEMA, Severity, Unknown};
 use jiff::Timestamp;
@@ -88,13 +88,8 @@ fn fold(findings: &mut [Finding]) {
         .collect();
     for check in checks().filter(|check| found.contains(check.id)) {
         let explain = |(cause, of): &&(&'static Check, Vec<Finding>), finding: &Finding| {
-            let fits: fn(&Finding, &Finding) -> bool = match cause.id {
-                id if id == wireguard::SILENT.id => wireguard::explains,
-                daemon::PORT_TAKEN => daemon::explains,
-                interface::WRONG_INTERFACE => interface::explains,
-                _ => |_, _| true,
-            };
-            cause.explains.contains(&check.id) && of.iter().any(|cause| fits(cause, finding))
+            let fits = of.iter().filter(|cause| fits(cause, finding));
+            cause.explains.contains(&check.id) && cover(fits, finding)
         };
         let mut unexplained = Vec::new();
         for finding in findings
@@ -113,6 +108,30 @@ fn fold(findings: &mut [Finding]) {
             causes.push((check, unexplained));
         }
     }
+}
+
+/// Returns whether a cause is as severe as its consequence, and not of the other address family. The daemon neither starts nor probes without a
+/// port, although pod packets do not need it.
+fn fits(cause: &Finding, finding: &Finding) -> bool {
+    let is_of_port = cause.check == daemon::PORT_TAKEN
+        && matches!(finding.check.as_str(), "not-running" | "probe-filtered");
+    let differs = cause
+        .family
+        .is_some_and(|of| finding.family.is_some_and(|other| other != of));
+    !differs && (cause.severity <= finding.severity || is_of_port)
+}
+
+/// Returns whether causes are about this node, or together about all peers of a finding.
+fn cover<'a>(mut causes: impl Iterator<Item = &'a Finding>, finding: &Finding) -> bool {
+    let mut left = finding.scope.clone().unwrap_or_default();
+    let is_of_peers = !left.is_empty();
+    causes.any(|cause| match &cause.scope {
+        None => true,
+        Some(scope) => {
+            left.retain(|subnet| !scope.contains(subnet));
+            is_of_peers && left.is_empty()
+        }
+    })
 }
 
 /// Numbers of unexplained findings, and the checks with an unknown result.

@@ -6,6 +6,7 @@ mod firewalld;
 mod harm;
 mod healthy;
 mod listings;
+mod peers;
 mod record;
 mod remedies;
 mod trap;
@@ -216,7 +217,7 @@ fn report_survives_json() {
         report
             .findings
             .iter_mut()
-            .for_each(|finding| finding.family = None);
+            .for_each(|finding| (finding.family, finding.scope) = (None, None));
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
         let part = format!(r#""check":"{id}""#);
         assert!(

@@ -144,6 +144,9 @@ pub struct PeerView {
     pub lost: u8,
     /// Number of recent probes over the overlay that [`Self::lost`] covers, at most 16.
     pub asked: u8,
+    /// The number of lost probes and of all probes on which the verdict about losses rests.
+    #[serde(skip)]
+    pub losses: (u16, u16),
     /// The size in bytes of the largest packet that reaches the peer. `None` until this node knows the size.
     pub carries: Option<u16>,
     /// The size in bytes of the largest packet that should reach the peer: the MTU of the overlay.
@@ -351,6 +354,7 @@ mod tests {
             rtt_us: Some(490),
             lost: 0,
             asked: 16,
+            losses: (0, 0),
             carries: Some(1450),
             mtu: 1450,
             ages: Ages {

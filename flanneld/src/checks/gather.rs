@@ -13,7 +13,7 @@ use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
 use doctor::facts::host::{LookupPurpose, PodPeer, Port};
 use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, NodeHealth, Own, Peer, Refused};
-use doctor::facts::mesh::{Mesh, Path as PeerPath};
+use doctor::facts::mesh::Mesh;
 use doctor::facts::store::Store;
 use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
@@ -73,11 +73,8 @@ pub(super) async fn facts(
     // This broadcasts to all hosts of the link, so at least half of the peers must be silent. Otherwise one dead node would make each node of a large
     // cluster send it.
     let is_silent = |mesh: &Mesh| {
-        let judged =
-            |path: &&PeerPath| path.address.is_ipv4() && path.verdict.state != State::Unknown;
-        let odd = |path: &&PeerPath| path.is_lost() || path.verdict.state == State::WrongNode;
-        let judged: Vec<&PeerPath> = mesh.paths.iter().filter(judged).collect();
-        let silent = judged.iter().copied().filter(odd).count();
+        let judged = mesh.judged(Family::V4);
+        let silent = judged.iter().filter(|path| path.is_lost()).count();
         silent > 0 && 2 * silent >= judged.len()
     };
     if let (Some(name), Some(true)) = (&underlay, mesh.known().map(is_silent)) {
@@ -483,25 +480,20 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     let vtep = held
         .lease
         .as_ref()
-        .and_then(|lease| vtep(lease.attrs.data.as_ref()))
-        .map(|(vni, mac)| Vtep {
-            device: format!("flannel.{vni}"),
-            mac,
-        });
+        .and_then(|lease| Some(vtep(lease.attrs.data.as_ref(), lease.attrs.v6_data.as_ref())?.1));
     health.publishes(vtep.clone());
     let left = held.until.map(|until| until.saturating_sub(boot_time()));
     let table = running.leases.borrow().clone();
     let heard = running.heard.borrow().clone();
+    let holder = |lease: &Lease| heard.get(&lease.subnets);
     let peer = |lease: &Lease| Peer {
         name: name(lease),
         subnets: lease.subnets,
         public: lease.attrs.public(),
-        vni: self::vtep(lease.attrs.data.as_ref()).map(|(vni, _)| vni),
-        silent: heard
-            .get(&lease.subnets)
-            .map(|holder| boot_time().saturating_sub(holder.at).as_secs()),
-        node: heard
-            .get(&lease.subnets)
+        vni: self::vtep(lease.attrs.data.as_ref(), lease.attrs.v6_data.as_ref())
+            .map(|(vni, _)| vni),
+        silent: holder(lease).map(|holder| boot_time().saturating_sub(holder.at).as_secs()),
+        node: holder(lease)
             .and_then(|holder| holder.node)
             .map(|node| NodeHealth {
                 ready: node.ready,
@@ -538,17 +530,22 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     }
 }
 
-/// Returns the VNI and the hardware address of a vxlan device, from the data that the backend publishes in the lease.
-pub fn vtep(data: Option<&RawJson>) -> Option<(u32, String)> {
+/// Returns the VNI and the vxlan device that a node publishes in its lease: the device of IPv4, or of IPv6 without IPv4.
+pub fn vtep(data: Option<&RawJson>, v6_data: Option<&RawJson>) -> Option<(u32, Vtep)> {
     #[derive(serde::Deserialize)]
-    struct Vtep {
+    struct Data {
         #[serde(rename = "VNI")]
         vni: u32,
         #[serde(rename = "VtepMAC")]
         mac: String,
     }
-    let Vtep { vni, mac } = serde_json::from_str(data?.as_str()).ok()?;
-    Some((vni, mac))
+    let of = |(data, device): (Option<&RawJson>, &str)| {
+        let Data { vni, mac } = serde_json::from_str(data?.as_str()).ok()?;
+        let device = format!("{device}.{vni}");
+        Some((vni, Vtep { device, mac }))
+    };
+    let both = [(data, "flannel"), (v6_data, "flannel-v6")];
+    both.into_iter().find_map(of)
 }
 
 /// Returns the doctor's description of a node's network.

@@ -15,6 +15,9 @@ use types::Family;
 use types::problem::PortPurpose;
 use types::reachability::{Impact, State};
 
+/// Time within which a peer that probes this node sends its next probe, in milliseconds.
+const HEARD_MS: u64 = 60_000;
+
 /// Returns the prober's results, with one path for each peer and family.
 pub(super) fn mesh(prober: &Prober) -> Mesh {
     let (faults, losses) = prober.common();
@@ -24,6 +27,10 @@ pub(super) fn mesh(prober: &Prober) -> Mesh {
         failed: fault.failed,
         peers: fault.peers,
     };
+    let heard = |peer: PeerView| {
+        let ages = [peer.ages.heard_age_ms, peer.ages.heard_underlay_age_ms];
+        ages.into_iter().flatten().any(|age| age < HEARD_MS)
+    };
     let loses = loses_everywhere(losses.asked, losses.lost, losses.losers);
     Mesh {
         paths: prober.peers(path),
@@ -31,6 +38,7 @@ pub(super) fn mesh(prober: &Prober) -> Mesh {
         faults: faults.iter().map(fault).collect(),
         lost_everywhere: loses.then_some((losses.lost, losses.asked)),
         strangers: prober.strangers(),
+        hears: prober.peers(heard).contains(&true),
     }
 }
 
@@ -145,7 +153,7 @@ fn path(peer: PeerView) -> Path {
         refuses: peer.refuses,
         carries: peer.carries.map(u32::from),
         rtt: peer.rtt_us,
-        lost: peer.lost,
+        losses: peer.losses,
         clock_ahead: peer.clock_offset_ms,
         others,
         since: Some(age_ms / 1000),

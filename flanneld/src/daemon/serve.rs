@@ -72,7 +72,11 @@ impl Daemon {
                 node.lease.subnets,
                 (tunnel.profile, tunnel.encapsulation),
                 ends.env.borrow().mtu,
-                vtep(node.announced.data.as_ref()).map(|(vni, _)| vni),
+                vtep(
+                    node.announced.data.as_ref(),
+                    node.announced.v6_data.as_ref(),
+                )
+                .map(|(vni, _)| vni),
                 self.settings.rules.options.forward,
             ),
             underlay: following.underlay.clone(),

@@ -89,6 +89,7 @@ fn peer_view(fault: Fault, to: usize, count: usize) -> PeerView {
         rtt_us: replies.then(|| rtt(0, to)),
         lost: if replies { 0 } else { 16 },
         asked: 16,
+        losses: (0, 16),
         carries: match state {
             State::SmallMtu => Some(1372),
             State::CutOff => None,

@@ -28,6 +28,28 @@ pub struct FlanneldOptions {
     second: Option<String>,
 }
 
+/// Returns the address families that the shipped systemd unit allows, so that each feature runs under the unit's own restriction.
+fn families_of_the_unit() -> Result<Vec<u32>> {
+    let unit = include_str!("../../../../conf/flanneld.service");
+    let mut lines = unit.lines();
+    let allowed = lines.find_map(|line| line.strip_prefix("RestrictAddressFamilies="));
+    let number = |name| {
+        Ok(match name {
+            "AF_UNIX" => 1,
+            "AF_INET" => 2,
+            "AF_INET6" => 10,
+            "AF_NETLINK" => 16,
+            "AF_PACKET" => 17,
+            other => bail!("the unit names the unknown family {other}"),
+        })
+    };
+    allowed
+        .context("the unit restricts nothing")?
+        .split(' ')
+        .map(number)
+        .collect()
+}
+
 impl FlanneldOptions {
     /// Creates options for flannel-rs' flanneld with this lease store and a health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
@@ -156,7 +178,8 @@ impl Flanneld {
         };
         let mut launch = Launch::new(binary)
             .args(&options.args)
-            .arg(format!("--subnet-file={}", subnet_file.display()));
+            .arg(format!("--subnet-file={}", subnet_file.display()))
+            .families(families_of_the_unit()?);
         if let Some(port) = options.healthz_port {
             launch = launch.arg(format!("--healthz-port={port}"));
         }

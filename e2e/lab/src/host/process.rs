@@ -45,6 +45,7 @@ pub struct Launch {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     files: Vec<(String, Arc<OwnedFd>)>,
+    families: Vec<u32>,
 }
 
 impl Launch {
@@ -55,7 +56,15 @@ impl Launch {
             args: Vec::new(),
             env: Vec::new(),
             files: Vec::new(),
+            families: Vec::new(),
         }
+    }
+
+    /// Lets the program open sockets of these address families only, as systemd's RestrictAddressFamilies= does.
+    #[must_use]
+    pub(crate) fn families(mut self, families: Vec<u32>) -> Launch {
+        self.families = families;
+        self
     }
 
     /// Adds an argument to the command line.
@@ -100,6 +109,27 @@ impl Launch {
     }
 
     fn command(&self) -> Command {
+        let mut command = self.unrestricted();
+        if !self.families.is_empty() {
+            let filter = socket_filter(&self.families);
+            let restrict = move || {
+                let program = libc::sock_fprog {
+                    len: u16::try_from(filter.len()).unwrap_or_default(),
+                    filter: filter.as_ptr().cast_mut(),
+                };
+                // SAFETY: the kernel copies the program, which outlives the call.
+                let code = unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) };
+                nix::errno::Errno::result(code)
+                    .map(drop)
+                    .map_err(Into::into)
+            };
+            // SAFETY: the closure allocates nothing and calls only prctl.
+            unsafe { command.pre_exec(restrict) };
+        }
+        command
+    }
+
+    fn unrestricted(&self) -> Command {
         if self.files.is_empty() {
             let mut command = Command::new(&self.program);
             command.args(&self.args);
@@ -140,6 +170,29 @@ impl Launch {
         unsafe { command.pre_exec(hand_over) };
         command
     }
+}
+
+/// Returns a seccomp filter that refuses sockets of other address families with EAFNOSUPPORT.
+fn socket_filter(families: &[u32]) -> Vec<libc::sock_filter> {
+    // From linux/filter.h and linux/seccomp.h. In struct seccomp_data, the number of the system call is at 0 and its first argument at 16.
+    const LOAD: u16 = 0x20;
+    const UNLESS_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let op = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+    let allow = op(RETURN, 0, 0x7fff_0000);
+    let refuse = op(RETURN, 0, 0x0005_0000 | libc::EAFNOSUPPORT.cast_unsigned());
+    let others = u8::try_from(2 * families.len() + 2).unwrap_or_default();
+    let socket = u32::try_from(libc::SYS_socket).unwrap_or_default();
+    let mut filter = vec![
+        op(LOAD, 0, 0),
+        op(UNLESS_EQUAL, others, socket),
+        op(LOAD, 0, 16),
+    ];
+    for family in families {
+        filter.extend([op(UNLESS_EQUAL, 1, *family), allow]);
+    }
+    filter.extend([refuse, allow]);
+    filter
 }
 
 /// The namespace, hostname and folders that the processes of a host do not share with other hosts.

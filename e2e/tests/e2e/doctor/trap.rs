@@ -20,6 +20,33 @@ scenarios! { is_found_and_fixed;
     nat_trap_with_directory_store_is_found_and_fixed => (|lab| lab.vagrant_apart(3), false, "wrong-interface", "wrong-interface"),
 }
 
+/// The operator named the interface on the first node only.
+#[test]
+fn last_node_in_the_nat_trap_is_found_and_fixed() -> Result<()> {
+    Lab::run("doctor: NAT", |lab| {
+        let vagrant = lab.vagrant_apart(2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
+        let options = [
+            FlanneldOptions::bare().iface("enp0s8"),
+            FlanneldOptions::bare(),
+        ];
+        let node = |(host, options)| Node::new(lab, host, options, &store);
+        let nodes = vagrant.hosts.iter().zip(&options).map(node);
+        let mut nodes = nodes.collect::<Result<Vec<_>>>()?;
+        nodes.iter_mut().try_for_each(Node::start)?;
+        let last = nodes.get_mut(1).context("two nodes")?;
+        last.expect(&["wrong-interface"])?;
+        last.mend()?;
+        nodes.iter_mut().try_for_each(Node::ready)?;
+        let pods = pods_on(&mut nodes)?;
+        until_ok("the pods reach each other", || {
+            PingMatrix::of(&pods)?.require_complete()
+        })?;
+        all_well(&mut nodes)
+    })
+}
+
 fn is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<()> {
     Lab::run("doctor: NAT", |lab| {
         let vagrant = hosts(lab)?;

@@ -22,7 +22,7 @@ fn shows(node: &mut Node, what: &str, holds: fn(&Value) -> bool) -> Result<()> {
 /// fault explains. The doctor also names a node whose daemon ended.
 #[test]
 fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> {
-    Bench::run(NETWORK, |bench| {
+    Bench::run(NETWORK, 3, |bench| {
         shows(
             &mut bench.nodes[0],
             "nothing is found anywhere",

@@ -164,6 +164,17 @@ scenarios! { is_quiet;
     configuration_of_another_network_raises_no_finding => odd("echo '{\"cniVersion\":\"1.0.0\",\"name\":\"podman\",\"plugins\":[{\"type\":\"bridge\"}]}' > /etc/cni/net.d/87-podman.conflist",
         "",
     ),
+    ipv6_alone_raises_no_finding => Odd {
+        config: r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}"#,
+        ..odd("", "")
+    },
+    thick_plugin_of_multus_raises_no_finding => odd("echo '{\"cniVersion\":\"0.3.1\",\"name\":\"multus-cni-network\",\"type\":\"multus-shim\"}' > /etc/cni/net.d/00-multus.conf",
+        "",
+    ),
+    firewall_that_drops_icmp_and_probes_raises_a_risk => Odd {
+        risk: "isolated",
+        ..odd("iptables -A INPUT -p icmp -j DROP; iptables -A INPUT -p udp --dport 8473 -j DROP", "")
+    },
     dead_leases_raise_no_finding => Odd {
         risk: "silent-node",
         ..odd("for i in $(seq 200 239); do f=$LEASES/subnets/10.5.$i.0-24; test -e $f && continue
@@ -216,11 +227,11 @@ pub(crate) fn is_quiet(odd: Odd) -> Result<()> {
         for node in &mut nodes {
             until_ok("probes on the path of pods pass", || {
                 let paths = pod_paths(node)?;
-                // A single node has no peer to probe. A firewall may admit probes only as replies to those of the host.
+                // A single node has no peer to probe, nor has a node that drops all probes. A firewall may admit probes only as replies to those of the host.
                 let is_idle = |reason| paths.iter().all(|path| path["obstacle"] == reason);
                 let passes = are_well(&paths)
                     || is_idle("filtered")
-                    || odd.hosts == 1 && is_idle("nobody-answers");
+                    || (odd.hosts == 1 || odd.risk == "isolated") && is_idle("nobody-answers");
                 ensure!(passes, "{paths:?}");
                 Ok(())
             })?;

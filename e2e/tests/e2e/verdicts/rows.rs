@@ -69,6 +69,13 @@ pub(super) const BRIDGE: &[Fault] = &[
     )
     .cuts(),
     fault(
+        "the bridge is deleted",
+        "ip link delete cni0",
+        "pod-bridge",
+        "true",
+    )
+    .cuts(),
+    fault(
         "the bridge has no route",
         "ip route delete $OWN.0/24 dev cni0",
         "pod-route",
@@ -228,6 +235,87 @@ pub(super) const UNDERLAY: &[Fault] = &[
     .cuts(),
 ];
 
+/// Subnets of 14 addresses.
+pub(super) const SMALL: &str =
+    r#"{"Network":"10.5.0.0/16","SubnetLen":28,"Backend":{"Type":"vxlan"}}"#;
+
+/// Faults of which no third node shows anything.
+pub(super) const OF_TWO: &[Fault] = &[
+    fault(
+        "INPUT drops the tunnel",
+        "iptables -A INPUT -p udp --dport 8472 -j DROP",
+        "encap-blocked",
+        "iptables -F INPUT",
+    )
+    .cuts()
+    .told("overlay-cut one-way encap-blocked")
+    .says("INPUT"),
+    fault(
+        "INPUT rejects the tunnel",
+        "iptables -A INPUT -p udp --dport 8472 -j REJECT",
+        "encap-blocked",
+        "iptables -F INPUT",
+    )
+    .cuts()
+    .told("overlay-cut one-way encap-blocked")
+    .says("INPUT"),
+    fault(
+        "INPUT drops by default",
+        "iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -p udp --dport 8473 -j ACCEPT; iptables -A INPUT -p icmp -j ACCEPT; iptables -P INPUT DROP",
+        "encap-blocked",
+        "iptables -P INPUT ACCEPT; iptables -F INPUT",
+    )
+    .cuts()
+    .told("overlay-cut one-way encap-blocked"),
+    fault(
+        "it publishes an address of nobody",
+        "echo FLANNELD_PUBLIC_IP=192.168.56.99 >> /etc/default/flanneld; systemctl restart flanneld",
+        "public-ip",
+        "sed -i /PUBLIC_IP/d /etc/default/flanneld; systemctl restart flanneld",
+    )
+    .cuts()
+    .told("peer-cut overlay-cut one-way encap-blocked"),
+    fault(
+        "a device for all VNIs has the tunnel's port",
+        "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add antrea0 type vxlan external dstport 8472; ip link set antrea0 up; kill -CONT $(cat /run/flanneld.pid)",
+        "port-taken",
+        "ip link delete antrea0",
+    )
+    .cuts()
+    .by_hand()
+    .told("overlay-cut one-way encap-blocked peer-cut")
+    .says("antrea0"),
+    fault(
+        "it is off, and a stranger has its address",
+        "ip link set enp0s8 down",
+        "no-interface",
+        "ip link set enp0s8 up",
+    )
+    .stranger("192.168.56.102/24")
+    .by_hand()
+    .told("overlay-cut"),
+    fault(
+        "addresses of dead pods fill the subnet",
+        "mkdir -p /var/lib/cni/networks/cbr0 /run/containerd/io.containerd.runtime.v2.task/k8s.io
+        net=$(ip -o -4 address show dev cni0 | sed 's/.*inet \\([^/]*\\).*/\\1/'); first=${net##*.}
+        for i in $(seq 13); do echo c$i > /var/lib/cni/networks/cbr0/${net%.*}.$((first + i)); done
+        touch -d '1 hour ago' /var/lib/cni/networks/cbr0/*
+        for i in $(seq 6); do mkdir /run/containerd/io.containerd.runtime.v2.task/k8s.io/c$i; ip link add lp$i mtu 1450 master cni0 type veth peer name lq$i; done
+        mkdir /run/containerd/io.containerd.runtime.v2.task/k8s.io/c7",
+        "ipam-full",
+        "for i in $(seq 6); do ip link delete lp$i; done; rm -r /run/containerd /var/lib/cni/networks/cbr0",
+    ),
+    fault(
+        "it ends at each start",
+        "echo FLANNELD_REQUIRE_BACKEND=wireguard >> /etc/default/flanneld; systemctl restart flanneld",
+        "not-running",
+        "sed -i /REQUIRE/d /etc/default/flanneld; systemctl restart flanneld",
+    )
+    .by_hand()
+    .told("probe-filtered peer-silent")
+    .says("exit code 1"),
+];
+
 /// The daemon and its configuration.
 pub(super) const DAEMON: &[Fault] = &[
     fault(
@@ -277,6 +365,13 @@ pub(super) const BOTH: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv
 
 /// Faults that affect only IPv6 in a dual-stack network.
 pub(super) const OF_IPV6: &[Fault] = &[
+    fault(
+        "the bridge has no IPv6 address",
+        "ip -6 address flush dev cni0 scope global",
+        "pod-bridge",
+        "true",
+    )
+    .loses_probes(),
     fault(
         "INPUT drops the tunnel of IPv6",
         "ip6tables -A INPUT -p udp --dport 8472 -j DROP",

@@ -27,6 +27,7 @@ fn verdict(number: u8, state: State) -> view::PeerView {
         rtt_us: Some(490),
         lost: 0,
         asked: 16,
+        losses: (0, 16),
         carries: Some(1450),
         mtu: 1450,
         ages: view::Ages {

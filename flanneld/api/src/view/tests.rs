@@ -37,6 +37,7 @@ pub(crate) fn peer_in(state: State, number: usize) -> PeerView {
         rtt_us: Some(490),
         lost: 0,
         asked: 16,
+        losses: (0, 16),
         carries: Some(1450),
         mtu: 1450,
         ages: Ages {

@@ -1,13 +1,15 @@
 //! Checks of the daemon itself: whether it runs, whether it hangs, and whether its ports are free.
 
 use super::daemon_set;
+use super::devices::is_flannels;
 use super::interface_remedy::{restart, set_option};
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
-use crate::facts::host::Port;
+use crate::facts::host::{Interface, Port};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
+use crate::shell::word;
 use types::problem::PortPurpose;
 
 /// Id of the check that finds ports in use by other programs.
@@ -15,12 +17,12 @@ pub const PORT_TAKEN: &str = "port-taken";
 
 /// The checks of the daemon.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: PORT_TAKEN,
-        severity: Severity::Broken,
-        title: "Another program uses a port that flanneld needs",
-        needs: &[Need::Ports],
-        explains: &[
+    Check::new(
+        PORT_TAKEN,
+        Severity::Broken,
+        "Another program uses a port that flanneld needs",
+        &[Need::Ports],
+        &[
             "not-running",
             "encap-blocked",
             "wireguard-silent",
@@ -28,45 +30,47 @@ pub const CHECKS: &[Check] = &[
             "one-way",
             "probe-filtered",
         ],
-        waits: false,
-        judge: port_taken,
-    },
-    Check {
-        id: "not-running",
-        severity: Severity::Broken,
-        title: "flanneld does not run",
-        needs: &[Need::Running],
-        explains: &["subnet-env", "vtep-mac", "lease"],
-        waits: false,
-        judge: not_running,
-    },
-    Check {
-        id: "hangs",
-        severity: Severity::Broken,
-        title: "flanneld hangs",
-        needs: &[Need::Silent],
-        explains: &["vtep-mac", "lease"],
-        waits: false,
-        judge: hangs,
-    },
+        port_taken,
+    ),
+    Check::new(
+        "not-running",
+        Severity::Broken,
+        "flanneld does not run",
+        &[Need::Running],
+        &["subnet-env", "vtep-mac", "lease"],
+        not_running,
+    ),
+    Check::new(
+        "hangs",
+        Severity::Broken,
+        "flanneld hangs",
+        &[Need::Silent],
+        &["vtep-mac", "lease"],
+        hangs,
+    ),
 ];
 
 fn not_running(facts: &Facts) -> Vec<Finding> {
     if facts.daemon.running.known() != Some(&false) {
         return Vec::new();
     }
+    let report = facts.daemon.exit_report.known();
+    let failed = report.filter(|report| report.code != 0);
+    let cause = failed
+        .map(|report| format!(": {}", report.text))
+        .unwrap_or_default();
     let mut finding = Finding::new(
         "not-running",
         Severity::Broken,
         "",
-        "flanneld does not run on this node",
+        format!("flanneld does not run on this node{cause}"),
         "existing routes keep working, but this node receives no network changes, and its lease expires",
     );
     let place = match &facts.daemon.launch {
         Launch::Systemd => "journalctl -u flanneld",
         Launch::Kubernetes { .. } => "kubectl logs",
     };
-    if let Some(words) = facts.daemon.exit_report.known() {
+    if let Some(words) = report {
         finding = finding.seen(
             format!(
                 "flanneld ended at {} with exit code {}: {}",
@@ -84,6 +88,8 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
         );
     }
     vec![match &facts.daemon.launch {
+        // Systemd has started the daemon again and again.
+        Launch::Systemd if failed.is_some() => finding.run("journalctl -u flanneld -n 50"),
         Launch::Systemd => finding.run("systemctl start flanneld"),
         Launch::Kubernetes { .. } => finding.run(restart(facts)),
     }]
@@ -158,10 +164,22 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
         .copied()
         .find(|kind| *kind != "tun")
         .unwrap_or("vxlan");
-    let (list, owner) = (
-        format!("ss -ulpn sport = :{number}"),
-        port.owner.as_deref().unwrap_or("another program"),
-    );
+    let is_holder = |other: &&Interface| {
+        other.vxlan.is_some_and(|(_, port)| port == number) && !is_flannels(facts, other)
+    };
+    let device = facts.interfaces().iter().find(is_holder);
+    let (list, owner) = match device {
+        Some(device) => (
+            format!("ip -details link show dev {}", word(&device.name)),
+            format!("the vxlan device {} of another program", device.name),
+        ),
+        None => (
+            format!("ss -ulpn sport = :{number}"),
+            port.owner
+                .clone()
+                .unwrap_or_else(|| "another program".to_owned()),
+        ),
+    };
     Finding::new(
         PORT_TAKEN,
         Severity::Broken,
@@ -174,11 +192,4 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     .seen(format!("{owner} uses the port"), &list)
     .run(list)
     .run(format!("ip -details link show type {kind}"))
-}
-
-/// Returns whether a finding about a port in use explains another finding. Only the `broken` finding about the tunnel's port explains the loss of
-/// packets between nodes.
-pub fn explains(cause: &Finding, other: &Finding) -> bool {
-    cause.severity == Severity::Broken
-        || matches!(other.check.as_str(), "not-running" | "probe-filtered")
 }

@@ -13,12 +13,12 @@ use types::{Family, Profile};
 
 /// The checks for obstacles to the creation of flannel's device.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "module",
-        severity: Severity::Broken,
-        title: "A kernel module is missing",
-        needs: &[Need::Modules],
-        explains: &[
+    Check::new(
+        "module",
+        Severity::Broken,
+        "A kernel module is missing",
+        &[Need::Modules],
+        &[
             "foreign-device",
             "not-running",
             "encap-blocked",
@@ -27,15 +27,14 @@ pub const CHECKS: &[Check] = &[
             "one-way",
             "probe-filtered",
         ],
-        waits: false,
-        judge: module,
-    },
-    Check {
-        id: "foreign-device",
-        severity: Severity::Broken,
-        title: "Another device has flannel's name or VNI",
-        needs: &[Need::Network, Need::Interfaces],
-        explains: &[
+        module,
+    ),
+    Check::new(
+        "foreign-device",
+        Severity::Broken,
+        "Another device has flannel's name or VNI",
+        &[Need::Network, Need::Interfaces],
+        &[
             "not-running",
             "drift-war",
             "pod-route",
@@ -45,15 +44,9 @@ pub const CHECKS: &[Check] = &[
             "one-way",
             "probe-filtered",
         ],
-        waits: false,
-        judge: foreign_device,
-    },
+        foreign_device,
+    ),
 ];
-
-/// Returns the host's network interfaces; an empty list if the interfaces are unknown.
-pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
-    facts.host.interfaces.known().map_or(&[], Vec::as_slice)
-}
 
 /// Returns whether an interface is flannel's: its name and its kind match a device of a backend.
 pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
@@ -67,7 +60,7 @@ pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
 
 /// Returns the command that starts flanneld; `None` unless flanneld has stopped.
 fn start(facts: &Facts) -> Option<Command> {
-    (facts.daemon.running.known() == Some(&false)).then(|| restart(facts))
+    (facts.is_stopped()).then(|| restart(facts))
 }
 
 fn module(facts: &Facts) -> Vec<Finding> {
@@ -99,7 +92,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
         .into_iter()
         .filter(|family| network.has(*family));
     let wanted: BTreeSet<String> = used.filter_map(|family| network.device(family)).collect();
-    for interface in interfaces(facts) {
+    for interface in facts.interfaces() {
         let name = &interface.name;
         if wanted.contains(name) && !is_flannels(facts, interface) {
             let kind = if interface.kind.is_empty() {
@@ -132,7 +125,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
             // In dual-stack this may be the device of the other family. Then no device is missing.
             let missing = wanted
                 .iter()
-                .any(|name| interfaces(facts).iter().all(|other| other.name != *name));
+                .any(|name| facts.interfaces().iter().all(|other| other.name != *name));
             if missing {
                 findings.push(
                     Finding::new(

@@ -12,15 +12,14 @@ use traffic_rules::reader::{Hook, Stop};
 use types::Family;
 
 /// The checks for rules that drop flannel's packets.
-pub const CHECKS: &[Check] = &[Check {
-    id: "pods-dropped",
-    severity: Severity::Broken,
-    title: "A rule outside of FORWARD drops packets of pods",
-    needs: &[Need::Network, Need::Firewalls],
-    explains: &["pod-route", "pods-lost"],
-    waits: false,
-    judge: pods_dropped,
-}];
+pub const CHECKS: &[Check] = &[Check::new(
+    "pods-dropped",
+    Severity::Broken,
+    "A rule outside of FORWARD drops packets of pods",
+    &[Need::Network, Need::Firewalls],
+    &["pod-route", "pods-lost"],
+    pods_dropped,
+)];
 
 /// Returns the rules and policies that drop the given kind of packets: pod packets, or incoming or outgoing tunnel packets.
 pub(super) fn of(facts: &Facts, carried: Carried) -> impl Iterator<Item = &Drop> {

@@ -2,7 +2,6 @@
 
 use crate::check::Check;
 use crate::encapsulation::words;
-use crate::facts::mesh::{Path, State};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::firewalls::{Barrier, Block, Firewalls, Table};
@@ -58,15 +57,14 @@ const fn check(
     explains: &'static [&'static str],
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
-    Check {
+    Check::new(
         id,
-        severity: Severity::Broken,
+        Severity::Broken,
         title,
-        needs: &[Need::Network, Need::Firewalls],
+        &[Need::Network, Need::Firewalls],
         explains,
-        waits: false,
         judge,
-    }
+    )
 }
 
 fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
@@ -311,22 +309,17 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 /// Returns whether packets arrive through the tunnel. Such packets prove that the host's rules accept packets of
 /// peers. `family` limits the test to peers with underlay addresses of one family.
 fn is_refuted(facts: &Facts, family: Option<Family>) -> bool {
-    of_family(facts, family).any(|path| path.verdict.state.passes())
-}
-
-/// Returns the paths to peers whose underlay addresses have the given family; all paths for `None`.
-fn of_family(facts: &Facts, family: Option<Family>) -> impl Iterator<Item = &Path> {
-    super::mesh::paths(facts)
+    let mut passing = facts
+        .paths()
         .iter()
-        .filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
+        .filter(|path| path.verdict.state.passes());
+    passing.any(|path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
 /// Returns whether peers have verdicts, but no packet from these peers arrives over the overlay.
 pub(crate) fn nothing_arrives(facts: &Facts, family: Family) -> bool {
-    let mut judged = of_family(facts, Some(family))
-        .filter(|path| path.verdict.state != State::Unknown)
-        .peekable();
-    judged.peek().is_some() && judged.all(Path::is_lost)
+    let judged = facts.judged(family);
+    !judged.is_empty() && judged.iter().all(|path| path.is_lost())
 }
 
 fn ufw(facts: &Facts) -> Vec<Finding> {

@@ -7,7 +7,7 @@ use crate::facts::daemon::Choice;
 use crate::facts::host::{Interface, address, joins_hosts};
 use crate::facts::leases::{Peer, Refused};
 use crate::facts::mesh::{Path, State};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Severity, named};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
@@ -20,19 +20,14 @@ pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
 /// Maximum number of interfaces in state DOWN that a finding lists.
 const MAX_DOWN: usize = 8;
 
-/// Returns whether the finding about a wrong underlay interface explains other findings. A finding of severity `risk` explains no other finding.
-pub fn explains(cause: &Finding, _: &Finding) -> bool {
-    cause.severity == Severity::Broken
-}
-
 /// The checks of the underlay interface.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: WRONG_INTERFACE,
-        severity: Severity::Broken,
-        title: "flannel uses an interface that does not join the nodes",
-        needs: &[Need::Interfaces, Need::Routes, Need::Choice],
-        explains: &[
+    Check::new(
+        WRONG_INTERFACE,
+        Severity::Broken,
+        "flannel uses an interface that does not join the nodes",
+        &[Need::Interfaces, Need::Routes, Need::Choice],
+        &[
             "nat-interface",
             "duplicate-address",
             "not-running",
@@ -49,42 +44,38 @@ pub const CHECKS: &[Check] = &[
             "node-internal-ip",
             "public-ip",
         ],
-        waits: false,
-        judge: wrong_interface,
-    },
-    Check {
-        id: "nat-interface",
-        severity: Severity::Risk,
-        title: "flannel uses the NAT interface of a virtual machine",
-        needs: &[Need::Interfaces, Need::Routes, Need::Choice],
-        explains: &[],
-        waits: false,
-        judge: nat_interface,
-    },
-    Check {
-        id: "duplicate-address",
-        severity: Severity::Broken,
-        title: "Two nodes have the same address",
-        needs: &[Need::Running],
-        explains: &["not-running", "wrong-node"],
-        waits: false,
-        judge: duplicate_address,
-    },
-    Check {
-        id: "clone",
-        severity: Severity::Broken,
-        title: "Another machine has this node's identity",
-        needs: &[Need::Running],
-        explains: &["not-running", "lease"],
-        waits: false,
-        judge: clone,
-    },
-    Check {
-        id: "no-interface",
-        severity: Severity::Broken,
-        title: "No interface matches",
-        needs: &[Need::Reasons],
-        explains: &[
+        wrong_interface,
+    ),
+    Check::new(
+        "nat-interface",
+        Severity::Risk,
+        "flannel uses the NAT interface of a virtual machine",
+        &[Need::Interfaces, Need::Routes, Need::Choice],
+        &[],
+        nat_interface,
+    ),
+    Check::new(
+        "duplicate-address",
+        Severity::Broken,
+        "Two nodes have the same address",
+        &[Need::Running],
+        &["not-running", "wrong-node"],
+        duplicate_address,
+    ),
+    Check::new(
+        "clone",
+        Severity::Broken,
+        "Another machine has this node's identity",
+        &[Need::Running],
+        &["not-running", "lease"],
+        clone,
+    ),
+    Check::new(
+        "no-interface",
+        Severity::Broken,
+        "No interface matches",
+        &[Need::Reasons],
+        &[
             "store-unreachable",
             "encap-blocked",
             "wireguard-silent",
@@ -94,32 +85,22 @@ pub const CHECKS: &[Check] = &[
             "one-way",
             "probe-filtered",
         ],
-        waits: false,
-        judge: no_interface,
-    },
-    Check {
-        id: "node-internal-ip",
-        severity: Severity::Degraded,
-        title: "kubelet reports the address of a NAT interface",
-        needs: &[
+        no_interface,
+    ),
+    Check::new(
+        "node-internal-ip",
+        Severity::Degraded,
+        "kubelet reports the address of a NAT interface",
+        &[
             Need::Interfaces,
             Need::Routes,
             Need::Choice,
             Need::Kubernetes,
         ],
-        explains: &[],
-        waits: false,
-        judge: node_internal_ip,
-    },
+        &[],
+        node_internal_ip,
+    ),
 ];
-
-fn chosen(facts: &Facts) -> Option<&Interface> {
-    facts.host.named(&facts.daemon.choice.known()?.interface)
-}
-
-fn paths(facts: &Facts) -> &[Path] {
-    facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
-}
 
 /// Returns the problem that ended the last run of flanneld; `None` while flanneld runs.
 fn end(facts: &Facts) -> Option<&Problem> {
@@ -127,7 +108,7 @@ fn end(facts: &Facts) -> Option<&Problem> {
         .daemon
         .exit_report
         .known()
-        .filter(|_| facts.daemon.running.known() == Some(&false))?;
+        .filter(|_| facts.is_stopped())?;
     words.problem.as_ref()
 }
 
@@ -166,30 +147,33 @@ fn put_here<'a>(facts: &'a Facts, refused: &Refused) -> Option<(&'a Interface, I
 }
 
 fn wrong_interface(facts: &Facts) -> Vec<Finding> {
-    let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else {
+    let (Some(interface), Some(choice)) = (facts.underlay(), facts.daemon.choice.known()) else {
         return Vec::new();
     };
-    // A peer on the link of another interface proves nothing about this interface: an operator may have fixed that peer before this node.
-    let paths: Vec<&Path> = paths_by(facts, interface).collect();
+    // A peer on the link of another interface, which an operator may have fixed before this node, refutes nothing while its packets get lost.
+    let mut paths: Vec<&Path> = paths_by(facts, interface).collect();
     // An interface that has received packets from a peer is the right one. A silent peer is then off, or the path to that peer is cut.
     if paths.iter().any(|path| path.is_heard() || path.ever) {
         return Vec::new();
     }
     let marks = nat_marks(facts, interface);
+    let mut is_cut: fn(&Path) -> bool = |path| path.verdict.state == State::CutOff;
+    if marks.is_some() && paths.is_empty() {
+        paths = facts.paths().iter().collect();
+        is_cut = Path::is_lost;
+    }
     let candidates = candidates(facts, interface);
     let led = candidates.iter().any(|candidate| candidate.leads.is_some());
-    let silent = all_silent(&paths, facts.daemon.young);
+    let silent = all_silent(&paths, is_cut, facts.daemon.young);
     let refused = refused_for_address(facts);
     let ours: Vec<&Refused> = with_our_address(facts)
         .filter(|refused| put_here(facts, refused).is_none())
         .collect();
     // Without probes, only the signs of NAT show a wrong interface. A link behind NAT has no other machine, so a peer with an address there is unreachable.
     let alone = facts.mesh.known().is_none()
-        && facts.leases.peers.known().is_some_and(|peers| {
-            peers
-                .iter()
-                .any(|peer| peer.addresses().any(|ip| is_on_link(interface, ip)))
-        });
+        && facts
+            .peers()
+            .any(|peer| peer.addresses().any(|ip| is_on_link(interface, ip)));
     if !((silent || refused.is_some() || !ours.is_empty()) && (marks.is_some() || led)
         || alone && marks.is_some())
     {
@@ -245,40 +229,21 @@ fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
     }
 }
 
-/// Returns text about the peers that do not respond, with the names of the first four peers.
+/// Returns text about the peers from which nothing arrives, with the names of the first four peers.
 fn silence(paths: &[&Path]) -> String {
-    let cut: Vec<&Path> = paths
-        .iter()
-        .filter(|path| path.verdict.state == State::CutOff)
-        .copied()
-        .collect();
+    let cut = paths.iter().filter(|path| path.is_lost());
     let names: Vec<String> = cut
-        .iter()
-        .take(4)
         .map(|path| format!("{} at {}", path.node, path.address))
         .collect();
-    let more = if cut.len() > names.len() {
-        format!(" and {} more", cut.len() - names.len())
-    } else {
-        String::new()
-    };
-    let verb = if cut.len() == 1 { "does" } else { "do" };
-    format!(
-        "{}{more} {verb} not respond, not even to ping",
-        names.join(" and ")
-    )
+    format!("nothing arrives over the overlay from {}", named(&names, 4))
 }
 
 /// Returns whether no peer responds. At least half of the peers must have a known state, because the state of a peer with a new address is unknown
 /// for seconds.
-fn all_silent(paths: &[&Path], young: bool) -> bool {
-    let count = |state: State| {
-        paths
-            .iter()
-            .filter(|path| path.verdict.state == state)
-            .count()
-    };
-    let (cut, unknown) = (count(State::CutOff), count(State::Unknown));
+fn all_silent(paths: &[&Path], is_cut: fn(&Path) -> bool, young: bool) -> bool {
+    let is_unknown = |path: &&&Path| path.verdict.state == State::Unknown;
+    let cut = paths.iter().filter(|path| is_cut(path)).count();
+    let unknown = paths.iter().filter(is_unknown).count();
     cut > 0 && cut + unknown == paths.len() && (unknown == 0 || !young && cut >= unknown)
 }
 
@@ -291,23 +256,21 @@ fn is_on_link(interface: &Interface, ip: IpAddr) -> bool {
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
         let others = facts
-            .host
-            .interfaces
-            .known()
-            .into_iter()
-            .flatten()
+            .interfaces()
+            .iter()
             .filter(|other| other.index != interface.index);
         others
             .filter(|other| joins_hosts(other))
             .any(|other| is_on_link(other, ip))
     };
-    paths(facts)
+    facts
+        .paths()
         .iter()
         .filter(move |path| is_on_link(interface, path.address) || !another(path.address))
 }
 
 fn nat_interface(facts: &Facts) -> Vec<Finding> {
-    let Some(interface) = chosen(facts) else {
+    let Some(interface) = facts.underlay() else {
         return Vec::new();
     };
     let Some(marks) = nat_marks(facts, interface) else {
@@ -338,7 +301,7 @@ const SHARED: &str = "other nodes cannot distinguish nodes that share an address
 
 /// Adds the commands that make flannel use another interface.
 fn with_interfaces(finding: Finding, facts: &Facts) -> Finding {
-    let Some(interface) = chosen(facts) else {
+    let Some(interface) = facts.underlay() else {
         return finding;
     };
     let candidates = candidates(facts, interface);
@@ -391,14 +354,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
             .backend
             .is_some_and(|backend| backend.shares_address)
     });
-    for peer in facts
-        .leases
-        .peers
-        .known()
-        .into_iter()
-        .flatten()
-        .filter(|_| !shares)
-    {
+    for peer in facts.peers().filter(|_| !shares) {
         by_address.extend(peer.addresses().map(|ip| (ip, peer)));
     }
     by_address.sort_by_key(|(ip, _)| *ip);
@@ -422,6 +378,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
                 what,
                 SHARED,
             )
+            .within(nodes.iter().flat_map(|(_, peer)| peer.subnets.nets()))
             .seen(names.join(", "), "flannelctl leases")
             .on("those nodes"),
         );
@@ -493,12 +450,7 @@ fn clone(facts: &Facts) -> Vec<Finding> {
 const UNDERLAY_DOWN: &str = "underlay-down";
 
 fn no_interface(facts: &Facts) -> Vec<Finding> {
-    let Some(reason) = facts
-        .daemon
-        .reasons
-        .known()
-        .and_then(|reasons| reasons.get("underlay"))
-    else {
+    let Some(reason) = facts.reason("underlay") else {
         return Vec::new();
     };
     let mut finding = Finding::new(
@@ -509,11 +461,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         "flanneld waits until an interface reaches the other nodes, and then continues",
     );
     finding = finding.seen(reason.to_string(), "readyz");
-    let choice = facts
-        .daemon
-        .choice
-        .known()
-        .map(|choice| choice.interface.as_str());
+    let choice = facts.underlay_name();
     // The interfaces may have been read a moment before the chosen one went down.
     let went_down = reason.code == UNDERLAY_DOWN;
     // Physical interfaces and the chosen one, which may also be a bond, a bridge, or a container's veth.
@@ -525,11 +473,8 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
     };
     let mut listed = 0;
     for interface in facts
-        .host
-        .interfaces
-        .known()
-        .into_iter()
-        .flatten()
+        .interfaces()
+        .iter()
         .filter(down)
         // A network card may have hundreds of virtual functions.
         .filter(|interface| {
@@ -551,7 +496,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
 }
 
 fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
-    let (Some(node), Some(choice)) = (facts.kubernetes.known(), chosen(facts)) else {
+    let (Some(node), Some(choice)) = (facts.kubernetes.known(), facts.underlay()) else {
         return Vec::new();
     };
     if node.internal.is_empty() || node.internal.iter().any(|ip| choice.owns(*ip)) {

@@ -32,77 +32,61 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     pub address: String,
-    /// The route to the store or the API server through the interface, and the command that shows the route; `None` without such a route.
+    /// The route to the store or the API server through the interface, or a peer on its link, and the command that shows it; `None` without both.
     pub leads: Option<(String, String)>,
 }
 
-/// Returns the interfaces, other than the chosen interface, that may connect the nodes. Interfaces with a route to the store or the API server come
-/// first.
+/// Returns the interfaces, other than the chosen interface, that may connect the nodes. Interfaces with a route to the store or the API server, or
+/// with peers on their link, come first.
 pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
     let family = if facts.network.known().is_some_and(|network| !network.v4()) {
         Family::V6
     } else {
         Family::V4
     };
-    let mut found: Vec<Candidate<'a>> = Vec::new();
-    let lookups = facts
-        .host
-        .lookups
-        .known()
-        .into_iter()
-        .flatten()
-        .filter(|lookup| matches!(lookup.kind, LookupPurpose::Store | LookupPurpose::ApiServer));
-    for lookup in lookups {
-        let Ok(answer) = &lookup.by else { continue };
-        let Some(interface) = facts
-            .host
-            .interface(answer.index)
-            .filter(|interface| interface.index != chosen.index && joins_hosts(interface))
-        else {
-            continue;
-        };
-        let Some(address) = answer
-            .source
-            .or(address_of(interface, family).map(|net| net.addr()))
-        else {
-            continue;
-        };
-        if found
-            .iter()
-            .all(|known| known.interface.index != answer.index)
-            && nat_marks(facts, interface).is_none()
-        {
-            let text = format!(
-                "the route to {} at {} uses {} ({address})",
-                lookup.whose, lookup.to, interface.name
-            );
-            found.push(Candidate {
-                interface,
-                address: address.to_string(),
-                leads: Some((text, format!("ip route get {}", lookup.to))),
-            });
-        }
-    }
-    for interface in facts.host.interfaces.known().into_iter().flatten() {
-        let other = interface.index != chosen.index
+    let is_other = |interface: &&Interface| {
+        interface.index != chosen.index
             && joins_hosts(interface)
-            && found
-                .iter()
-                .all(|known| known.interface.index != interface.index);
-        if let Some(address) =
-            address_of(interface, family).filter(|_| other && nat_marks(facts, interface).is_none())
-        {
-            found.push(Candidate {
-                interface,
-                address: address.to_string(),
-                leads: None,
-            });
-        }
-    }
+            && nat_marks(facts, interface).is_none()
+    };
+    let candidate = |interface: &'a Interface| {
+        let (source, leads) = what_leads(facts, interface).unzip();
+        let own = || address_of(interface, family).map(|net| net.addr());
+        Some(Candidate {
+            interface,
+            address: source.flatten().or_else(own)?.to_string(),
+            leads,
+        })
+    };
+    let others = facts.interfaces().iter().filter(is_other);
+    let mut found: Vec<Candidate<'a>> = others.filter_map(candidate).collect();
+    found.sort_by_key(|candidate| candidate.leads.is_none());
     found
 }
 
-/// Returns the best candidate: a candidate with a route to the store or the API server, or otherwise the only candidate.
+/// Returns a sign that an interface connects the nodes, with the command that shows the sign, and this host's address in the kernel's reply.
+fn what_leads(facts: &Facts, interface: &Interface) -> Option<(Option<IpAddr>, (String, String))> {
+    let name = &interface.name;
+    let mut lookups = facts.lookups();
+    let by_route = lookups.find_map(|lookup| {
+        let is_store = matches!(lookup.kind, LookupPurpose::Store | LookupPurpose::ApiServer);
+        let answer = lookup.by.as_ref().ok().filter(|_| is_store)?;
+        let text = format!("the route to {} at {} uses {name}", lookup.whose, lookup.to);
+        let command = format!("ip route get {}", lookup.to);
+        (answer.index == interface.index).then_some((answer.source, (text, command)))
+    });
+    let on_link = || {
+        facts.peers().find_map(|peer| {
+            let is_near = |ip: &IpAddr| interface.nets().any(|net| net.contains(ip));
+            let ip = peer.addresses().find(is_near)?;
+            let text = format!("{} at {ip} is on the link of {name}", peer.name);
+            Some((None, (text, "flannelctl leases".to_owned())))
+        })
+    };
+    by_route.or_else(on_link)
+}
+
+/// Returns the best candidate: a candidate with a route to the store or the API server or with peers on its link, or otherwise the only candidate.
 pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
     match candidates {
         [first, ..] if first.leads.is_some() => Some(first),

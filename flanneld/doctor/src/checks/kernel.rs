@@ -1,6 +1,6 @@
 //! Checks of flannel's objects in the kernel: conflicting routes, changes by other programs, and leftovers of earlier daemons.
 
-use super::devices::{interfaces, is_flannels};
+use super::devices::is_flannels;
 use super::interface_remedy::restart;
 use crate::check::Check;
 use crate::facts::Facts;
@@ -28,7 +28,7 @@ const MAX_LISTED: usize = 3;
 
 /// The checks of flannel's objects in the kernel.
 pub const CHECKS: &[Check] = &[
-    check(
+    Check::new(
         "drift-war",
         Severity::Degraded,
         "Another program undoes flanneld's changes",
@@ -36,7 +36,7 @@ pub const CHECKS: &[Check] = &[
         &["rules"],
         drift_war,
     ),
-    check(
+    Check::new(
         "foreign-route",
         Severity::Broken,
         "A route conflicts with flannel's route",
@@ -44,7 +44,7 @@ pub const CHECKS: &[Check] = &[
         &[],
         foreign_route,
     ),
-    check(
+    Check::new(
         "vtep-mac",
         Severity::Broken,
         "The device's MAC differs from the published MAC",
@@ -52,7 +52,7 @@ pub const CHECKS: &[Check] = &[
         &[],
         vtep_mac,
     ),
-    check(
+    Check::new(
         "rules",
         Severity::Degraded,
         "The traffic rules are not in place",
@@ -60,7 +60,7 @@ pub const CHECKS: &[Check] = &[
         &[],
         rules,
     ),
-    check(
+    Check::new(
         "leftovers",
         Severity::Risk,
         "A device of an earlier backend remains",
@@ -69,25 +69,6 @@ pub const CHECKS: &[Check] = &[
         leftovers,
     ),
 ];
-
-const fn check(
-    id: &'static str,
-    severity: Severity,
-    title: &'static str,
-    needs: &'static [Need],
-    explains: &'static [&'static str],
-    judge: fn(&Facts) -> Vec<Finding>,
-) -> Check {
-    Check {
-        id,
-        severity,
-        title,
-        needs,
-        explains,
-        waits: false,
-        judge,
-    }
-}
 
 fn drift_war(facts: &Facts) -> Vec<Finding> {
     let drift = facts.daemon.drift.known().into_iter().flatten();
@@ -150,7 +131,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    let peers = facts.leases.peers.known().into_iter().flatten();
+    let peers = facts.peers();
     let peers: BTreeMap<IpNet, &Peer> = peers
         .flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer)))
         .collect();
@@ -256,7 +237,7 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
 
 fn vtep_mac(facts: &Facts) -> Vec<Finding> {
     // A running daemon restores the address itself.
-    let nobody = facts.daemon.running.known() == Some(&false)
+    let nobody = facts.is_stopped()
         || facts
             .daemon
             .silent
@@ -289,12 +270,7 @@ fn vtep_mac(facts: &Facts) -> Vec<Finding> {
 }
 
 fn rules(facts: &Facts) -> Vec<Finding> {
-    let Some(reason) = facts
-        .daemon
-        .reasons
-        .known()
-        .and_then(|reasons| reasons.get("rules"))
-    else {
+    let Some(reason) = facts.reason("rules") else {
         return Vec::new();
     };
     let finding = Finding::new(
@@ -346,7 +322,8 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
             network.vni.is_none() || device.named(network.vni).as_deref() == Some(name)
         })
     };
-    let left = interfaces(facts)
+    let left = facts
+        .interfaces()
         .iter()
         .filter(|interface| is_flannels(facts, interface) && !used(&interface.name));
     left.map(|interface| {

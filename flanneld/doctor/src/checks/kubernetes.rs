@@ -16,42 +16,40 @@ use types::{DaemonPod, Detail};
 
 /// The checks of Kubernetes.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "api-by-service",
-        severity: Severity::Broken,
-        title: "flanneld uses the API server's Service, which kube-proxy does not serve yet",
-        needs: &[Need::Kubernetes],
-        explains: &["store-unreachable", "pod-cidr", "lease"],
-        waits: true,
-        judge: api_by_service,
-    },
-    Check {
-        id: "rbac",
-        severity: Severity::Broken,
-        title: "The API server refuses flanneld's requests",
-        needs: &[Need::Kubernetes],
-        explains: &["store-unreachable", "pod-cidr", "lease"],
-        waits: false,
-        judge: rbac,
-    },
-    Check {
-        id: "pod-cidr",
-        severity: Severity::Broken,
-        title: "The Node has no podCIDR",
-        needs: &[Need::Kubernetes],
-        explains: &["lease", "config"],
-        waits: false,
-        judge: pod_cidr,
-    },
-    Check {
-        id: "daemon-set",
-        severity: Severity::Broken,
-        title: "A pod of flannel does not fit the DaemonSet",
-        needs: &[Need::DaemonPods],
-        explains: &[],
-        waits: true,
-        judge: daemon_pods,
-    },
+    Check::new(
+        "api-by-service",
+        Severity::Broken,
+        "flanneld uses the API server's Service, which kube-proxy does not serve yet",
+        &[Need::Kubernetes],
+        &["store-unreachable", "pod-cidr", "lease"],
+        api_by_service,
+    )
+    .waiting(),
+    Check::new(
+        "rbac",
+        Severity::Broken,
+        "The API server refuses flanneld's requests",
+        &[Need::Kubernetes],
+        &["store-unreachable", "pod-cidr", "lease"],
+        rbac,
+    ),
+    Check::new(
+        "pod-cidr",
+        Severity::Broken,
+        "The Node has no podCIDR",
+        &[Need::Kubernetes],
+        &["lease", "config"],
+        pod_cidr,
+    ),
+    Check::new(
+        "daemon-set",
+        Severity::Broken,
+        "A pod of flannel does not fit the DaemonSet",
+        &[Need::DaemonPods],
+        &[],
+        daemon_pods,
+    )
+    .waiting(),
 ];
 
 /// Shell word that expands to the address at which other nodes reach the API server. The shell takes the address from kubectl's configuration or, for a

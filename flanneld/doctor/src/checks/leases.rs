@@ -7,7 +7,7 @@ use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::leases::Peer;
 use crate::facts::mesh::State;
-use crate::finding::{Finding, SEVERAL, Severity};
+use crate::finding::{Finding, SEVERAL, Severity, named};
 use crate::need::Need;
 use crate::shell::word;
 use types::{Detail, Problem};
@@ -23,43 +23,51 @@ pub(super) const SILENCE: &str = "the peer may be off, its network may be down, 
 
 /// The checks of the leases.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "lease",
-        severity: Severity::Broken,
-        title: "This node has no lease, or cannot keep its lease",
-        needs: &[Need::OwnLease],
-        explains: &[],
-        waits: false,
-        judge: lease,
-    },
-    Check {
-        id: "lease-refused",
-        severity: Severity::Degraded,
-        title: "This node does not use a peer's lease",
-        needs: &[Need::Refused],
-        explains: &[],
-        waits: false,
-        judge: lease_refused,
-    },
-    Check {
-        id: "other-store",
-        severity: Severity::Degraded,
-        title: "Nodes without a lease in this node's store probe this node",
-        needs: &[Need::Mesh, Need::Daemons],
-        explains: &[],
-        waits: true,
-        judge: other_store,
-    },
-    Check {
-        id: "silent-node",
-        severity: Severity::Risk,
-        title: "The holder of a lease is gone",
-        needs: &[Need::Peers, Need::Mesh],
-        explains: &[],
-        waits: true,
-        judge: silent_node,
-    },
+    Check::new(
+        "lease",
+        Severity::Broken,
+        "This node has no lease, or cannot keep its lease",
+        &[Need::OwnLease],
+        &[],
+        lease,
+    ),
+    Check::new(
+        "lease-refused",
+        Severity::Degraded,
+        "This node does not use a peer's lease",
+        &[Need::Refused],
+        &[],
+        lease_refused,
+    ),
+    Check::new(
+        "other-store",
+        Severity::Degraded,
+        "Nodes without a lease in this node's store probe this node",
+        &[Need::Mesh, Need::Daemons],
+        &[],
+        other_store,
+    )
+    .waiting(),
+    Check::new(
+        "silent-node",
+        Severity::Risk,
+        "The holder of a lease is gone",
+        &[Need::Peers, Need::Mesh],
+        &[],
+        silent_node,
+    )
+    .waiting(),
 ];
+
+/// Returns the severity of a fault by which this node does not use leases of other nodes: without any peer, all its pods are cut off.
+fn severity(facts: &Facts) -> Severity {
+    let is_alone = facts.leases.peers.known().is_some_and(Vec::is_empty);
+    if is_alone {
+        Severity::Broken
+    } else {
+        Severity::Degraded
+    }
+}
 
 fn other_store(facts: &Facts) -> Vec<Finding> {
     // If several daemons run on this host, the unknown sender may probe a daemon of another network.
@@ -81,7 +89,7 @@ fn other_store(facts: &Facts) -> Vec<Finding> {
     vec![
         Finding::new(
             "other-store",
-            Severity::Degraded,
+            severity(facts),
             "",
             format!("probes arrive from {whom}, but the sender has no lease in {}", facts.store.place),
             "either the sender reads this node's lease from another store or prefix, or the sender's own lease is missing in this node's store. If the sender uses another store or prefix, packets between the pods of both nodes get lost",
@@ -97,11 +105,7 @@ fn other_store(facts: &Facts) -> Vec<Finding> {
 
 fn lease(facts: &Facts) -> Vec<Finding> {
     let Some(own) = facts.leases.own.known() else {
-        let reason = facts
-            .daemon
-            .reasons
-            .known()
-            .and_then(|reasons| reasons.get("lease"));
+        let reason = facts.reason("lease");
         return reason
             .map(|reason| {
                 lost(
@@ -115,18 +119,10 @@ fn lease(facts: &Facts) -> Vec<Finding> {
             .collect();
     };
     match (&own.trouble, own.ends_in) {
-        (Some(trouble), Some(left)) if own.within_margin => {
+        (trouble, Some(left)) if own.within_margin => {
             vec![lost(
                 facts,
-                Some(trouble),
-                &format!("the lease of this node ends in {left} s"),
-                "another node may get this node's subnet when the lease ends",
-            )]
-        }
-        (None, Some(left)) if own.within_margin => {
-            vec![lost(
-                facts,
-                None,
+                trouble.as_ref(),
                 &format!("the lease of this node ends in {left} s"),
                 "another node may get this node's subnet when the lease ends",
             )]
@@ -172,7 +168,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
     if refused.len() > MAX_LISTED {
         let finding = Finding::new(
             "lease-refused",
-            Severity::Degraded,
+            severity(facts),
             SEVERAL,
             format!("this node does not use {} leases", refused.len()),
             "pods of this node and pods of the nodes with these leases do not reach each other",
@@ -193,7 +189,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
         .map(|refused| {
             Finding::new(
                 "lease-refused",
-                Severity::Degraded,
+                severity(facts),
                 &refused.lease,
                 format!("this node does not use the lease {}", refused.lease),
                 "pods of this node and pods of the node with this lease do not reach each other",
@@ -206,7 +202,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
 
 /// Returns the peers that reply to no probes and whose Node is NotReady or, without Kubernetes, whose daemon has been silent for ten minutes.
 pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
-    let paths = facts.mesh.known().map_or(&[][..], |mesh| &mesh.paths);
+    let paths = facts.paths();
     let cut = |peer: &Peer| {
         let mut own = paths
             .iter()
@@ -219,7 +215,7 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
         Some(node) => !node.ready,
         None => peer.silent.is_some_and(|age| age >= SILENT),
     };
-    let peers = facts.leases.peers.known().into_iter().flatten();
+    let peers = facts.peers();
     peers.filter(move |peer| is_off(peer) && cut(peer))
 }
 
@@ -241,21 +237,16 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
     let why = "if the silent machine never returns, its subnet stays reserved until its lease ends or, on Kubernetes, until you delete its Node";
     let gone: Vec<&Peer> = gone(facts).collect();
     if gone.len() > MAX_LISTED {
-        let names: Vec<&str> = gone
-            .iter()
-            .take(MAX_LISTED)
-            .map(|peer| &*peer.name)
-            .collect();
+        let names: Vec<&str> = gone.iter().map(|peer| &*peer.name).collect();
         let command = match &facts.daemon.launch {
             Launch::Systemd => Command::from(with_store(facts, "flannelctl leases --long")),
             Launch::Kubernetes { .. } => Command::kubectl("get nodes -o wide"),
         };
         let what = format!(
-            "{} nodes are gone, or have not reported for {} min: {} and {} more",
+            "{} nodes are gone, or have not reported for {} min: {}",
             gone.len(),
             SILENT / 60,
-            names.join(", "),
-            gone.len() - MAX_LISTED
+            named(&names, MAX_LISTED)
         );
         let finding = Finding::new(
             "silent-node",
@@ -264,7 +255,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
             what,
             "if the silent machines never return, their subnets stay reserved until their leases end or, on Kubernetes, until you delete their Nodes",
         )
-        .about_peers(gone.iter().map(|peer| &*peer.name));
+        .about_peers(names);
         return vec![
             finding
                 .seen("the nodes reply neither to probes nor to ping", "probes")

@@ -12,33 +12,31 @@ const MIN_ERRORS: u64 = 3;
 
 /// The checks of kernel limits and hardware faults.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "checksum",
-        severity: Severity::Broken,
-        title: "Packets arrive with wrong checksums",
-        needs: &[Need::Checksums, Need::Mesh, Need::Interfaces],
-        explains: &["probe-filtered", "lossy", "pods-lost"],
-        waits: true,
-        judge: checksum,
-    },
-    Check {
-        id: "neighbour-table",
-        severity: Severity::Risk,
-        title: "The kernel's neighbour table is too small",
-        needs: &[Need::Network, Need::Neighbours, Need::Peers],
-        explains: &["pods-lost"],
-        waits: false,
-        judge: neighbour_table,
-    },
-    Check {
-        id: "conntrack-full",
-        severity: Severity::Risk,
-        title: "The connection tracking table is nearly full",
-        needs: &[Need::Conntrack],
-        explains: &["pods-lost"],
-        waits: false,
-        judge: conntrack_full,
-    },
+    Check::new(
+        "checksum",
+        Severity::Broken,
+        "Packets arrive with wrong checksums",
+        &[Need::Checksums, Need::Mesh, Need::Interfaces],
+        &["probe-filtered", "lossy", "pods-lost"],
+        checksum,
+    )
+    .waiting(),
+    Check::new(
+        "neighbour-table",
+        Severity::Risk,
+        "The kernel's neighbour table is too small",
+        &[Need::Network, Need::Neighbours, Need::Peers],
+        &["pods-lost"],
+        neighbour_table,
+    ),
+    Check::new(
+        "conntrack-full",
+        Severity::Risk,
+        "The connection tracking table is nearly full",
+        &[Need::Conntrack],
+        &["pods-lost"],
+        conntrack_full,
+    ),
 ];
 
 fn checksum(facts: &Facts) -> Vec<Finding> {
@@ -58,11 +56,8 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
             .any(|path| path.verdict.ping_only && path.ours && !path.refuses)
     });
     let device = facts
-        .host
-        .interfaces
-        .known()
-        .into_iter()
-        .flatten()
+        .interfaces()
+        .iter()
         .find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
     let Some(device) = device.filter(|_| ping_only) else {
         return Vec::new();
@@ -100,11 +95,7 @@ fn neighbour_table(facts: &Facts) -> Vec<Finding> {
     }) else {
         return Vec::new();
     };
-    let peers = facts
-        .leases
-        .peers
-        .known()
-        .map_or(0, |peers| u64::try_from(peers.len()).unwrap_or(u64::MAX));
+    let peers = u64::try_from(facts.peers().count()).unwrap_or(u64::MAX);
     let families = [
         (
             limits.v4.filter(|_| network.v4()),

@@ -4,7 +4,7 @@ use crate::check::Check;
 use crate::encapsulation::{capture, is_or_are, words};
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::facts::{Facts, Network};
-use crate::finding::{Finding, SEVERAL, Severity};
+use crate::finding::{Finding, SEVERAL, Severity, named};
 use crate::firewalls::{Carried, Drop, Table};
 use crate::let_in::{self, Origin, Program};
 use crate::need::Need;
@@ -70,14 +70,12 @@ pub const CHECKS: &[Check] = &[
         "A peer does not respond",
         &[],
         |facts| {
-            // Peers whose machines are gone have a finding of their own.
-            let gone: BTreeSet<IpNet> = super::leases::gone(facts)
-                .flat_map(|peer| peer.subnets.nets())
-                .chain(not_asked_about(facts))
-                .collect();
+            if drops_probes(facts) {
+                return Vec::new();
+            }
             each(
                 facts,
-                |path| path.verdict.state == State::CutOff && !gone.contains(&path.subnet),
+                State::CutOff,
                 peer_cut,
                 "do not respond, not even to ping",
             )
@@ -91,7 +89,7 @@ pub const CHECKS: &[Check] = &[
         |facts| {
             each(
                 facts,
-                |path| path.verdict.state == State::OverlayCut,
+                State::OverlayCut,
                 overlay_cut,
                 "do not receive packets that this node sends over the overlay",
             )
@@ -105,7 +103,7 @@ pub const CHECKS: &[Check] = &[
         |facts| {
             each(
                 facts,
-                |path| path.verdict.state == State::OneWay,
+                State::OneWay,
                 one_way,
                 "receive this node's probes, but their replies do not arrive",
             )
@@ -119,7 +117,7 @@ pub const CHECKS: &[Check] = &[
         |facts| {
             each(
                 facts,
-                |path| path.verdict.state == State::WrongNode,
+                State::WrongNode,
                 wrong_node,
                 "do not reply; other machines reply at the addresses of these peers",
             )
@@ -134,7 +132,7 @@ pub const CHECKS: &[Check] = &[
             Some(counts) => vec![lossy_everywhere(counts)],
             None => each(
                 facts,
-                |path| path.verdict.state == State::LosesSome,
+                State::LosesSome,
                 lossy,
                 "have paths that lose packets",
             ),
@@ -145,14 +143,7 @@ pub const CHECKS: &[Check] = &[
         Severity::Degraded,
         "The path to a peer is slow",
         &[],
-        |facts| {
-            each(
-                facts,
-                |path| path.verdict.state == State::Slow,
-                slow,
-                "reply much later than usual",
-            )
-        },
+        |facts| each(facts, State::Slow, slow, "reply much later than usual"),
     ),
     check(
         "probe-filtered",
@@ -177,38 +168,38 @@ const fn check(
     explains: &'static [&'static str],
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
-    Check {
+    Check::new(
         id,
         severity,
         title,
-        needs: &[Need::Network, Need::Mesh],
+        &[Need::Network, Need::Mesh],
         explains,
-        waits: true,
         judge,
-    }
+    )
+    .waiting()
 }
 
-/// Returns the paths that this node probes; an empty list without probes.
-pub(super) fn paths(facts: &Facts) -> &[Path] {
-    facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
-}
-
-/// Returns one finding for each matching path or, for more than three paths, one finding for all of the paths. `several` is the predicate of the
+/// Returns one finding for each path in a state or, for more than three paths, one finding for all of the paths. `several` is the predicate of the
 /// sentence about several peers.
 fn each(
     facts: &Facts,
-    is: impl Fn(&Path) -> bool,
+    state: State,
     tell: impl Fn(&Facts, &Path) -> Finding,
     several: &str,
 ) -> Vec<Finding> {
-    let hit: Vec<&Path> = paths(facts)
-        .iter()
-        .filter(|path| !path.inferred && is(path))
+    // Peers whose machines are gone have a finding of their own.
+    let gone: BTreeSet<IpNet> = super::leases::gone(facts)
+        .flat_map(|peer| peer.subnets.nets())
+        .chain(not_asked_about(facts))
         .collect();
-    let told = hit
-        .iter()
-        .take(MAX_LISTED)
-        .map(|path| tell(facts, path).about_peers([&*path.node]));
+    let is_hit = |path: &&Path| {
+        !path.inferred && path.verdict.state == state && !gone.contains(&path.subnet)
+    };
+    let hit: Vec<&Path> = facts.paths().iter().filter(is_hit).collect();
+    let told = hit.iter().take(MAX_LISTED).map(|path| {
+        let finding = tell(facts, path).about_peers([&*path.node]);
+        finding.within([path.subnet]).of(path.address.into())
+    });
     if hit.len() <= MAX_LISTED {
         return told.collect();
     }
@@ -216,16 +207,11 @@ fn each(
     let Some(first) = told.next() else {
         return Vec::new();
     };
-    let names: Vec<&str> = hit
-        .iter()
-        .take(MAX_LISTED)
-        .map(|path| &*path.node)
-        .collect();
+    let names: Vec<&str> = hit.iter().map(|path| &*path.node).collect();
     let what = format!(
-        "{} peers {several}: {} and {} more",
+        "{} peers {several}: {}",
         hit.len(),
-        names.join(", "),
-        hit.len() - MAX_LISTED
+        named(&names, MAX_LISTED)
     );
     let finding = Finding::new(
         &first.check,
@@ -234,7 +220,8 @@ fn each(
         what,
         first.why.clone(),
     )
-    .about_peers(hit.iter().map(|path| &*path.node));
+    .about_peers(names)
+    .within(hit.iter().map(|path| path.subnet));
     let finding = [first]
         .into_iter()
         .chain(told)
@@ -245,37 +232,23 @@ fn each(
 
 /// Adds evidence from other nodes' reports on a peer. The reports show whether the fault is at the peer, on the path, or at this node.
 fn blame(path: &Path, finding: Finding) -> Finding {
-    let reached = |reach: u16| {
-        if reach == 1 {
-            "1 other node reaches the peer".to_owned()
-        } else {
-            format!("{reach} other nodes reach the peer")
-        }
+    let nodes = |count, one: &str, many: &str| match count {
+        1 => format!("1 other node {one} the peer"),
+        count => format!("{count} other nodes {many} the peer"),
     };
     let text = match path.others {
-        Some((0, 1)) => format!(
-            "another node does not reach the peer either, so the fault is at {}",
+        Some((0, fail @ 1..)) => format!(
+            "{} either, so the fault is at {}",
+            nodes(fail, "does not reach", "do not reach"),
             path.node
         ),
-        Some((0, fail)) if fail > 1 => format!(
-            "{fail} other nodes do not reach the peer either, so the fault is at {}",
-            path.node
+        Some((reach @ 1.., 0)) => format!(
+            "{}, so the fault is on the path or at this node",
+            nodes(reach, "reaches", "reach")
         ),
-        Some((reach, 0)) if reach > 0 => {
-            format!(
-                "{}, so the fault is on the path or at this node",
-                reached(reach)
-            )
-        }
-        Some((reach, 1)) if reach > 0 => {
-            format!(
-                "{}, but one other node does not, so the fault is on the path",
-                reached(reach)
-            )
-        }
-        Some((reach, fail)) if reach > 0 => format!(
-            "{}, but {fail} other nodes do not, so the fault is on the path",
-            reached(reach)
+        Some((reach @ 1.., fail)) => format!(
+            "{}, but {fail} do not, so the fault is on the path",
+            nodes(reach, "reaches", "reach")
         ),
         _ => return finding,
     };
@@ -286,8 +259,15 @@ fn about(path: &Path) -> String {
     format!("{} {}", path.node, path.subnet)
 }
 
-fn there(path: &Path) -> String {
-    path.node.to_string()
+/// Returns the machine of a peer: its name, with its address if this node or another peer has the same name.
+pub(super) fn there(facts: &Facts, path: &Path) -> String {
+    let is_same = |other: &&Path| other.node == path.node && other.address != path.address;
+    let of_family = facts.judged(path.address.into());
+    if *path.node == *facts.host.name || of_family.iter().any(is_same) {
+        format!("{} ({})", path.node, path.address)
+    } else {
+        path.node.to_string()
+    }
 }
 
 /// Returns whether a single cause can explain all faults of the tunnel over IPv4 or IPv6.
@@ -303,7 +283,8 @@ fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     }
     let (off, judged): (Vec<&Path>, Vec<&Path>) = of_family()
         .filter(|path| path.verdict.state != State::Unknown)
-        .partition(|path| path.verdict.state == State::CutOff);
+        // No flanneld listens on a host that refuses probes: the host may not be the peer.
+        .partition(|path| path.verdict.state == State::CutOff || path.refuses);
     // A few machines may be off at the same time.
     if off.len() * MIN_CUT > judged.len() {
         return false;
@@ -316,32 +297,37 @@ fn all_blocked(mesh: &Mesh, family: Family) -> bool {
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
-/// Returns the rules and policies of this host that drop tunnel packets over IPv4 or IPv6. The list is empty unless every peer of the family loses
-/// its packets and a peer responds over the underlay.
-fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
-    let judged: Vec<&Path> = paths(facts)
-        .iter()
-        .filter(|path| Family::from(path.address) == family && path.verdict.state != State::Unknown)
-        .collect();
-    let is_missed =
-        judged.iter().all(|path| path.is_lost()) && judged.iter().any(|path| path.underlay);
+/// Returns whether every peer of the address family loses its packets, although a peer responds over the underlay.
+fn is_missed(facts: &Facts, family: Family) -> bool {
+    let mut judged = facts.judged(family).into_iter();
+    super::firewall::nothing_arrives(facts, family) && judged.any(|path| path.underlay)
+}
+
+/// Returns the rules and policies of this host that drop tunnel packets over IPv4 or IPv6.
+fn dropped_here(facts: &Facts, family: Family) -> impl Iterator<Item = &Drop> {
     [Carried::TunnelIn, Carried::TunnelOut]
         .into_iter()
         .flat_map(|carried| super::drops::of(facts, carried))
-        .filter(|drop| is_missed && drop.family == family)
-        .collect()
+        .filter(move |drop| drop.family == family)
+}
+
+/// Returns the iptables tables of this host that certainly drop incoming tunnel packets over IPv4 or IPv6.
+fn shut_tables(facts: &Facts, family: Family) -> impl Iterator<Item = &Table> {
+    let firewalls = facts.host.firewalls.known().into_iter();
+    firewalls
+        .flat_map(|firewalls| &firewalls.tables)
+        .filter(move |table| table.is_shut() && Family::from(table.network) == family)
+}
+
+/// Returns whether this host drops tunnel packets over IPv4 or IPv6.
+pub(super) fn is_shut_here(facts: &Facts, family: Family) -> bool {
+    shut_tables(facts, family).next().is_some() || dropped_here(facts, family).next().is_some()
 }
 
 /// Returns this node's VNI and the common VNI of all peers; `None` unless the two differ.
 fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     let own = network.vni?;
-    let mut vnis = facts
-        .leases
-        .peers
-        .known()
-        .into_iter()
-        .flatten()
-        .filter_map(|peer| peer.vni);
+    let mut vnis = facts.peers().filter_map(|peer| peer.vni);
     let first = vnis.next()?;
     (first != own && vnis.all(|vni| vni == first)).then_some((own, first))
 }
@@ -361,26 +347,20 @@ impl<'a> Blocked<'a> {
         let families: Vec<Family> = Family::ALL
             .into_iter()
             .filter(|family| {
-                network.travels_in(*family)
-                    && (all_blocked(mesh, *family) || !dropped_here(facts, *family).is_empty())
+                let is_here = || is_missed(facts, *family) && is_shut_here(facts, *family);
+                network.travels_in(*family) && (all_blocked(mesh, *family) || is_here())
             })
             .collect();
-        let tables = facts
-            .host
-            .firewalls
-            .known()
-            .into_iter()
-            .flat_map(|firewalls| &firewalls.tables)
-            .filter(|table| table.is_shut() && families.contains(&Family::from(table.network)))
-            .collect();
+        let tables = families
+            .iter()
+            .flat_map(|family| shut_tables(facts, *family));
         let drops = families
             .iter()
-            .flat_map(|family| dropped_here(facts, *family))
-            .collect();
+            .flat_map(|family| dropped_here(facts, *family));
         Self {
+            tables: tables.collect(),
+            drops: drops.collect(),
             families,
-            tables,
-            drops,
         }
     }
 
@@ -407,6 +387,11 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     }
     let what = words(tunnel);
     let mut finding = seen_by_probes(blocked_words(network, mesh, tunnel, &blocked), mesh);
+    // A rule of this host concerns all peers.
+    if !blocked.is_here() {
+        let cut = mesh.paths.iter().filter(|path| path.is_lost());
+        finding = finding.within(cut.map(|path| path.subnet));
+    }
     let mut commands = Vec::new();
     for family in &blocked.families {
         let shut: Vec<&Table> = blocked
@@ -594,6 +579,14 @@ fn let_tunnel_in(
     )
 }
 
+/// Returns whether this host itself drops all pings and probes: no peer is heard, although packets of peers arrive by flannel's device.
+fn drops_probes(facts: &Facts) -> bool {
+    let is_deaf = facts.mesh.known().is_some_and(|mesh| !mesh.hears);
+    let judged = Family::ALL.map(|family| facts.judged(family)).concat();
+    let is_cut = |path: &&Path| path.verdict.state == State::CutOff;
+    is_deaf && facts.host.tunnel_receives && !judged.is_empty() && judged.iter().all(is_cut)
+}
+
 /// Returns text as evidence that no peer responds; `None` without such evidence. The text covers a sample of probed peers or, in a small cluster,
 /// all peers.
 fn nobody_answers(facts: &Facts) -> Option<String> {
@@ -617,11 +610,17 @@ fn nobody_answers(facts: &Facts) -> Option<String> {
 
 /// Creates the finding about a node that gets no reply from any peer.
 fn isolated(facts: &Facts) -> Vec<Finding> {
+    if drops_probes(facts) {
+        let what = "this host drops the pings and probes of flanneld";
+        let why = "the doctor cannot see whether packets between nodes get lost. A firewall of this host may drop ICMP and flanneld's probe port";
+        let seen = "packets arrive by flannel's device, but no ping and no probe";
+        let finding = Finding::new("isolated", Severity::Risk, "", what, why);
+        return vec![finding.seen(seen, "probes")];
+    }
     let Some(share) = nobody_answers(facts) else {
         return Vec::new();
     };
-    let choice = facts.daemon.choice.known();
-    let interface = choice.map(|choice| choice.interface.as_str());
+    let interface = facts.underlay_name();
     let finding = Finding::new(
         "isolated",
         Severity::Broken,
@@ -629,22 +628,20 @@ fn isolated(facts: &Facts) -> Vec<Finding> {
         "no other node replies to this node, neither over the overlay nor over the underlay",
         "a single cause at this node is likelier than a separate failure of each peer. Check this node's link, address and routes, and firewalls in front of this node",
     )
+    .within(facts.paths().iter().map(|path| path.subnet))
     .seen(share, "probes");
-    let finding = match interface {
-        Some(interface) => finding
-            .run(format!("ip -s addr show dev {}", word(interface)))
-            .run(format!("ip route show dev {}", word(interface))),
-        None => finding,
-    };
-    let peer = paths(facts)
-        .iter()
-        .find(|path| path.verdict.state == State::CutOff);
-    vec![match peer {
-        Some(peer) => finding
-            .run(format!("ip route get {}", peer.address))
-            .run(format!("ping -c 3 {}", peer.address)),
-        None => finding,
-    }]
+    let of_interface = interface.into_iter().flat_map(|interface| {
+        ["-s addr", "route"].map(|what| format!("ip {what} show dev {}", word(interface)))
+    });
+    let mut cut = facts.paths().iter();
+    let peer = cut.find(|path| path.verdict.state == State::CutOff);
+    let of_peer = peer.into_iter().flat_map(asked);
+    vec![finding.run_all(of_interface).run_all(of_peer)]
+}
+
+/// Returns the commands that show whether packets reach a peer's address.
+fn asked(path: &Path) -> [String; 2] {
+    ["ip route get", "ping -c 3"].map(|command| format!("{command} {}", path.address))
 }
 
 /// Creates the finding about probes that are lost on the paths to all peers.
@@ -667,16 +664,12 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
 /// `STORE_TIME`.
 fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
     let is_cut = |path: &&Path| !path.inferred && path.verdict.state == State::CutOff;
-    let cut: Vec<&Path> = paths(facts).iter().filter(is_cut).collect();
+    let cut: Vec<&Path> = facts.paths().iter().filter(is_cut).collect();
     if cut.len() <= MAX_LISTED {
         return Vec::new();
     }
     let asked: BTreeSet<IpNet> = facts
-        .leases
-        .peers
-        .known()
-        .into_iter()
-        .flatten()
+        .peers()
         .filter(|peer| peer.silent.is_some())
         .flat_map(|peer| peer.subnets.nets())
         .collect();
@@ -692,10 +685,8 @@ fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
 
 /// Returns whether Kubernetes reports the peer's Node as Ready.
 fn is_ready(facts: &Facts, path: &Path) -> bool {
-    let mut peers = facts.leases.peers.known().into_iter().flatten();
-    let peer = peers.find(|peer| peer.subnets.nets().any(|net| net == path.subnet));
-    peer.and_then(|peer| peer.node)
-        .is_some_and(|node| node.ready)
+    let node = facts.peer_at(path).and_then(|peer| peer.node);
+    node.is_some_and(|node| node.ready)
 }
 
 fn peer_cut(facts: &Facts, path: &Path) -> Finding {
@@ -719,20 +710,14 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
         Some(text) => finding.seen(text, "kubectl get nodes"),
         None => finding,
     };
-    blame(path, finding)
-        .run(format!("ip route get {}", path.address))
-        .run(format!("ping -c 3 {}", path.address))
+    blame(path, finding).run_all(asked(path))
 }
 
 /// Returns a finding if a peer's VNI differs from this node's VNI. If the VNIs differ, the kernel drops the packets of the peer.
 fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> {
     let own = facts.network.known()?.vni?;
-    let peers = facts.leases.peers.known()?;
-    let peer = peers
-        .iter()
-        .find(|peer| peer.subnets.nets().any(|net| net == path.subnet))?;
-    let other = peer.vni.filter(|vni| *vni != own)?;
-    let alike = peers.iter().filter(|peer| peer.vni == Some(own)).count();
+    let other = facts.peer_at(path)?.vni.filter(|vni| *vni != own)?;
+    let alike = facts.peers().filter(|peer| peer.vni == Some(own)).count();
     let finding = Finding::new(
         check,
         Severity::Broken,
@@ -758,6 +743,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     }
     let is_encrypted = facts.network.known().is_some_and(Network::is_encrypted);
     let daemon = match path.verdict.ping_only {
+        _ if path.refuses => " to ping but refuses probes: no flanneld listens there",
         _ if is_encrypted => " to ping; this node probes the peer's daemon only through the tunnel",
         true => " to ping, but its daemon does not reply",
         false => "",
@@ -772,6 +758,10 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
             path.node
         ),
         match tunnel {
+            _ if path.refuses => format!(
+                "flannel does not work on the peer, or another host has the address {}",
+                path.address
+            ),
             Some(tunnel) => {
                 let (what, are) = (words(tunnel), is_or_are(tunnel));
                 format!(
@@ -792,7 +782,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
             "probes",
         ),
     )
-    .on(there(path));
+    .on(there(facts, path));
     let filter = tunnel
         .map(|tunnel| format!("{} and ", capture(tunnel)))
         .unwrap_or_default();
@@ -839,7 +829,7 @@ fn one_way(facts: &Facts, path: &Path) -> Finding {
         ),
     )
     .run("flannelctl doctor")
-    .on(there(path))
+    .on(there(facts, path))
 }
 
 fn wrong_node(_: &Facts, path: &Path) -> Finding {
@@ -863,24 +853,12 @@ fn wrong_node(_: &Facts, path: &Path) -> Finding {
 }
 
 fn lossy(_: &Facts, path: &Path) -> Finding {
-    let (what, seen) = if path.lost < 2 {
-        // The verdict comes from the losses of a whole hour, not from the last 16 probes.
-        (
-            format!(
-                "{} did not reply to two in a hundred probes within an hour",
-                path.node
-            ),
-            "2 of 100 lost".to_owned(),
-        )
-    } else {
-        (
-            format!(
-                "{} of the last 16 probes to {} were lost",
-                path.lost, path.node
-            ),
-            format!("{} of 16 lost", path.lost),
-        )
-    };
+    let (lost, asked) = path.losses;
+    let what = format!(
+        "{lost} of the last {asked} probes to {} were lost",
+        path.node
+    );
+    let seen = format!("{lost} of {asked} lost");
     let finding = Finding::new(
         "lossy",
         Severity::Degraded,
@@ -924,68 +902,60 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     let (refusing, filtered): (Vec<&Path>, Vec<&Path>) = silent.partition(|path| path.refuses);
     let (port, all) = (mesh.port, mesh.paths.len());
     let names = |paths: &[&Path]| {
-        paths
-            .iter()
-            .take(4)
-            .map(|path| &*path.node)
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect::<Vec<_>>()
-            .join(", ")
+        let names = paths.iter().take(4).map(|path| there(facts, path));
+        let names: BTreeSet<String> = names.collect();
+        names.into_iter().collect::<Vec<_>>().join(", ")
     };
     let unseen = "probes to these peers cannot detect loss in one direction, replies of the wrong node or the usable MTU";
+    let finding = |about, what: String, why: String, paths: &[&Path], seen| {
+        let names = names(paths);
+        Finding::new("probe-filtered", Severity::Risk, about, what, why)
+            .seen(
+                format!("{names} reply to ping but {seen} UDP port {port}"),
+                "probes",
+            )
+            .about_peers(paths.iter().map(|path| &*path.node))
+            .run("flannelctl doctor")
+            .on(names)
+    };
     let mut findings = Vec::new();
     if let Some(first) = filtered.first() {
         let family = Family::from(first.address);
         let program = family.pick("iptables", "ip6tables");
         let origin = Origin::of(facts, family).of_probes(facts, network);
+        let what = format!(
+            "{} of {all} peers reply only to ping: flanneld hangs on these nodes, or a firewall filters UDP port {port}",
+            filtered.len()
+        );
+        let why = format!(
+            "traffic between pods works, but {unseen}. Run the doctor on these peers to find the cause"
+        );
         findings.push(
-            Finding::new(
-                "probe-filtered",
-                Severity::Risk,
-                "",
-                format!(
-                    "{} of {all} peers reply only to ping: flanneld hangs on these nodes, or a firewall filters UDP port {port}",
-                    filtered.len()
-                ),
-                format!("traffic between pods works, but {unseen}. Run the doctor on these peers to find the cause"),
-            )
-            .seen(
-                format!("{} reply to ping but not on UDP port {port}", names(&filtered)),
-                "probes",
-            )
-            .about_peers(filtered.iter().map(|path| &*path.node))
-            .run("flannelctl doctor")
-            .run_all(let_in::commands(
+            finding("", what, why, &filtered, "not on").run_all(let_in::commands(
                 let_in::program(facts.host.firewalls.known()),
                 &[Encapsulation::udp(port)],
                 &origin,
                 &[(program, None)],
                 "flannel-probes",
-            ))
-            .on(names(&filtered)),
+            )),
         );
     }
     if !refusing.is_empty() {
-        findings.push(
-            Finding::new(
-                "probe-filtered",
-                Severity::Risk,
-                "refused",
-                format!("{} of {all} peers refuse the probes on UDP port {port}", refusing.len()),
-                format!("flanneld is not running on these nodes or uses another --probe-port (or 0, which disables probing), or a firewall rejects the probes. Traffic works, but {unseen}"),
-            )
-            .seen(format!("{} reply to ping but refuse probes on UDP port {port}", names(&refusing)), "probes")
-            .about_peers(refusing.iter().map(|path| &*path.node))
-            .run("flannelctl doctor")
-            .on(names(&refusing)),
+        let what = format!(
+            "{} of {all} peers refuse the probes on UDP port {port}",
+            refusing.len()
         );
+        let why = format!(
+            "flanneld is not running on these nodes or uses another --probe-port (or 0, which disables probing), or a firewall rejects the probes. Traffic works, but {unseen}"
+        );
+        findings.push(finding("refused", what, why, &refusing, "refuse probes on"));
     }
     findings
 }
 
 fn clock(facts: &Facts) -> Vec<Finding> {
-    let mut ahead: Vec<i64> = paths(facts)
+    let mut ahead: Vec<i64> = facts
+        .paths()
         .iter()
         .filter_map(|path| path.clock_ahead)
         .collect();

@@ -6,7 +6,7 @@ use crate::facts::daemon::Launch;
 use crate::facts::host::{FLANNELD, Interface};
 use crate::facts::mesh::State;
 use crate::facts::{Facts, Network};
-use crate::finding::{Finding, Severity, capped};
+use crate::finding::{Finding, Severity, capped, named};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
@@ -418,17 +418,11 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     };
     let names: BTreeSet<&str> = small.iter().map(|path| &*path.node).collect();
-    let nodes: Vec<&str> = names.iter().copied().take(4).collect();
-    let more = if names.len() > nodes.len() {
-        format!(" and {} more", names.len() - nodes.len())
-    } else {
-        String::new()
-    };
+    let nodes = named(&names.iter().collect::<Vec<_>>(), 4);
     let wanted = network
         .mtu
         .map(|mtu| format!(", but pods send packets of up to {mtu} bytes"))
         .unwrap_or_default();
-    let nodes = format!("{}{more}", nodes.join(", "));
     let mut finding = Finding::new(
         "mtu",
         Severity::Broken,

@@ -5,9 +5,9 @@
 use crate::check::Check;
 use crate::facts::host::{FLANNELD, Interface, NoRoute, PodRoute, PolicyRule};
 use crate::facts::{Facts, Network};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Severity, named};
 use crate::need::Need;
-use crate::pod_path::{bridge, has_ports, outside};
+use crate::pod_path::{bridge, detached, gateway, has_ports, outside};
 use crate::shell::word;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -15,51 +15,45 @@ use types::Family;
 
 /// Note about the creation of the bridge after a reboot.
 const AFTER_REBOOT: &str = "after a reboot the bridge plugin creates the bridge with the first pod";
+/// The bridge plugin's bridge in flannel's CNI configuration.
+const BRIDGE: &str = "cni0";
 /// Maximum number of peers that a finding names.
 const NAMED: usize = 3;
 
 /// The checks of the path of pod packets through the host.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "pod-bridge",
-        severity: Severity::Broken,
-        title: "The pods' bridge is down, or lacks its address",
-        needs: &[Need::Network, Need::Interfaces],
-        explains: &["pod-route", "pods-lost"],
-        waits: false,
-        judge: pod_bridge,
-    },
-    Check {
-        id: "pod-route",
-        severity: Severity::Broken,
-        title: "Pods have no route to other nodes or to each other",
-        needs: &[
+    Check::new(
+        "pod-bridge",
+        Severity::Broken,
+        "The pods' bridge is down, or lacks its address",
+        &[Need::Network, Need::Interfaces],
+        &["pod-route", "pods-lost"],
+        pod_bridge,
+    ),
+    Check::new(
+        "pod-route",
+        Severity::Broken,
+        "Pods have no route to other nodes or to each other",
+        &[
             Need::Network,
             Need::Interfaces,
             Need::PodRoutes,
             Need::PolicyRules,
         ],
-        explains: &["pods-lost"],
-        // flanneld adds the routes only after it has read the leases.
-        waits: true,
-        judge: pod_route,
-    },
+        &["pods-lost"],
+        pod_route,
+    )
+    // flanneld adds the routes only after it has read the leases.
+    .waiting(),
 ];
 
-fn interfaces(facts: &Facts) -> &[Interface] {
-    facts.host.interfaces.known().map_or(&[], Vec::as_slice)
-}
-
-/// Returns the first address of a subnet, which is the gateway address of the subnet's pods.
-fn gateway(own: &IpNet) -> Option<IpNet> {
-    let first = own.hosts().next()?;
-    IpNet::new(first, own.prefix_len()).ok()
-}
-
 fn pod_bridge(facts: &Facts) -> Vec<Finding> {
-    let (Some(network), all) = (facts.network.known(), interfaces(facts)) else {
+    let (Some(network), all) = (facts.network.known(), facts.interfaces()) else {
         return Vec::new();
     };
+    if let Some(finding) = pods_detached(all, network) {
+        return vec![finding];
+    }
     // Without pods, the bridge plugin sets up the bridge together with the next pod.
     let Some(bridge) = bridge(all, network).filter(|bridge| has_ports(all, bridge)) else {
         return Vec::new();
@@ -116,6 +110,45 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Returns a finding about pods whose bridge somebody deleted. The bridge may have come back with a new pod.
+fn pods_detached(all: &[Interface], network: &Network) -> Option<Finding> {
+    let pods = detached(all, network);
+    let first = pods.first()?;
+    let name = BRIDGE;
+    let is_gone = all.iter().all(|interface| interface.name != name);
+    // Another bridge than that of the plugin has its pods from another program.
+    if bridge(all, network).map_or(!is_gone, |bridge| bridge.name != name) {
+        return None;
+    }
+    let finding = Finding::new(
+        "pod-bridge",
+        Severity::Broken,
+        format!("{name} pods"),
+        format!("{} pods are no longer connected to the bridge {name}", pods.len()),
+        "somebody deleted the bridge: the pods reach nobody until they are connected again or restarted",
+    )
+    .seen(
+        format!("{} belongs to no bridge and has no address", first.name),
+        "ip -d link show type veth",
+    );
+    let mut made: Vec<String> = Vec::new();
+    if is_gone {
+        made.push(format!("ip link add {name} mtu {} type bridge", first.mtu));
+        made.extend(network.own.nets().filter_map(|own| {
+            let ip = Family::from(own.addr()).pick("ip", "ip -6");
+            Some(format!("{ip} address add {} dev {name}", gateway(&own)?))
+        }));
+        made.push(format!("ip link set dev {name} up"));
+    }
+    made.extend(
+        pods.iter()
+            .map(|pod| format!("ip link set dev {} master {name}", word(&pod.name))),
+    );
+    Some(finding.run_all(made).note(
+        "if the bridge has hairpin mode in the CNI configuration, restart the pods instead: new ports lack this mode",
+    ))
+}
+
 fn is_local(net: &IpNet) -> bool {
     netstate::host::is_link_local(net.addr())
 }
@@ -131,13 +164,9 @@ enum Wrong {
 
 /// Returns the fault of a packet's route; `None` if the packet leaves by the right interface.
 fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute) -> Option<Wrong> {
-    let all = interfaces(facts);
+    let all = facts.interfaces();
     let family = Family::from(route.packet.packet.to);
-    let underlay = facts
-        .daemon
-        .choice
-        .known()
-        .map(|choice| choice.interface.as_str());
+    let underlay = facts.underlay_name();
     let answer = match &route.by {
         Ok(answer) => answer,
         // The kernel did not reply, so nothing is known.
@@ -193,7 +222,7 @@ fn pod_route(facts: &Facts) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    let all = interfaces(facts);
+    let all = facts.interfaces();
     let Some(bridge) = bridge(all, network) else {
         return Vec::new();
     };
@@ -239,15 +268,8 @@ fn misrouted(
     let whose = if all_of_them {
         "other nodes".to_owned()
     } else {
-        let names: Vec<&str> = alike
-            .iter()
-            .take(NAMED)
-            .map(|route| route.packet.peer.name.as_str())
-            .collect();
-        match alike.len().checked_sub(NAMED) {
-            Some(more @ 1..) => format!("{} and {more} more", names.join(", ")),
-            _ => names.join(", "),
-        }
+        let names = alike.iter().map(|route| route.packet.peer.name.as_str());
+        named(&names.collect::<Vec<_>>(), NAMED)
     };
     let direction = if out { "to" } else { "from" };
     let fate = match wrong {

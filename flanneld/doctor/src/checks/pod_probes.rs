@@ -4,7 +4,7 @@
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::pods::{Lost, PodPath};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Severity, named};
 use crate::need::Need;
 use crate::pod_path::bridge;
 use crate::shell::word;
@@ -14,33 +14,32 @@ const NAMED: usize = 3;
 
 /// The checks of the probes on the path of pod packets.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "pods-lost",
-        severity: Severity::Broken,
-        title: "Packets of pods are lost on this node, and no other check finds the reason",
-        needs: &[Need::Network, Need::Interfaces, Need::PodPaths],
-        explains: &[],
-        waits: true,
-        judge: pods_lost,
-    },
-    Check {
-        id: "pods-masqueraded",
-        severity: Severity::Degraded,
-        title: "Packets of pods reach other nodes with a changed source address",
-        needs: &[Need::Network, Need::Interfaces, Need::PodPaths],
-        explains: &[],
-        waits: true,
-        judge: pods_masqueraded,
-    },
-    Check {
-        id: "probe-address",
-        severity: Severity::Risk,
-        title: "A pod has the address that probes on the path of pods need",
-        needs: &[Need::Network, Need::Interfaces, Need::PodPaths],
-        explains: &[],
-        waits: false,
-        judge: probe_address,
-    },
+    Check::new(
+        "pods-lost",
+        Severity::Broken,
+        "Packets of pods are lost on this node, and no other check finds the reason",
+        &[Need::Network, Need::Interfaces, Need::PodPaths],
+        &[],
+        pods_lost,
+    )
+    .waiting(),
+    Check::new(
+        "pods-masqueraded",
+        Severity::Degraded,
+        "Packets of pods reach other nodes with a changed source address",
+        &[Need::Network, Need::Interfaces, Need::PodPaths],
+        &[],
+        pods_masqueraded,
+    )
+    .waiting(),
+    Check::new(
+        "probe-address",
+        Severity::Risk,
+        "A pod has the address that probes on the path of pods need",
+        &[Need::Network, Need::Interfaces, Need::PodPaths],
+        &[],
+        probe_address,
+    ),
 ];
 
 fn paths(facts: &Facts) -> &[PodPath] {
@@ -49,11 +48,9 @@ fn paths(facts: &Facts) -> &[PodPath] {
 
 /// Returns the name of the pods' bridge; `cni0` if the bridge is unknown.
 fn bridge_name(facts: &Facts) -> &str {
-    let interfaces = facts.host.interfaces.known();
-    interfaces
-        .zip(facts.network.known())
-        .and_then(|(interfaces, network)| bridge(interfaces, network))
-        .map_or("cni0", |bridge| &bridge.name)
+    let network = facts.network.known();
+    let bridge = network.and_then(|network| bridge(facts.interfaces(), network));
+    bridge.map_or("cni0", |bridge| &bridge.name)
 }
 
 fn pods_lost(facts: &Facts) -> Vec<Finding> {
@@ -67,13 +64,8 @@ fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {
     let lost = path.lost.iter().filter(|(_, lost)| *lost != Lost::Address);
     let (first, lost) = lost.min_by_key(|(_, lost)| *lost)?;
     let whom = if path.others_pass {
-        let mut names: Vec<&str> = path.lost.iter().map(|(name, _)| &**name).collect();
-        let more = names.len().saturating_sub(NAMED);
-        names.truncate(NAMED);
-        match more {
-            0 => names.join(", "),
-            more => format!("{} and {more} more", names.join(", ")),
-        }
+        let names: Vec<&str> = path.lost.iter().map(|(name, _)| &**name).collect();
+        named(&names, NAMED)
     } else {
         "other nodes".to_owned()
     };

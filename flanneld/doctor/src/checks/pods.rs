@@ -3,7 +3,7 @@
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::ForeignObject;
-use crate::facts::pods::Cni;
+use crate::facts::pods::{Cni, CniFile};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
@@ -13,51 +13,45 @@ const CONFLIST: &str = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type"
 
 /// The checks of subnet.env, the CNI configuration, and free addresses.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "foreign-cni",
-        severity: Severity::Risk,
-        title: "Another pod network is, or was, installed on this node",
-        needs: &[Need::Foreign],
-        explains: &["cni-config"],
-        waits: false,
-        judge: foreign_cni,
-    },
-    Check {
-        id: "subnet-env",
-        severity: Severity::Broken,
-        title: "subnet.env is missing or wrong",
-        needs: &[Need::Env, Need::Reasons],
-        explains: &[],
-        waits: true,
-        judge: subnet_env,
-    },
-    Check {
-        id: "cni-config",
-        severity: Severity::Broken,
-        title: "Pods do not get their network from flannel",
-        needs: &[Need::Cni],
-        explains: &[],
-        waits: true,
-        judge: cni_config,
-    },
-    Check {
-        id: "ipam-full",
-        severity: Severity::Broken,
-        title: "Addresses are reserved for pods that are gone",
-        needs: &[Need::Network, Need::Ipam],
-        explains: &[],
-        waits: false,
-        judge: ipam_full,
-    },
+    Check::new(
+        "foreign-cni",
+        Severity::Risk,
+        "Another pod network is, or was, installed on this node",
+        &[Need::Foreign],
+        &[],
+        foreign_cni,
+    ),
+    Check::new(
+        "subnet-env",
+        Severity::Broken,
+        "subnet.env is missing or wrong",
+        &[Need::Env, Need::Reasons],
+        &[],
+        subnet_env,
+    )
+    .waiting(),
+    Check::new(
+        "cni-config",
+        Severity::Broken,
+        "Pods do not get their network from flannel",
+        &[Need::Cni],
+        &[],
+        cni_config,
+    )
+    .waiting(),
+    Check::new(
+        "ipam-full",
+        Severity::Broken,
+        "Addresses are reserved for pods that are gone",
+        &[Need::Network, Need::Ipam],
+        &[],
+        ipam_full,
+    ),
 ];
 
 fn subnet_env(facts: &Facts) -> Vec<Finding> {
     let file = facts.daemon.subnet_file.display().to_string();
-    let reason = facts
-        .daemon
-        .reasons
-        .known()
-        .and_then(|reasons| reasons.get("subnet.env"));
+    let reason = facts.reason("subnet.env");
     let started = facts
         .daemon
         .reasons
@@ -123,11 +117,7 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
 }
 
 fn cni_config(facts: &Facts) -> Vec<Finding> {
-    let reason = facts
-        .daemon
-        .reasons
-        .known()
-        .and_then(|reasons| reasons.get("cni-conf"));
+    let reason = facts.reason("cni-conf");
     // If flanneld tries to write a configuration, one is expected even without other signs.
     let is_wanted = |cni: &&Cni| cni.expected || reason.is_some();
     let Some(cni) = facts.pods.cni.known().filter(is_wanted) else {
@@ -146,7 +136,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         ];
     }
     let first = cni.files.first();
-    if first.is_some_and(|file| file.flannel) {
+    if first.is_some_and(|file| file.flannel == Some(true)) {
         return Vec::new();
     }
     let list: Vec<&str> = cni.files.iter().map(|file| file.name.as_str()).collect();
@@ -156,22 +146,36 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         list.join(", ")
     };
     let seen_by = format!("ls {}", word(&folder));
-    if !cni.files.iter().any(|file| file.flannel) {
-        let file = format!("{folder}/10-flannel.conflist");
+    // A plugin that the doctor does not know may call flannel's.
+    let is_unknown = |file: &&CniFile| file.flannel.is_none();
+    if let Some(file) = first.filter(is_unknown) {
+        let what = format!(
+            "the container runtime uses {}, whose plugin the doctor does not know",
+            file.name
+        );
+        let why = "if this plugin does not call flannel's, pods of this node get another network";
+        let finding = Finding {
+            severity: Severity::Risk,
+            ..cni_finding(what, why)
+        };
+        return vec![finding.seen(seen, seen_by)];
+    }
+    if !cni.has_flannel() {
         let finding = cni_finding(
             format!("{folder} contains no CNI configuration of flannel"),
             "the container runtime does not use flannel",
         );
-        return vec![finding.seen(seen, seen_by).run(format!(
-            "printf '%s\\n' {} > {}",
-            word(CONFLIST),
-            word(&file)
-        ))];
+        let file = word(&format!("{folder}/10-flannel.conflist"));
+        let install = format!("printf '%s\\n' {} > {file}", word(CONFLIST));
+        // Another pod network may be in use.
+        let is_alone = facts.host.foreign.known().is_some_and(Vec::is_empty);
+        let finding = finding.seen(seen, seen_by);
+        return vec![finding.run_all(is_alone.then_some(install))];
     }
     let before: Vec<&str> = cni
         .files
         .iter()
-        .take_while(|file| !file.flannel)
+        .take_while(|file| file.flannel == Some(false))
         .map(|file| file.name.as_str())
         .collect();
     let finding = cni_finding(
@@ -252,17 +256,30 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
             let count = u64::try_from(kept.len()).unwrap_or(u64::MAX);
             let pods = ipam.ports.and_then(|ports| u64::try_from(ports).ok());
             let full = count > 0 && count >= size.saturating_sub(size / 20);
-            if !full || pods.is_none_or(|pods| pods * 2 > count) {
+            if !full {
                 continue;
             }
             let folder = ipam.folder.display().to_string();
             let gone = kept.iter().filter(|kept| kept.gone == Some(true)).count();
+            let is_leak = gone > 0 || pods.is_some_and(|pods| pods * 2 <= count);
+            let severity = match is_leak {
+                true => Severity::Broken,
+                false if count >= size => Severity::Degraded,
+                false => Severity::Risk,
+            };
+            let of_pods = pods
+                .map(|pods| format!(" for {pods} pods"))
+                .unwrap_or_default();
             let finding = Finding::new(
                 "ipam-full",
-                Severity::Broken,
+                severity,
                 own.to_string(),
-                format!("{count} of {size} addresses of {own} are reserved, for only {} pods", pods.unwrap_or_default()),
-                "new pods get no address. If a container ends without the removal of its network (a crash, a power failure), its address stays reserved forever",
+                format!("{count} of {size} addresses of {own} are reserved{of_pods}"),
+                if is_leak {
+                    "new pods get no address. If a container ends without the removal of its network (a crash, a power failure), its address stays reserved forever"
+                } else {
+                    "new pods soon get no address on this node: its subnet has no more room"
+                },
             )
             .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
             let running: Vec<String> = ipam
@@ -277,6 +294,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 .zip(pods)
                 .is_some_and(|(gone, pods)| gone + pods > count);
             let finding = match running.first() {
+                _ if !is_leak => finding,
                 Some(_) if gone > 0 && are_theirs => finding.seen(
                     format!(
                         "{gone} of the reserved addresses belong to containers that are not in {}. Pods on cni0 have some of these addresses, so the containers belong to another runtime",

@@ -12,33 +12,30 @@ use types::{Access, Detail, Problem};
 
 /// The checks of the store and its network configuration.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "store-unreachable",
-        severity: Severity::Degraded,
-        title: "The store does not respond",
-        needs: &[Need::Store],
-        explains: &["lease", "config"],
-        waits: false,
-        judge: store_unreachable,
-    },
-    Check {
-        id: "config",
-        severity: Severity::Broken,
-        title: "The network configuration is missing or wrong",
-        needs: &[Need::Config],
-        explains: &["not-running", "lease"],
-        waits: false,
-        judge: config,
-    },
-    Check {
-        id: "next-config",
-        severity: Severity::Risk,
-        title: "The next start of flanneld finds another network configuration or no configuration",
-        needs: &[Need::NextConfig],
-        explains: &[],
-        waits: false,
-        judge: next_config,
-    },
+    Check::new(
+        "store-unreachable",
+        Severity::Degraded,
+        "The store does not respond",
+        &[Need::Store],
+        &["lease", "config"],
+        store_unreachable,
+    ),
+    Check::new(
+        "config",
+        Severity::Broken,
+        "The network configuration is missing or wrong",
+        &[Need::Config],
+        &["not-running", "lease"],
+        config,
+    ),
+    Check::new(
+        "next-config",
+        Severity::Risk,
+        "The next start of flanneld finds another network configuration or no configuration",
+        &[Need::NextConfig],
+        &[],
+        next_config,
+    ),
 ];
 
 fn store_unreachable(facts: &Facts) -> Vec<Finding> {
@@ -68,11 +65,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     )
     .seen(trouble.to_string(), "flanneld");
     let lookups = facts
-        .host
-        .lookups
-        .known()
-        .into_iter()
-        .flatten()
+        .lookups()
         .filter(|lookup| facts.store.addresses.contains(&lookup.to));
     for lookup in lookups {
         finding = match &lookup.by {
@@ -222,7 +215,7 @@ fn config(facts: &Facts) -> Vec<Finding> {
         "flanneld cannot use the network configuration",
         "flanneld waits for a usable configuration and then continues",
     );
-    let start = (facts.daemon.running.known() == Some(&false)).then(|| restart(facts));
+    let start = (facts.is_stopped()).then(|| restart(facts));
     let finding = finding
         .seen(problem.to_string(), &facts.store.place)
         .run_all(put(facts, problem, None));

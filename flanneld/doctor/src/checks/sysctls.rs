@@ -8,6 +8,7 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::persist::sysctl;
 use crate::shell::word;
+use ipnet::IpNet;
 use types::Family;
 
 /// The checks of sysctls.
@@ -59,15 +60,14 @@ const fn check(
     title: &'static str,
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
-    Check {
+    Check::new(
         id,
         severity,
         title,
-        needs: &[Need::Network, Need::Sysctls],
-        explains: &[],
-        waits: false,
+        &[Need::Network, Need::Sysctls],
+        &[],
         judge,
-    }
+    )
 }
 
 fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
@@ -237,10 +237,12 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     // Only a peer from which nothing arrives proves that the kernel drops packets. On routed hosts, asymmetric routes are normal.
-    let is_lost = super::mesh::paths(facts)
+    let lost = facts
+        .paths()
         .iter()
-        .any(|path| sysctls.astray.contains(&path.address) && path.is_lost());
-    let Some(first) = sysctls.astray.first().filter(|_| is_lost) else {
+        .filter(|path| sysctls.astray.contains(&path.address) && path.is_lost());
+    let lost: Vec<IpNet> = lost.map(|path| path.subnet).collect();
+    let Some(first) = sysctls.astray.first().filter(|_| !lost.is_empty()) else {
         return Vec::new();
     };
     let underlay = &sysctls.underlay;
@@ -255,6 +257,7 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
             ),
             "the kernel drops packets from these peers before flannel receives them",
         )
+        .within(lost)
         .seen(
             format!("the route to {first} uses another interface"),
             format!("ip route get {first}"),

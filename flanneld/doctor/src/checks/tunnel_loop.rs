@@ -14,12 +14,12 @@ const MAX_LISTED: usize = 8;
 /// The checks for packets that loop in flannel's tunnel.
 pub(crate) const CHECKS: &[Check] = &[LOOP];
 
-const LOOP: Check = Check {
-    id: "tunnel-loop",
-    severity: Severity::Broken,
-    title: "Packets to a peer's address enter flannel's own tunnel",
-    needs: &[Need::Network, Need::RouteLookups, Need::Interfaces],
-    explains: &[
+const LOOP: Check = Check::new(
+    "tunnel-loop",
+    Severity::Broken,
+    "Packets to a peer's address enter flannel's own tunnel",
+    &[Need::Network, Need::RouteLookups, Need::Interfaces],
+    &[
         "rp-filter",
         "wireguard-silent",
         "isolated",
@@ -28,20 +28,15 @@ const LOOP: Check = Check {
         "one-way",
         "probe-filtered",
     ],
-    waits: false,
-    judge: tunnel_loop,
-};
+    tunnel_loop,
+);
 
 fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else {
         return Vec::new();
     };
     let lookups = facts
-        .host
-        .lookups
-        .known()
-        .into_iter()
-        .flatten()
+        .lookups()
         .filter(|lookup| lookup.kind == LookupPurpose::Peer);
     let looped: Vec<(&RouteLookup, &str)> = lookups
         .filter_map(|lookup| Some((lookup, tunnel(facts, lookup)?)))
@@ -96,11 +91,7 @@ fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
         .known()
         .filter(|network| network.networks.nets().any(|net| net.contains(&lookup.to)))?;
     let interface = facts.host.interface(lookup.by.as_ref().ok()?.index)?;
-    let is_underlay = facts
-        .daemon
-        .choice
-        .known()
-        .is_some_and(|choice| choice.interface == interface.name);
+    let is_underlay = facts.underlay_name() == Some(&interface.name);
     let is_ours = interface.name.starts_with("flannel")
         && !is_underlay
         && !network.own.nets().any(|own| own.contains(&lookup.to));
@@ -109,13 +100,7 @@ fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
 
 /// Returns the command that adds a route to a peer's address. The added route uses the gateway of the most specific existing route on the underlay.
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
-    let choice = facts.daemon.choice.known()?;
-    let underlay = facts
-        .host
-        .interfaces
-        .known()?
-        .iter()
-        .find(|interface| interface.name == choice.interface)?;
+    let underlay = facts.underlay()?;
     let routes = facts.host.routes.known()?.iter().filter(|route| {
         route.index == Some(underlay.index) && route.via.is_some() && route.to.contains(&to)
     });

@@ -44,16 +44,14 @@ const SILENCE_AND_LIES: &[&str] = &[
 ];
 /// Maximum number of addresses that the check compares with routes that drop packets.
 const MAX_ASKED: usize = 256;
-/// Minimum number of peers that must respond only over the underlay before the check considers this node's published address wrong.
-const MIN_PEERS: usize = 2;
 
 /// The checks of the underlay on this host.
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "peer-unrouted",
-        severity: Severity::Broken,
-        title: "This node has no route to a peer's address",
-        needs: &[
+    Check::new(
+        "peer-unrouted",
+        Severity::Broken,
+        "This node has no route to a peer's address",
+        &[
             Need::Network,
             Need::Mesh,
             Need::RouteLookups,
@@ -61,72 +59,72 @@ pub const CHECKS: &[Check] = &[
             Need::Barring,
             Need::PolicyRules,
         ],
-        explains: SILENCE,
-        waits: true,
-        judge: peer_unrouted,
-    },
-    Check {
-        id: "public-ip",
-        severity: Severity::Broken,
-        title: "This node publishes an address at which peers cannot reach it",
-        needs: &[
+        SILENCE,
+        peer_unrouted,
+    )
+    .waiting(),
+    Check::new(
+        "public-ip",
+        Severity::Broken,
+        "This node publishes an address at which peers cannot reach it",
+        &[
             Need::Network,
             Need::Mesh,
             Need::OwnLease,
             Need::Interfaces,
             Need::Choice,
         ],
-        explains: SILENCE,
-        waits: true,
-        judge: public_ip,
-    },
-    Check {
-        id: "no-arp",
-        severity: Severity::Broken,
-        title: "The underlay interface does not reply to ARP",
-        needs: &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice],
-        explains: SILENCE,
-        waits: true,
-        judge: no_arp,
-    },
-    Check {
-        id: "address-conflict",
-        severity: Severity::Broken,
-        title: "Another host has this node's address",
-        needs: &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice],
-        explains: SILENCE_AND_LIES,
-        waits: true,
-        judge: address_conflict,
-    },
-    Check {
-        id: "duplicate-mac",
-        severity: Severity::Broken,
-        title: "Two hosts have the same MAC",
-        needs: &[
+        SILENCE,
+        public_ip,
+    )
+    .waiting(),
+    Check::new(
+        "no-arp",
+        Severity::Broken,
+        "The underlay interface does not reply to ARP",
+        &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice],
+        SILENCE,
+        no_arp,
+    )
+    .waiting(),
+    Check::new(
+        "address-conflict",
+        Severity::Broken,
+        "Another host has this node's address",
+        &[
+            Need::Network,
+            Need::Mesh,
+            Need::Interfaces,
+            Need::Choice,
+            Need::Rival,
+        ],
+        SILENCE_AND_LIES,
+        address_conflict,
+    )
+    .waiting(),
+    Check::new(
+        "duplicate-mac",
+        Severity::Broken,
+        "Two hosts have the same MAC",
+        &[
             Need::Network,
             Need::Mesh,
             Need::Interfaces,
             Need::Choice,
             Need::UnderlayNeighbours,
         ],
-        explains: SILENCE,
-        waits: true,
-        judge: duplicate_mac,
-    },
+        SILENCE,
+        duplicate_mac,
+    )
+    .waiting(),
 ];
-
-fn underlay(facts: &Facts) -> Option<&Interface> {
-    facts.host.named(&facts.daemon.choice.known()?.interface)
-}
-
-fn paths(facts: &Facts) -> &[Path] {
-    super::mesh::paths(facts)
-}
 
 /// Returns the reason why packets to a peer do not leave through the underlay interface; `None` without a fault.
 fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     // A VRF has its own routing table, which the lookup does not use.
-    let master = underlay(facts).and_then(|underlay| facts.host.interface(underlay.master?));
+    let master = facts
+        .underlay()
+        .and_then(|underlay| facts.host.interface(underlay.master?));
     if master.is_some_and(|master| master.kind == "vrf") {
         return None;
     }
@@ -136,7 +134,7 @@ fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
         Err(error) => return Some(format!("the kernel reports: {error}")),
     };
     let interface = facts.host.interface(answer.index)?;
-    let underlay = underlay(facts)?;
+    let underlay = facts.underlay()?;
     // Routed hosts reach each other through any uplink, and some peers through a VPN. Another interface is wrong only for peers on the underlay's link.
     let is_near = underlay.nets().any(|net| net.contains(&lookup.to));
     let leads_back = interface.loopback || interface.name.starts_with("flannel");
@@ -146,7 +144,7 @@ fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
 }
 
 fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
-    let lookups = facts.host.lookups.known().into_iter().flatten();
+    let lookups = facts.lookups();
     let lost: Vec<(&RouteLookup, String)> = lookups
         .filter(|lookup| lookup.kind == LookupPurpose::SilentPeer)
         .filter_map(|lookup| Some((lookup, astray(facts, lookup)?)))
@@ -158,6 +156,11 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
         1 => String::new(),
         several => format!(" and {} more", several - 1),
     };
+    let is_lost = |ip: IpAddr| lost.iter().any(|(lookup, _)| lookup.to == ip);
+    let paths = facts.paths().iter();
+    let subnets = paths
+        .filter(|path| is_lost(path.address))
+        .map(|path| path.subnet);
     let mut finding = Finding::new(
         "peer-unrouted",
         Severity::Broken,
@@ -167,7 +170,8 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
             first.whose, first.to
         ),
         "packets to these nodes do not leave this host: its routes, its policy routing rules or the prefix of its address are wrong",
-    );
+    )
+    .within(subnets);
     for (lookup, why) in lost.iter().take(MAX_LISTED) {
         finding = finding.seen(
             format!("{} at {}: {why}", lookup.whose, lookup.to),
@@ -182,7 +186,7 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
         }
     }
     if commands.is_empty() {
-        let name = underlay(facts).map(|underlay| underlay.name.as_str());
+        let name = facts.underlay().map(|underlay| underlay.name.as_str());
         return vec![
             finding
                 .run(format!(
@@ -211,7 +215,7 @@ fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String
         return found;
     }
     let lookups = lost.iter().map(|(lookup, _)| lookup.to);
-    let peers = facts.leases.peers.known().into_iter().flatten();
+    let peers = facts.peers();
     for to in lookups
         .chain(peers.flat_map(|peer| peer.addresses()))
         .take(MAX_ASKED)
@@ -224,10 +228,11 @@ fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String
 fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
     let ip = if lookup.to.is_ipv6() { "ip -6" } else { "ip" };
     let family = Family::from(lookup.to);
-    let near: Option<IpNet> = near(facts, facts.daemon.choice.known(), family)
+    let near: Option<IpNet> = near(facts, family)
         .into_iter()
         .find(|net| net.contains(&lookup.to));
-    let source = underlay(facts)
+    let source = facts
+        .underlay()
         .and_then(|underlay| address(underlay, family))
         .map_or(lookup.to, |net| net.addr());
     let rule = facts
@@ -290,23 +295,21 @@ fn kind(route: &Route) -> &'static str {
 /// A published address may belong to a router that forwards the tunnel's port to this node. The check therefore reports the address only if peers
 /// respond over the underlay, but no packet from any peer arrives over the overlay.
 fn public_ip(facts: &Facts) -> Vec<Finding> {
-    let (Some(own), Some(underlay)) = (facts.leases.own.known(), underlay(facts)) else {
+    let (Some(own), Some(underlay)) = (facts.leases.own.known(), facts.underlay()) else {
         return Vec::new();
     };
     let mut findings = Vec::new();
     for published in &own.published {
         let family = Family::from(*published);
-        let judged: Vec<&Path> = paths(facts)
-            .iter()
-            .filter(|path| {
-                Family::from(path.address) == family && path.verdict.state != State::Unknown
-            })
-            .collect();
+        let judged = facts.judged(family);
         let there = judged
             .iter()
             .filter(|path| path.is_lost() && path.underlay)
             .count();
-        let is_missed = there >= MIN_PEERS && judged.iter().all(|path| path.is_lost());
+        // If this host drops the packets itself, the address may be right.
+        let is_missed = there > 0
+            && judged.iter().all(|path| path.is_lost())
+            && !super::mesh::is_shut_here(facts, family);
         let address = address(underlay, family);
         let Some(address) = address.filter(|_| is_missed && facts.host.owner(*published).is_none())
         else {
@@ -321,12 +324,13 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
             format!("peers send packets to {published}, but no packet arrives from any of them. Unless a router forwards tunnel packets from that address to this node, the address is wrong"),
         )
         .of(family)
+        .within(judged.iter().map(|path| path.subnet))
         .seen(
             format!("{} has {own_address}", underlay.name),
             format!("ip address show dev {ip}"),
         )
         .seen(
-            format!("{there} peers reply over the underlay, but none of them replies over the overlay"),
+            format!("of the peers, {there} reply over the underlay, but none replies over the overlay"),
             "probes",
         );
         findings.push(match &facts.daemon.launch {
@@ -361,13 +365,11 @@ fn is_ethernet(interface: &Interface) -> bool {
 }
 
 fn no_arp(facts: &Facts) -> Vec<Finding> {
-    let mut judged = paths(facts)
-        .iter()
-        .filter(|path| path.address.is_ipv4() && path.verdict.state != State::Unknown)
-        .peekable();
-    let is_lost = judged.peek().is_some() && judged.all(|path| path.verdict.state == State::CutOff);
+    let judged = facts.judged(Family::V4);
+    let is_cut = |path: &&Path| path.verdict.state == State::CutOff;
+    let is_lost = !judged.is_empty() && judged.iter().all(is_cut);
     let is_odd = |underlay: &&Interface| underlay.noarp && is_ethernet(underlay) && is_lost;
-    let Some(underlay) = underlay(facts).filter(is_odd) else {
+    let Some(underlay) = facts.underlay().filter(is_odd) else {
         return Vec::new();
     };
     let name = &underlay.name;
@@ -389,7 +391,7 @@ fn no_arp(facts: &Facts) -> Vec<Finding> {
 }
 
 fn address_conflict(facts: &Facts) -> Vec<Finding> {
-    let (Some(rival), Some(underlay)) = (facts.host.rival, underlay(facts)) else {
+    let (Some(rival), Some(underlay)) = (facts.host.rival.known(), facts.underlay()) else {
         return Vec::new();
     };
     let Some(net) = address(underlay, Family::V4) else {
@@ -397,6 +399,9 @@ fn address_conflict(facts: &Facts) -> Vec<Finding> {
     };
     let name = word(&underlay.name);
     let own = underlay.mac.map(|mac| mac.to_string()).unwrap_or_default();
+    // A peer that other nodes do not reach either has a fault of its own.
+    let is_hit = |path: &&Path| !matches!(path.others, Some((0, 1..)));
+    let hit = facts.paths().iter().filter(is_hit).map(|path| path.subnet);
     vec![
         Finding::new(
             "address-conflict",
@@ -405,6 +410,7 @@ fn address_conflict(facts: &Facts) -> Vec<Finding> {
             format!("another host has the address {} of this node", net.addr()),
             "packets to this node go to the other host while the other host's MAC is in the sender's neighbour table",
         )
+        .within(hit)
         .seen(
             format!("the MAC {rival} replies to ARP for this address; {} has the MAC {own}", underlay.name),
             format!("arping -D -I {name} {}", net.addr()),
@@ -419,7 +425,7 @@ fn address_conflict(facts: &Facts) -> Vec<Finding> {
 fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
     let (Some(neighbours), Some(underlay)) = (
         facts.host.underlay_neighbours.known(),
-        underlay(facts).filter(|underlay| is_ethernet(underlay)),
+        facts.underlay().filter(|underlay| is_ethernet(underlay)),
     ) else {
         return Vec::new();
     };
@@ -430,10 +436,13 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
         .iter()
         .filter_map(|neighbour: &Neighbour| Some((neighbour.address, neighbour.mac?)))
         .collect();
-    let mut nodes: BTreeMap<Mac, BTreeSet<&str>> = BTreeMap::new();
-    for path in paths(facts) {
+    // A lease may repeat the address of another peer.
+    let mut nodes: BTreeMap<Mac, BTreeMap<IpAddr, &Path>> = BTreeMap::new();
+    let mut known: BTreeSet<&str> = BTreeSet::new();
+    for path in facts.paths() {
         if let Some(mac) = macs.get(&path.address) {
-            nodes.entry(*mac).or_default().insert(&path.node);
+            nodes.entry(*mac).or_default().insert(path.address, path);
+            known.insert(&path.node);
         }
     }
     // A gateway may answer for other hosts. These hosts then appear with the gateway's hardware address.
@@ -448,45 +457,49 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
     let gone: BTreeSet<IpNet> = super::leases::gone(facts)
         .flat_map(|peer| peer.subnets.nets())
         .collect();
-    let known: BTreeSet<&str> = nodes.values().flatten().copied().collect();
     let mut told: BTreeSet<&str> = BTreeSet::new();
     let mut findings = Vec::new();
-    for path in paths(facts)
+    for path in facts
+        .paths()
         .iter()
         .filter(|path| path.is_lost() && !gone.contains(&path.subnet))
     {
         let Some(mac) = macs.get(&path.address).filter(|mac| !routers.contains(mac)) else {
             continue;
         };
-        let others: Vec<&str> = nodes
-            .get(mac)
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(|node| *node != &*path.node)
-            .collect();
+        let is_other = |other: &&&Path| {
+            other.address != path.address && other.address.is_ipv4() == path.address.is_ipv4()
+        };
+        let alike = nodes.get(mac).into_iter().flat_map(BTreeMap::values);
+        let others: Vec<&&Path> = alike.filter(is_other).take(2).collect();
         let other = match others.as_slice() {
             _ if *mac == own => "this node",
-            [one] if known.len() > 2 => one,
+            [one] if known.len() > 2 => &one.node,
             _ => continue,
         };
+        let both = others.iter().map(|other| other.subnet).chain([path.subnet]);
+        let scope = (*mac != own).then(|| both.collect());
         if findings.len() == MAX_LISTED || !told.insert(&path.node) {
             continue;
         }
-        findings.push(
-            Finding::new(
+        let finding = Finding {
+            scope,
+            ..Finding::new(
                 "duplicate-mac",
                 Severity::Broken,
                 path.node.to_string(),
                 format!("{} and {other} have the same MAC, {mac}", path.node),
                 "switches send the packets for both nodes to only one of them; cloned machines often have the same MAC",
             )
-            .seen(
-                format!("{} is at {mac}", path.address),
-                format!("ip neighbour show dev {}", word(&underlay.name)),
-            )
-            .run(format!("ip link show dev {}", word(&underlay.name)))
-            .on("the clone"),
+        };
+        findings.push(
+            finding
+                .seen(
+                    format!("{} is at {mac}", path.address),
+                    format!("ip neighbour show dev {}", word(&underlay.name)),
+                )
+                .run(format!("ip link show dev {}", word(&underlay.name)))
+                .on("the clone"),
         );
     }
     findings

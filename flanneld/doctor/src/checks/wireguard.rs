@@ -3,12 +3,11 @@
 use super::leases::gone;
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::mesh::State;
+use crate::facts::mesh::{Path, State};
 use crate::facts::wireguard::{Silent, Wireguard};
 use crate::finding::{Finding, HERE, Severity};
 use crate::need::Need;
 use crate::shell::word;
-use ipnet::IpNet;
 
 /// Maximum number of peers with separate findings.
 const MAX_LISTED: usize = 16;
@@ -16,36 +15,15 @@ const MAX_LISTED: usize = 16;
 const MORE: &str = "more";
 
 /// The check for a peer that completes no handshake.
-pub const SILENT: Check = Check {
-    id: "wireguard-silent",
-    severity: Severity::Broken,
-    title: "A WireGuard peer completes no handshake",
-    needs: &[Need::Wireguard],
-    explains: &["isolated", "peer-cut", "overlay-cut", "one-way"],
-    waits: true,
-    judge: silent,
-};
-
-/// Returns whether a finding about a WireGuard peer explains another finding. A finding about one peer explains only findings about this peer.
-pub fn explains(cause: &Finding, other: &Finding) -> bool {
-    let of = subnets(other);
-    cause.about == MORE || subnets(cause).iter().any(|subnet| of.contains(subnet))
-}
-
-/// Returns the subnets at the end of a finding's subject: one subnet, or one subnet of each address family. The node's name, which the node chooses
-/// freely, precedes the subnets in the subject.
-fn subnets(finding: &Finding) -> Vec<IpNet> {
-    let mut words = finding.about.rsplit(' ');
-    let last: Option<IpNet> = words.next().and_then(|word| word.parse().ok());
-    let before = words
-        .next()
-        .filter(|word| *word == "and")
-        .and_then(|_| words.next()?.parse().ok());
-    let before = before.filter(|net: &IpNet| {
-        net.addr().is_ipv4() && last.is_some_and(|last| last.addr().is_ipv6())
-    });
-    last.into_iter().chain(before).collect()
-}
+pub const SILENT: Check = Check::new(
+    "wireguard-silent",
+    Severity::Broken,
+    "A WireGuard peer completes no handshake",
+    &[Need::Wireguard],
+    &["isolated", "peer-cut", "overlay-cut", "one-way"],
+    silent,
+)
+.waiting();
 
 /// Returns the peers that complete no handshake, except the peers whose machines are gone.
 fn present<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
@@ -103,7 +81,8 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
         about,
         format!("{name} completes no WireGuard handshake with this node"),
         why(known, peer, answers_nothing(facts, peer)),
-    );
+    )
+    .within(peer.subnets());
     let from = format!("wg show {device}");
     let to = peer
         .endpoint
@@ -160,12 +139,10 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
 
 /// Returns whether the peer's address responds to no probe and to no ping.
 fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
-    let Some((holder, mesh)) = peer.holder.as_ref().zip(facts.mesh.known()) else {
-        return false;
+    let is_cut = |path: &Path| {
+        path.verdict.state == State::CutOff && peer.subnets().any(|net| net == path.subnet)
     };
-    mesh.paths.iter().any(|path| {
-        path.verdict.state == State::CutOff && holder.subnets.nets().any(|net| net == path.subnet)
-    })
+    facts.paths().iter().any(is_cut)
 }
 
 /// Returns text about the likely causes of missing handshakes, the most likely cause first.

@@ -74,7 +74,8 @@ impl Argument {
 
 /// Returns whether a remedy of the doctor may edit the flag.
 pub(crate) fn is_edited(flag: &str) -> bool {
-    flag.starts_with("iface") || flag.ends_with("-port") || flag == "node-id"
+    let is_address = flag.starts_with("iface") || flag.starts_with("public-ip");
+    is_address || flag.ends_with("-port") || flag == "node-id"
 }
 
 /// Returns whether a flag selects the store and contains no secret, so that `flannelctl` commands of a remedy can repeat the flag.

@@ -33,8 +33,8 @@ pub struct Host {
     pub policy_rules: Fact<Vec<PolicyRule>>,
     /// The kernel's neighbour entries on the underlay.
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
-    /// The hardware address of another host that answers ARP requests for this node's address; `None` if no host answers or flanneld sent no request.
-    pub rival: Option<Mac>,
+    /// The hardware address of another host that answers ARP requests for this node's address; absent if no host answers or flanneld sent no request.
+    pub rival: Fact<Mac>,
     /// The sysctls on which the network of pods depends.
     pub sysctls: Fact<Sysctls>,
     /// The host's firewalls, which filter packets.
@@ -55,6 +55,8 @@ pub struct Host {
     pub foreign: Fact<Vec<Foreign>>,
     /// The number of flannel daemons that serve networks in this network namespace.
     pub daemons: Fact<usize>,
+    /// Whether packets have arrived by flannel's device since the doctor last read the interfaces.
+    pub tunnel_receives: bool,
 }
 
 /// Returns the first IPv4 or IPv6 address of an interface, without link-local and loopback addresses.
@@ -277,27 +279,25 @@ impl fmt::Display for ForeignObject {
 }
 
 impl Host {
+    /// Returns the interfaces; an empty list if they are unknown.
+    pub(crate) fn links(&self) -> &[Interface] {
+        self.interfaces.known().map_or(&[], Vec::as_slice)
+    }
+
     /// Returns the interface with the given index.
     pub fn interface(&self, index: u32) -> Option<&Interface> {
-        self.interfaces
-            .known()?
+        self.links()
             .iter()
             .find(|interface| interface.index == index)
     }
 
     /// Returns the interface with the given name.
     pub fn named(&self, name: &str) -> Option<&Interface> {
-        self.interfaces
-            .known()?
-            .iter()
-            .find(|interface| interface.name == name)
+        self.links().iter().find(|interface| interface.name == name)
     }
 
     /// Returns the interface that has the given address.
     pub fn owner(&self, ip: IpAddr) -> Option<&Interface> {
-        self.interfaces
-            .known()?
-            .iter()
-            .find(|interface| interface.owns(ip))
+        self.links().iter().find(|interface| interface.owns(ip))
     }
 }

@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use types::Family;
 use types::reachability::Impact;
 pub use types::reachability::{State, Verdict};
 
@@ -19,6 +20,18 @@ pub struct Mesh {
     pub lost_everywhere: Option<(u32, u32)>,
     /// Addresses of senders that probe this node by its id, but have no lease in the store.
     pub strangers: Vec<IpAddr>,
+    /// Whether probes of other nodes arrived lately.
+    pub hears: bool,
+}
+
+impl Mesh {
+    /// Returns the paths of an address family on which the probes allow a verdict.
+    pub fn judged(&self, family: Family) -> Vec<&Path> {
+        let is_judged = |path: &&Path| {
+            Family::from(path.address) == family && path.verdict.state != State::Unknown
+        };
+        self.paths.iter().filter(is_judged).collect()
+    }
 }
 
 /// A fault that all peers of an address family have in common, except for peers that respond.
@@ -78,8 +91,8 @@ pub struct Path {
     pub carries: Option<u32>,
     /// Median round-trip time of the path, in microseconds.
     pub rtt: Option<u32>,
-    /// The number of lost probes among the last 16 probes.
-    pub lost: u8,
+    /// The number of lost probes, and the number of probes in this count.
+    pub losses: (u16, u16),
     /// The offset of the peer's clock from this node's clock, in milliseconds; positive if the peer's clock is ahead.
     pub clock_ahead: Option<i64>,
     /// The number of queried nodes that reach the peer, and the number of queried nodes that do not reach the peer.

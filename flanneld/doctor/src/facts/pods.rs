@@ -76,13 +76,20 @@ pub struct Cni {
     pub expected: bool,
 }
 
+impl Cni {
+    /// Returns whether a configuration makes pods use flannel's plugin.
+    pub(crate) fn has_flannel(&self) -> bool {
+        self.files.iter().any(|file| file.flannel == Some(true))
+    }
+}
+
 /// A file with a CNI configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniFile {
     /// The name of the configuration file.
     pub name: String,
-    /// Whether the file makes pods use flannel's plugin.
-    pub flannel: bool,
+    /// Whether the file makes pods use flannel's plugin; `None` if the doctor does not know its plugin, which may call flannel's.
+    pub flannel: Option<bool>,
 }
 
 /// The addresses that the plugin host-local has reserved for a network.

@@ -1,5 +1,6 @@
 //! Facts about WireGuard peers and their sessions.
 
+use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use types::Subnets;
 
@@ -35,6 +36,13 @@ pub struct Silent {
     pub initiates: bool,
     /// The node to which the key belongs; `None` if no lease in use has the key.
     pub holder: Option<Holder>,
+}
+
+impl Silent {
+    /// Returns the subnets of the node to which the key belongs.
+    pub(crate) fn subnets(&self) -> impl Iterator<Item = IpNet> {
+        self.holder.iter().flat_map(|holder| holder.subnets.nets())
+    }
 }
 
 /// The node to which a WireGuard key belongs.

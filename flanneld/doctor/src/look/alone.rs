@@ -215,7 +215,7 @@ async fn look_at_network(
         .collect();
     let underlay = Some(underlay).filter(|name| !name.is_empty());
     look_at_pods(host, network, underlay.as_deref()).await;
-    let interfaces = host.interfaces.known().map_or(&[][..], Vec::as_slice);
+    let interfaces = host.links();
     let around = Surroundings {
         bridge: pod_path::bridge(interfaces, network).map(|bridge| bridge.name.clone()),
         underlay,
@@ -241,7 +241,7 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
         underlay,
         peers: &peers,
     };
-    let interfaces = host.interfaces.known().map_or(&[][..], Vec::as_slice);
+    let interfaces = host.links();
     host.pod_routes = match HostReader::open() {
         Ok(mut reader) => super::netlink::pod_routes(&mut reader, interfaces, Some(&pods)).await,
         Err(error) => Fact::unavailable(error),

@@ -4,18 +4,34 @@ use super::places::Places;
 use super::unread::Unread;
 use crate::fact::Fact;
 use crate::facts::Network;
-use crate::facts::host::{Foreign, ForeignObject, Host};
+use crate::facts::host::{Foreign, ForeignObject, Host, Interface};
 use crate::facts::pods::{Cni, CniFile, Ipam, Kept};
 use ipnet::IpNet;
 use serde_json::Value;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use types::file::{self, Links};
 
 /// Maximum size of a CNI configuration, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
 /// Maximum number of names that the doctor reads from a folder. The subnet of a node has fewer addresses than this limit.
 const MAX_ADDRESSES: usize = 5000;
+/// Maximum number of configurations, and of networks of host-local, that the doctor reads.
+const MAX_CONFIGURATIONS: usize = 64;
+/// Flannel's plugin, and plugins that call the plugins of other configurations.
+const CALLERS: &[&str] = &["flannel", "multus", "multus-shim", "genie", "danm"];
+/// Plugins that give pods a network without flannel's plugin.
+const OTHERS: &[&str] = &[
+    "bridge",
+    "ptp",
+    "macvlan",
+    "ipvlan",
+    "calico",
+    "cilium-cni",
+    "weave-net",
+    "antrea",
+    "kube-ovn",
+];
 
 /// Returns the sorted file names in a folder, as container runtimes sort them; `None` if the folder does not exist.
 fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
@@ -59,35 +75,65 @@ fn is_configuration(name: &str) -> bool {
     })
 }
 
+/// Returns the CNI configurations in a folder; `None` if the folder does not exist, or the reason why the doctor does not read them.
+fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, String> {
+    let Some(mut names) = names(folder).map_err(|why| why.to_string())? else {
+        return Ok(None);
+    };
+    names.retain(|name| is_configuration(name));
+    let many = names.len();
+    if many > MAX_CONFIGURATIONS {
+        return Err(format!("{} has {many} configurations", folder.display()));
+    }
+    // A file that is not JSON has no plugins.
+    let read = |name: String| {
+        let kinds = plugins(&folder.join(&name)).unwrap_or_default();
+        let is = |known: &[&str]| kinds.iter().any(|kind| known.contains(&kind.as_str()));
+        let is_flannels = is_canals(&name) || is(CALLERS);
+        let flannel = (is_flannels || is(OTHERS)).then_some(is_flannels);
+        CniFile { name, flannel }
+    };
+    Ok(Some(names.into_iter().map(read).collect()))
+}
+
+/// Returns the folder that the container runtime reads: the folder with flannel's configuration, otherwise the folder that a runtime's own
+/// configuration names.
+fn folder(places: &Places) -> PathBuf {
+    let named = |path: &PathBuf| {
+        let bytes = file::read(path, MAX_FILE, Links::Followed).ok()?;
+        String::from_utf8_lossy(&bytes).lines().find_map(|line| {
+            let (key, value) = line.split_once('=')?;
+            let path = PathBuf::from(value.trim().trim_matches('"'));
+            let is_folder = matches!(key.trim(), "conf_dir" | "network_dir");
+            (is_folder && path.is_absolute()).then_some(path)
+        })
+    };
+    let named: Vec<PathBuf> = places.runtimes.iter().filter_map(named).collect();
+    let has_flannel = |folder: &&PathBuf| {
+        let files = configurations_in(folder).ok().flatten();
+        files
+            .into_iter()
+            .flatten()
+            .any(|file| file.flannel == Some(true))
+    };
+    let known = named.iter().chain(&places.other_cni);
+    let found = [&places.cni].into_iter().chain(known).find(has_flannel);
+    found.or(named.first()).unwrap_or(&places.cni).clone()
+}
+
 /// Reads the CNI configurations of this host.
 pub(super) fn configurations(places: &Places) -> Fact<Cni> {
-    let folder = &places.cni;
+    let folder = folder(places);
     let runs = kubelet_runs(places);
-    let names = match names(folder) {
-        Ok(Some(names)) => names,
+    let files = match configurations_in(&folder) {
+        Ok(Some(files)) => files,
         Ok(None) if runs => Vec::new(),
         Ok(None) => return Fact::Absent,
         Err(why) => return Fact::unavailable(why),
     };
-    let read = |name: String| {
-        // Multus calls another configuration, which may be flannel's. A file that is not JSON has no types.
-        let kinds = plugins(&folder.join(&name)).unwrap_or_default();
-        CniFile {
-            flannel: is_canals(&name)
-                || kinds
-                    .iter()
-                    .any(|kind| kind == "flannel" || kind == "multus"),
-            name,
-        }
-    };
-    let files: Vec<CniFile> = names
-        .into_iter()
-        .filter(|name| is_configuration(name))
-        .map(read)
-        .collect();
-    let expected = runs || files.iter().any(|file| file.flannel);
+    let expected = runs || files.iter().any(|file| file.flannel == Some(true));
     Fact::Known(Cni {
-        folder: folder.clone(),
+        folder,
         files,
         expected,
     })
@@ -103,9 +149,7 @@ fn kubelet_runs(places: &Places) -> bool {
 
 /// Returns whether a CNI configuration of this host uses flannel.
 pub(super) fn names_flannel(places: &Places) -> bool {
-    configurations(places)
-        .known()
-        .is_some_and(|cni| cni.files.iter().any(|file| file.flannel))
+    configurations(places).known().is_some_and(Cni::has_flannel)
 }
 
 /// Returns the addresses that the plugin host-local has reserved, by network.
@@ -137,6 +181,13 @@ pub(super) fn kept(
         .cloned()
         .collect();
     let mut found = Vec::new();
+    if networks.len() > MAX_CONFIGURATIONS {
+        return Fact::unavailable(format!(
+            "{} has {} networks",
+            folder.display(),
+            networks.len()
+        ));
+    }
     for name in networks {
         let folder = folder.join(name);
         let Ok(Some(names)) = names(&folder) else {
@@ -197,16 +248,10 @@ pub(super) fn docker(places: &Places) -> Fact<IpNet> {
 /// Returns the number of pod interfaces on the bridge `cni0`.
 fn ports(host: &Host) -> Option<usize> {
     let interfaces = host.interfaces.known()?;
-    let bridge = interfaces
-        .iter()
-        .find(|interface| interface.name == "cni0")
-        .map(|bridge| bridge.index);
-    Some(
-        interfaces
-            .iter()
-            .filter(|interface| bridge.is_some_and(|bridge| interface.is_pods_end_in(bridge)))
-            .count(),
-    )
+    let bridge = host.named("cni0").map(|bridge| bridge.index);
+    let is_port =
+        |interface: &&Interface| bridge.is_some_and(|bridge| interface.is_pods_end_in(bridge));
+    Some(interfaces.iter().filter(is_port).count())
 }
 
 /// Returns the devices and CNI configurations of other pod networks.
@@ -234,10 +279,14 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
             object: ForeignObject::Device(name.to_owned()),
         });
     }
-    let names = names(&places.cni).ok().flatten().unwrap_or_default();
+    let folder = folder(places);
+    let files = match configurations_in(&folder) {
+        Ok(files) => files.unwrap_or_default(),
+        Err(why) => return Fact::unavailable(why),
+    };
     let mut is_chained = false;
-    for name in names.iter().filter(|name| is_configuration(name)) {
-        let path = places.cni.join(name);
+    for CniFile { name, .. } in &files {
+        let path = folder.join(name);
         let kinds = plugins(&path).unwrap_or_default();
         // Plugins that are chained after flannel's belong to flannel's configuration.
         if kinds.iter().any(|kind| kind == "flannel") {
@@ -260,7 +309,7 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
         found.retain(|object| object.program != "Cilium");
     }
     // With Canal, Calico's devices and its configuration are not foreign.
-    if names.iter().any(|name| is_canals(name)) {
+    if files.iter().any(|file| is_canals(&file.name)) {
         found.retain(|object| object.program != "Calico");
     }
     found.sort_by(|a, b| a.program.cmp(&b.program));
@@ -270,7 +319,6 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::host::Interface;
     use crate::tests::{healthy_host, network};
 
     fn places(folder: &Path) -> Places {
@@ -281,6 +329,8 @@ mod tests {
             containers,
             other_runtimes,
             docker: of("docker"),
+            runtimes: vec![of("containerd.toml")],
+            other_cni: vec![of("k3s-cni")],
             ..Places::default()
         };
         Places {
@@ -311,7 +361,7 @@ mod tests {
         put("05-broken.conf", "{");
         put("20-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
         let found = configurations(&places).known().unwrap().clone();
-        let names: Vec<(&str, bool)> = found
+        let names: Vec<(&str, Option<bool>)> = found
             .files
             .iter()
             .map(|file| (file.name.as_str(), file.flannel))
@@ -319,10 +369,10 @@ mod tests {
         assert_eq!(
             names,
             [
-                ("05-broken.conf", false),
-                ("10-flannel.conflist", true),
-                ("20-calico.conflist", false),
-                ("87-podman.conflist", false)
+                ("05-broken.conf", None),
+                ("10-flannel.conflist", Some(true)),
+                ("20-calico.conflist", Some(false)),
+                ("87-podman.conflist", Some(false))
             ]
         );
         assert!(found.expected);
@@ -355,9 +405,65 @@ mod tests {
             found
                 .files
                 .iter()
-                .any(|file| file.name == "10-canal.conflist" && file.flannel),
+                .any(|file| file.name == "10-canal.conflist" && file.flannel == Some(true)),
             "{found:?}"
         );
+    }
+
+    fn put(folder: &Path, kind: &str) {
+        std::fs::create_dir_all(folder).unwrap();
+        let text = format!(r#"{{"type":"{kind}"}}"#);
+        std::fs::write(folder.join("00-net.conf"), text).unwrap();
+    }
+
+    #[test]
+    fn plugin_that_calls_others_uses_flannel() {
+        let root = tempfile::tempdir().unwrap();
+        let places = places(root.path());
+        for (kind, flannel) in [
+            ("multus", Some(true)),
+            ("multus-shim", Some(true)),
+            ("danm", Some(true)),
+            ("bridge", Some(false)),
+            ("our-own-meta", None),
+        ] {
+            put(&places.cni, kind);
+            let found = configurations_in(&places.cni).unwrap().unwrap();
+            assert_eq!(found[0].flannel, flannel, "{kind}");
+        }
+    }
+
+    #[test]
+    fn folder_of_the_runtime_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let places = places(root.path());
+        put(&places.cni, "bridge");
+        assert_eq!(folder(&places), places.cni);
+        let own = root.path().join("own");
+        let text = format!("  bin_dir = \"/opt\"\n  conf_dir = \"{}\"\n", own.display());
+        std::fs::write(&places.runtimes[0], text).unwrap();
+        assert_eq!(folder(&places), own);
+        put(&places.other_cni[0], "flannel");
+        assert_eq!(folder(&places), places.other_cni[0]);
+        put(&places.cni, "flannel");
+        assert_eq!(folder(&places), places.cni);
+    }
+
+    #[test]
+    fn many_configurations_are_told_and_not_read() {
+        let root = tempfile::tempdir().unwrap();
+        let places = places(root.path());
+        put(&places.cni, "flannel");
+        for number in 1..1000 {
+            let link = places.cni.join(format!("{number}.conf"));
+            std::os::unix::fs::symlink("00-net.conf", link).unwrap();
+        }
+        let found = configurations(&places);
+        assert!(
+            found.why().unwrap().contains("1000 configurations"),
+            "{found:?}"
+        );
+        assert!(foreign(&places, &healthy_host()).why().is_some());
     }
 
     #[test]

@@ -13,6 +13,10 @@ pub struct Places {
     pub drop_ins: PathBuf,
     /// The folder of CNI configurations.
     pub cni: PathBuf,
+    /// The folders of CNI configurations of Kubernetes distributions.
+    pub other_cni: Vec<PathBuf>,
+    /// The configurations of container runtimes, which may name another folder of CNI configurations.
+    pub runtimes: Vec<PathBuf>,
     /// The folder in which host-local stores reserved addresses.
     pub ipam: PathBuf,
     /// The folders in which container runtimes have an entry for each running container.
@@ -42,6 +46,14 @@ impl Default for Places {
             ],
             drop_ins: "/etc/systemd/system/flanneld.service.d".into(),
             cni: "/etc/cni/net.d".into(),
+            other_cni: vec![
+                "/var/lib/rancher/k3s/agent/etc/cni/net.d".into(),
+                "/var/snap/microk8s/current/args/cni-network".into(),
+            ],
+            runtimes: vec![
+                "/etc/containerd/config.toml".into(),
+                "/etc/crio/crio.conf".into(),
+            ],
             ipam: "/var/lib/cni/networks".into(),
             containers: vec![
                 "/run/containerd/io.containerd.runtime.v2.task/k8s.io".into(),

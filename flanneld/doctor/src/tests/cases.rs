@@ -397,7 +397,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("address-conflict", |facts| {
         one(facts, State::OneWay, true);
-        facts.host.rival = Mac::parse("02:00:00:00:00:77");
+        facts.host.rival = Fact::of(Mac::parse("02:00:00:00:00:77"));
     }),
     ("duplicate-mac", |facts| {
         one(facts, State::CutOff, false);
@@ -537,7 +537,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("rp-filter", |facts| {
         one(facts, State::OneWay, true);
-        sysctls(facts).astray.push("192.0.2.2".parse().unwrap());
+        sysctls(facts).astray = paths(facts).iter().map(|path| path.address).collect();
     }),
     ("forward-policy", |facts| {
         network(facts).nftables = true;
@@ -760,7 +760,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("lossy", |facts| {
         one(facts, State::LosesSome, true);
-        paths(facts)[0].lost = 5;
+        paths(facts)[0].losses = (5, 37);
         paths(facts)[0].others = Some((3, 0));
     }),
     ("lossy", |facts| {
@@ -802,7 +802,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             0,
             CniFile {
                 name: "05-other.conf".to_owned(),
-                flannel: false,
+                flannel: Some(false),
             },
         );
     }),
@@ -919,12 +919,12 @@ pub(super) fn rename(facts: &mut Facts, name: &str) {
             0,
             CniFile {
                 name: text(),
-                flannel: false,
+                flannel: Some(false),
             },
         );
         cni.files.push(CniFile {
             name: "10-flannel.conflist".to_owned(),
-            flannel: true,
+            flannel: Some(true),
         });
     }
 }

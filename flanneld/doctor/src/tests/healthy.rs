@@ -57,7 +57,7 @@ pub(super) fn path(node: &str, subnet: &str, address: &str) -> Path {
         underlay: true,
         carries: Some(1450),
         rtt: Some(400),
-        lost: 0,
+        losses: (0, 16),
         clock_ahead: Some(12),
         others: None,
         since: Some(100),
@@ -159,7 +159,7 @@ fn host() -> Host {
         pod_routes: Fact::Known(pod_routes()),
         policy_rules: Fact::Known(policy_rules()),
         underlay_neighbours: Fact::Known(Vec::new()),
-        rival: None,
+        rival: Fact::Absent,
         sysctls: Fact::Known(Sysctls {
             underlay: "eth0".to_owned(),
             ip_forward: Some(1),
@@ -186,6 +186,7 @@ fn host() -> Host {
         checksums: Fact::Known(Checksums::default()),
         foreign: Fact::Known(Vec::new()),
         daemons: Fact::Known(1),
+        tunnel_receives: false,
     }
 }
 
@@ -298,13 +299,14 @@ fn mesh() -> Mesh {
         faults: Vec::new(),
         lost_everywhere: None,
         strangers: Vec::new(),
+        hears: true,
     }
 }
 
 fn pods() -> Pods {
     let file = |name: &str, flannel| CniFile {
         name: name.to_owned(),
-        flannel,
+        flannel: Some(flannel),
     };
     let kept = Kept {
         address: "10.244.1.5".parse().unwrap(),

@@ -93,6 +93,26 @@ fn nat_trap_is_reported_although_a_peer_moved() {
     assert!(!finds(&facts, "wrong-interface"));
 }
 
+/// The operator has named the interface on all other nodes, which are on the link of this host's other interface.
+#[test]
+fn last_node_in_the_nat_trap_is_told_first() {
+    for (state, peers) in [
+        (State::CutOff, 1),
+        (State::CutOff, 2),
+        (State::OverlayCut, 1),
+    ] {
+        let mut facts = trap(&state, state == State::OverlayCut);
+        paths(&mut facts).truncate(peers);
+        for (path, number) in paths(&mut facts).iter_mut().zip(2..) {
+            path.address = [198, 51, 100, number].into();
+        }
+        assert_eq!(causes(&facts), ["wrong-interface"], "{state:?}");
+        assert_eq!(commands_of(&facts, "wrong-interface").len(), 2);
+        paths(&mut facts)[0].verdict.state = State::Well;
+        assert!(!finds(&facts, "wrong-interface"));
+    }
+}
+
 #[test]
 fn nat_network_with_another_gateway_is_no_trap() {
     let mut facts = trap(&State::Unknown, false);

@@ -165,6 +165,16 @@ impl History {
         self.asked.min(SHOWN as u8)
     }
 
+    /// Returns the counts that show losses: of the last probes after a burst of losses, otherwise of the long run. The second number counts all probes.
+    pub(super) fn losses(&self) -> (u16, u16) {
+        let lately = u16::try_from(self.lost_of(LATELY)).unwrap_or(u16::MAX);
+        if self.burst {
+            (lately, self.asked.into())
+        } else {
+            (self.long_lost, self.long_asked)
+        }
+    }
+
     /// Returns the time of the last loss.
     pub(super) fn last_loss(&self) -> Option<Duration> {
         self.last_loss.map(Duration::from)

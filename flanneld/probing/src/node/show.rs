@@ -238,6 +238,7 @@ impl Node {
             rtt_us: peer.history.rtt_us(),
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
             asked: peer.history.asked(),
+            losses: peer.history.losses(),
             carries: peer.carries,
             mtu: self.local.mtu(key.into()),
             ages: view::Ages {

@@ -29,6 +29,7 @@ fn peer(number: u32) -> PeerView {
         rtt_us: Some(1500),
         lost: 4,
         asked: 16,
+        losses: (0, 16),
         carries: None,
         mtu: 1450,
         ages: Ages::default(),

@@ -1,0 +1,363 @@
+//! Tests of the checks that compare peers: with a single peer, with all peers but one gone, and with faults of several peers at once.
+
+use super::cases::{Spoil, all, faults, inside, named, one, paths, spoiled, unrouted};
+use super::healthy::{healthy, interface, path, peer};
+use super::{causes, only, report};
+use crate::fact::Fact;
+use crate::facts::Facts;
+use crate::facts::argument::on_command_line;
+use crate::facts::host::{Interface, Neighbour};
+use crate::facts::mesh::{Path, State};
+use crate::facts::pods::{CniFile, Lost};
+use crate::finding::{Severity, code_or_text};
+use netstate::names::Mac;
+
+/// Checks whose cases need several peers.
+const OF_SEVERAL: &[&str] = &["isolated", "duplicate-address", "neighbour-table"];
+
+/// Checks that the doctor finds each fault although `change` leaves a single peer. Without a rule of this host, nobody can tell a firewall from wrong
+/// routes of the peer.
+fn are_found(change: fn(&mut Path), gone: Option<u64>) {
+    for (check, mut facts) in faults() {
+        if let Fact::Known(mesh) = &mut facts.mesh {
+            mesh.faults.clear();
+            mesh.paths.iter_mut().skip(1).for_each(change);
+            mesh.paths.retain(|path| path.since.is_some());
+        }
+        if let Fact::Known(peers) = &mut facts.leases.peers {
+            peers.iter_mut().skip(1).for_each(|peer| peer.silent = gone);
+            peers.truncate(if gone.is_some() { 9 } else { 1 });
+        }
+        let found = report(&facts).findings;
+        let is = |id: &str| found.iter().any(|finding| finding.check == id);
+        let told = ["one-way", "overlay-cut", "slow", "lossy", "silent-node"];
+        let is_other =
+            matches!(check, "encap-blocked" | "slow" | "lossy") && told.into_iter().any(is);
+        assert!(
+            is(check) || is_other || OF_SEVERAL.contains(&check),
+            "{check}: {found:#?}"
+        );
+    }
+}
+
+#[test]
+fn fault_is_found_with_a_single_peer() {
+    are_found(|path| path.since = None, None);
+}
+
+#[test]
+fn fault_is_found_with_all_peers_but_one_gone() {
+    let cut = |path: &mut Path| (path.verdict.state, path.underlay) = (State::CutOff, false);
+    are_found(cut, Some(900));
+}
+
+fn lone(facts: &mut Facts, state: State) {
+    paths(facts).truncate(1);
+    one(facts, state, true);
+}
+
+/// Adds a third peer, which does not respond, and sets the hardware addresses of the peers. The first peer does not respond either.
+fn third(facts: &mut Facts, macs: [&str; 3]) {
+    paths(facts).push(path("node-4", "10.244.4.0/24", "192.0.2.4"));
+    inside(&mut facts.leases.peers).push(peer("node-4", 4));
+    for number in [0, 2] {
+        let path = &mut paths(facts)[number];
+        (path.verdict.state, path.underlay) = (State::CutOff, false);
+    }
+    let of = |(number, mac)| Neighbour {
+        address: [192, 0, 2, number].into(),
+        mac: Mac::parse(mac),
+    };
+    facts.host.underlay_neighbours = Fact::Known((2..).zip(macs).map(of).collect());
+}
+
+const MACS: [&str; 3] = [
+    "02:00:00:00:00:22",
+    "02:00:00:00:00:33",
+    "02:00:00:00:00:44",
+];
+const CLONES: [&str; 3] = [MACS[1], MACS[1], MACS[2]];
+
+fn rival(facts: &mut Facts) {
+    third(facts, MACS);
+    facts.host.rival = Fact::of(Mac::parse(CLONES[0]));
+}
+
+fn wrong_address(facts: &mut Facts) {
+    lone(facts, State::OneWay);
+    inside(&mut facts.leases.own).published = vec!["192.0.2.99".parse().unwrap()];
+}
+
+/// Changes to a healthy node's facts, each with the unexplained findings.
+const CAUSES: &[(Spoil, &[&str])] = &[
+    (|facts| third(facts, CLONES), &["duplicate-mac", "peer-cut"]),
+    (
+        |facts| {
+            third(facts, MACS);
+            unrouted(facts);
+        },
+        &["peer-unrouted", "peer-cut"],
+    ),
+    // The route to one of them is not why all are silent.
+    (
+        |facts| {
+            unrouted(facts);
+            all(facts, &State::CutOff, false);
+        },
+        &["peer-unrouted", "isolated"],
+    ),
+    (rival, &["address-conflict"]),
+    // Other nodes miss this peer too.
+    (
+        |facts| {
+            rival(facts);
+            paths(facts)[2].others = Some((0, 2));
+        },
+        &["address-conflict", "peer-cut"],
+    ),
+    // A lease repeats the address of another peer.
+    (
+        |facts| {
+            third(facts, MACS);
+            paths(facts)[2].address = [192, 0, 2, 3].into();
+        },
+        &["peer-cut", "peer-cut"],
+    ),
+    // A risk explains no loss.
+    (
+        |facts| {
+            inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap());
+            inside(&mut facts.pods.paths)[0].lost = vec![("node-2".to_owned(), Lost::Everything)];
+        },
+        &["pods-lost", "network-overlap"],
+    ),
+    (|facts| lone(facts, State::OverlayCut), &["encap-blocked"]),
+    // A host without flannel has the peer's address, and rejects its probes.
+    (
+        |facts| {
+            lone(facts, State::OverlayCut);
+            paths(facts)[0].refuses = true;
+        },
+        &["overlay-cut"],
+    ),
+    (wrong_address, &["public-ip"]),
+    (
+        |facts| {
+            wrong_address(facts);
+            facts.host.firewalls = spoiled("encap-blocked").host.firewalls;
+        },
+        &["encap-blocked"],
+    ),
+    // A veth with another MTU is no pod's.
+    (
+        |facts| {
+            detach(facts);
+            named(facts, "veth1").mtu = 1500;
+        },
+        &[],
+    ),
+];
+
+#[test]
+fn finding_explains_only_what_is_in_its_scope() {
+    for (number, (spoil, wanted)) in CAUSES.iter().enumerate() {
+        let mut facts = healthy();
+        spoil(&mut facts);
+        assert_eq!(causes(&facts), *wanted, "{number}");
+    }
+}
+
+fn detach(facts: &mut Facts) {
+    named(facts, "veth1").master = None;
+}
+
+fn deaf(facts: &mut Facts) {
+    all(facts, &State::CutOff, false);
+    facts.host.tunnel_receives = true;
+    inside(&mut facts.mesh).hears = false;
+}
+
+/// No lease of another node is in use.
+fn alone(facts: &mut Facts, check: &str) {
+    *facts = spoiled(check);
+    paths(facts).clear();
+    inside(&mut facts.leases.peers).clear();
+}
+
+fn unknown_plugin(facts: &mut Facts) {
+    inside(&mut facts.pods.cni).files[0] = CniFile {
+        name: "00-own.conf".to_owned(),
+        flannel: None,
+    };
+}
+
+/// Fills the subnet with the addresses of this many pods; `gone` of them are gone.
+fn full(facts: &mut Facts, prefix: u8, pods: usize, gone: usize) {
+    *facts = spoiled("ipam-full");
+    inside(&mut facts.network).own =
+        types::Subnets::V4(format!("10.244.1.0/{prefix}").parse().unwrap());
+    let ipam = &mut inside(&mut facts.pods.ipam)[0];
+    ipam.kept.truncate(pods);
+    ipam.ports = Some(pods - gone);
+    (0..)
+        .zip(&mut ipam.kept)
+        .for_each(|(number, kept)| kept.gone = Some(number < gone));
+}
+
+/// Changes to a healthy node's facts, each with a check, its severity, and a text in its finding; without a text, the finding has no command.
+const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
+    (
+        |facts| {
+            lone(facts, State::OneWay);
+            facts.host.name = "node-2".to_owned();
+        },
+        "one-way",
+        Severity::Broken,
+        "node-2 (192.0.2.2)",
+    ),
+    (
+        |facts| {
+            one(facts, State::OneWay, true);
+            paths(facts)[1].node = "node-2".into();
+        },
+        "one-way",
+        Severity::Broken,
+        "node-2 (192.0.2.2)",
+    ),
+    (
+        |facts| named(facts, "cni0").addresses.truncate(2),
+        "pod-bridge",
+        Severity::Broken,
+        "ip -6 address add fd10:244:0:1::1/64 dev cni0",
+    ),
+    (
+        detach,
+        "pod-bridge",
+        Severity::Broken,
+        "ip link set dev veth1 master cni0",
+    ),
+    (
+        |facts| {
+            detach(facts);
+            inside(&mut facts.host.interfaces).retain(|known| known.name != "cni0");
+        },
+        "pod-bridge",
+        Severity::Broken,
+        "ip address add 10.244.1.1/24 dev cni0",
+    ),
+    (
+        |facts| {
+            one(facts, State::LosesSome, true);
+            paths(facts)[0].losses = (7, 37);
+        },
+        "lossy",
+        Severity::Degraded,
+        "7 of the last 37 probes",
+    ),
+    (deaf, "isolated", Severity::Risk, ""),
+    (
+        |facts| {
+            deaf(facts);
+            inside(&mut facts.mesh).hears = true;
+        },
+        "isolated",
+        Severity::Broken,
+        "ping -c 3",
+    ),
+    (
+        |facts| alone(facts, "other-store"),
+        "other-store",
+        Severity::Broken,
+        "flannelctl leases --long",
+    ),
+    (
+        |facts| alone(facts, "lease-refused"),
+        "lease-refused",
+        Severity::Broken,
+        "",
+    ),
+    (
+        |facts| {
+            *facts = spoiled("public-ip");
+            facts.daemon.arguments = on_command_line(["--public-ip=192.0.2.99".to_owned()]);
+        },
+        "public-ip",
+        Severity::Broken,
+        "|--public-ip=192.0.2.1|",
+    ),
+    (
+        |facts| *facts = spoiled("not-running"),
+        "not-running",
+        Severity::Broken,
+        "journalctl -u flanneld -n 50",
+    ),
+    (
+        |facts| {
+            facts.daemon.running = Fact::Known(false);
+        },
+        "not-running",
+        Severity::Broken,
+        "systemctl start flanneld",
+    ),
+    // A device for all VNIs has the tunnel's port.
+    (
+        |facts| {
+            facts.host.ports = spoiled("port-taken").host.ports;
+            inside(&mut facts.host.ports).truncate(1);
+            let device = Interface {
+                kind: "vxlan".to_owned(),
+                vxlan: Some((0, 8472)),
+                ..interface(9, "antrea0", &[])
+            };
+            inside(&mut facts.host.interfaces).push(device);
+        },
+        "port-taken",
+        Severity::Broken,
+        "ip -details link show dev antrea0",
+    ),
+    (unknown_plugin, "cni-config", Severity::Risk, ""),
+    (
+        |facts| {
+            unknown_plugin(facts);
+            inside(&mut facts.pods.cni).files.truncate(1);
+        },
+        "cni-config",
+        Severity::Risk,
+        "",
+    ),
+    (
+        |facts| full(facts, 28, 13, 6),
+        "ipam-full",
+        Severity::Broken,
+        "rm ",
+    ),
+    (
+        |facts| full(facts, 28, 13, 0),
+        "ipam-full",
+        Severity::Degraded,
+        "",
+    ),
+    (
+        |facts| full(facts, 24, 245, 0),
+        "ipam-full",
+        Severity::Risk,
+        "",
+    ),
+];
+
+#[test]
+fn finding_has_its_severity_and_command() {
+    for (spoil, check, severity, text) in FINDINGS {
+        let mut facts = healthy();
+        spoil(&mut facts);
+        let found = only(&facts, check);
+        assert_eq!(found.severity, *severity, "{found:#?}");
+        let shown = format!("{} {:?}", found.what, found.remedy);
+        let is_text = shown.contains(text) || shown.contains(&code_or_text(check, *text));
+        assert_eq!(
+            (is_text, found.remedy.commands.is_empty()),
+            (true, text.is_empty()),
+            "{found:#?}"
+        );
+    }
+}
