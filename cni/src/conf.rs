@@ -131,23 +131,21 @@ impl Conf {
         object("runtimeConfig", self.runtime_config.as_ref())
     }
 
-    /// Returns the attachments that GC must keep, from `cni.dev/valid-attachments`.
+    /// Returns the attachments that GC must keep, from `cni.dev/valid-attachments`, or `None` without the key.
     ///
     /// # Errors
-    /// Returns an error if the list is missing or malformed. After this error, GC must not remove any attachment.
-    pub fn valid_attachments(&self) -> Result<Vec<Attachment>, CniError> {
+    /// Returns an error if the list is malformed. After this error, GC must not remove any attachment.
+    pub fn valid_attachments(&self) -> Result<Option<Vec<Attachment>>, CniError> {
         let wrong = |why: &str| {
             CniError::new(
                 INVALID_CONFIG,
                 format!("\"cni.dev/valid-attachments\" {why}, so GC removes nothing"),
             )
         };
-        let list = self
-            .valid_attachments
-            .as_ref()
-            .ok_or_else(|| wrong("is missing"))?
-            .as_array()
-            .ok_or_else(|| wrong("is not a list"))?;
+        let Some(list) = &self.valid_attachments else {
+            return Ok(None);
+        };
+        let list = list.as_array().ok_or_else(|| wrong("is not a list"))?;
         let one = |value: &Value| {
             let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
             Some(Attachment {
@@ -161,7 +159,8 @@ impl Conf {
                 one(value)
                     .ok_or_else(|| wrong("has an entry without a valid containerID and ifname"))
             })
-            .collect()
+            .collect::<Result<_, _>>()
+            .map(Some)
     }
 }
 
@@ -265,19 +264,25 @@ mod tests {
     }
 
     #[test]
-    fn gc_needs_a_complete_list_of_attachments() {
+    fn list_of_attachments_of_gc_is_complete_or_absent() {
         let list = |text: &str| Conf::parse(text.as_bytes()).unwrap().valid_attachments();
-        assert_eq!(list(r#"{"cni.dev/valid-attachments":[]}"#).unwrap(), []);
+        assert_eq!(
+            list(r#"{"cni.dev/valid-attachments":[]}"#).unwrap(),
+            Some(vec![])
+        );
         let one =
             list(r#"{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}"#).unwrap();
         assert_eq!(
             one,
-            [Attachment {
+            Some(vec![Attachment {
                 container: "a".to_owned(),
                 interface: "eth0".to_owned()
-            }]
+            }])
         );
-        assert_eq!(list(r#"{"cni.dev/valid-attachments":null}"#).unwrap(), []);
+        assert_eq!(
+            list(r#"{"cni.dev/valid-attachments":null}"#).unwrap(),
+            Some(vec![])
+        );
         for wrong in [
             "{}",
             r#"[{"containerID":"a"}]"#,
@@ -292,6 +297,7 @@ mod tests {
                 "{wrong}"
             );
         }
-        assert_eq!(list("{}").unwrap_err().code, INVALID_CONFIG);
+        // As `cnitool gc` calls.
+        assert_eq!(list("{}").unwrap(), None);
     }
 }

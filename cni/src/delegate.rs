@@ -38,6 +38,8 @@ pub struct Order<'a> {
 /// The error of a call of the delegate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
+    /// No plugin has the delegate's name.
+    NotFound(CniError),
     /// The delegate did not start, so it made no change.
     NotStarted(CniError),
     /// The delegate started and failed. The delegate may have left an interface or an address.
@@ -48,7 +50,7 @@ impl Failure {
     /// Returns the CNI error to report to the runtime.
     pub fn into_error(self) -> CniError {
         match self {
-            Failure::NotStarted(error) | Failure::Failed(error) => error,
+            Failure::NotFound(error) | Failure::NotStarted(error) | Failure::Failed(error) => error,
         }
     }
 }
@@ -97,7 +99,7 @@ impl Programs {
 
 impl Delegate for Programs {
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure> {
-        let program = self.find(order.program).map_err(Failure::NotStarted)?;
+        let program = self.find(order.program).map_err(Failure::NotFound)?;
         let broken = |what: &str, error: &io::Error| {
             CniError::new(IO_FAILURE, format!("{what} {}: {error}", program.display()))
         };

@@ -1,6 +1,8 @@
 //! Executes ADD. Saves the delegate's configuration before the delegate runs, so that DEL always finds the configuration.
 
-use super::shared::{Context, Netconf, failed, never_started, reading, undo};
+use super::shared::{
+    Context, Netconf, failed, network_of, never_started, reading, undo, undo_saved,
+};
 use crate::attachment_store::{self, AttachmentStore, Progress, Saved};
 use crate::call::{Call, Verb};
 use crate::delegate::{Failure, Order};
@@ -21,14 +23,14 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     let there = match &earlier {
         // The plugin was killed during ADD. Undo that first, because the delegate would refuse an interface that it has already created.
         Some(saved) if saved.progress == Progress::Begun => {
-            let old = Netconf::read(&saved.text);
-            let (program, netconf) = old
-                .as_ref()
-                .map_or((&netconf.program, text.as_bytes()), |old| {
-                    (&old.program, saved.text.as_slice())
-                });
-            undo(context, program, netconf, &call.attachment, &call.netns)
-                .map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
+            undo_saved(
+                context,
+                &call.conf,
+                &saved.text,
+                &call.attachment,
+                &call.netns,
+            )
+            .map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
             false
         }
         // An attachment in use must keep its file and its interface if the delegate refuses this ADD.
@@ -83,13 +85,11 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
 
 /// Checks that an interface does not belong to another network. ADD would overwrite the other network's saved configuration, which DEL needs to remove the interface.
 fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
-    match Netconf::read(&saved.text) {
-        Some(old) if old.network() != call.conf.name => {
+    match network_of(&saved.text) {
+        Some(other) if other != call.conf.name => {
             let why = format!(
-                "{} of container {} belongs to network {:?}",
-                call.attachment.interface,
-                call.attachment.container,
-                old.network()
+                "{} of container {} belongs to network {other:?}",
+                call.attachment.interface, call.attachment.container
             );
             Err(CniError::new(INTERNAL, why).details(
                 "remove the interface from that network first: run DEL with the other network's configuration",

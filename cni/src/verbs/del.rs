@@ -1,11 +1,10 @@
 //! Executes DEL: the delegate undoes ADD, then the plugin removes the saved configuration. DEL succeeds without a
 //! saved configuration, so that the runtime can repeat DEL.
 
-use super::shared::{Context, Netconf, failed, find, undo};
+use super::shared::{Context, failed, find, undo_saved};
 use crate::attachment_store::{self, AttachmentStore};
 use crate::call::Call;
 use crate::error::CniError;
-use crate::netconf::encode;
 
 pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     let folder = &call.conf.data_dir;
@@ -20,31 +19,13 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
         let _ = attachment_store.remove(&own);
         return Ok(());
     };
-    match Netconf::read(&found.saved.text) {
-        Some(saved) => undo(
-            context,
-            &saved.program,
-            &found.saved.text,
-            &call.attachment,
-            &call.netns,
-        )?,
-        None => {
-            // The file is damaged, for example by a power failure. The configuration that ADD would use now is the closest replacement.
-            let now = Netconf::build_to_undo(&call.conf).map_err(|error| {
-                error.during(&format!(
-                    "{} is damaged, and the plugin cannot build a configuration in its place",
-                    attachment_store.path(&found.name).display()
-                ))
-            })?;
-            undo(
-                context,
-                &now.program,
-                encode(&now.object).as_bytes(),
-                &call.attachment,
-                &call.netns,
-            )?;
-        }
-    }
+    undo_saved(
+        context,
+        &call.conf,
+        &found.saved.text,
+        &call.attachment,
+        &call.netns,
+    )?;
     // Go flannel's plugin names files after the container, so this file may belong to another interface. DEL of that interface or GC removes it.
     if found.name == own {
         attachment_store

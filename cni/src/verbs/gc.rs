@@ -1,6 +1,6 @@
 //! Executes GC: removes the attachments of this network that are no longer valid, as DEL does. The plugin then calls the delegate with GC.
 
-use super::shared::{Context, Netconf, failed, reading, undo};
+use super::shared::{Context, Netconf, failed, network_of, reading, undo_saved};
 use crate::attachment::Attachment;
 use crate::attachment_store::{AttachmentStore, Entry, FIRST};
 use crate::call::{Call, Verb};
@@ -10,7 +10,10 @@ use crate::netconf::encode;
 use serde_json::{Value, json};
 
 pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
-    let valid = call.conf.valid_attachments()?;
+    // Without a list, nothing is known to be invalid: `cnitool gc` calls so. A delegate might take it for an empty list.
+    let Some(valid) = call.conf.valid_attachments()? else {
+        return Ok(());
+    };
     let folder = &call.conf.data_dir;
     let mut errors = Vec::new();
     if let Some(attachment_store) =
@@ -77,23 +80,14 @@ fn collect(
         container: entry.container.clone(),
         interface: entry.interface.clone().unwrap_or_else(|| FIRST.to_owned()),
     };
-    match Netconf::read(&saved.text) {
-        Some(netconf) if netconf.network() != call.conf.name => return Ok(()),
-        Some(netconf) => undo(context, &netconf.program, &saved.text, &attachment, "")?,
-        None => {
-            let now = Netconf::build_to_undo(&call.conf)?;
-            undo(
-                context,
-                &now.program,
-                encode(&now.object).as_bytes(),
-                &attachment,
-                "",
-            )?;
-            // A power failure leaves an empty file. A file with other content may belong to another network or not to the plugin, so it stays.
-            if !saved.text.is_empty() {
-                return Ok(());
-            }
-        }
+    let network = network_of(&saved.text);
+    if network.as_ref().is_some_and(|name| *name != call.conf.name) {
+        return Ok(());
+    }
+    undo_saved(context, &call.conf, &saved.text, &attachment, "")?;
+    // A power failure leaves an empty file. Other text without a name may be of another network or not of the plugin, so it stays.
+    if network.is_none() && !saved.text.is_empty() {
+        return Ok(());
     }
     forget()
 }

@@ -6,6 +6,7 @@ use crate::call::Verb;
 use crate::conf::Conf;
 use crate::delegate::{Delegate, Failure, Order};
 use crate::error::{CniError, INTERNAL, IO_FAILURE};
+use crate::netconf::encode;
 use crate::subnet_env::{self, SubnetEnv};
 use serde_json::{Map, Value};
 use std::io;
@@ -59,14 +60,12 @@ impl Netconf {
         Self::of(crate::netconf::build(conf, &env)?)
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
+}
 
-    /// Returns the network's name in the configuration.
-    pub(super) fn network(&self) -> &str {
-        self.object
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    }
+/// Returns the network's name in a saved configuration, or `None` if the plugin cannot read the name.
+pub(super) fn network_of(saved: &[u8]) -> Option<String> {
+    let saved: Value = serde_json::from_slice(saved).ok()?;
+    Some(saved.get("name")?.as_str()?.to_owned())
 }
 
 /// The saved configuration of an attachment, and the name of the configuration's file.
@@ -94,10 +93,33 @@ pub(super) fn find(
     let saved = attachment_store
         .read(&name)
         .map_err(reading(attachment_store, &name))?;
-    let ours = |saved: &attachment_store::Saved| {
-        Netconf::read(&saved.text).is_some_and(|netconf| netconf.network() == conf.name)
-    };
+    let ours =
+        |saved: &attachment_store::Saved| network_of(&saved.text).as_ref() == Some(&conf.name);
     Ok(saved.filter(ours).map(|saved| Found { name, saved }))
+}
+
+/// Undoes ADD with the saved configuration. If the saved configuration is damaged, or names a plugin that does not
+/// exist, undoes ADD with the configuration that ADD would use now: it is the closest replacement.
+pub(super) fn undo_saved(
+    context: Context<'_>,
+    conf: &Conf,
+    saved: &[u8],
+    attachment: &Attachment,
+    netns: &str,
+) -> Result<(), CniError> {
+    // This plugin is never its own delegate: it would find the same file again, without end.
+    let read = Netconf::read(saved).filter(|netconf| netconf.program != "flannel");
+    if let Some(netconf) = read {
+        match undo(context, &netconf.program, saved, attachment, netns) {
+            Err(Failure::NotFound(_)) => {}
+            done => return done.map_err(not_undone),
+        }
+    }
+    let now = Netconf::build_to_undo(conf).map_err(|error| {
+        error.during("the saved configuration is damaged, and the plugin cannot build another")
+    })?;
+    let text = encode(&now.object);
+    undo(context, &now.program, text.as_bytes(), attachment, netns).map_err(not_undone)
 }
 
 /// Calls the delegate with DEL, which undoes the delegate's ADD.
@@ -107,7 +129,7 @@ pub(super) fn undo(
     netconf: &[u8],
     attachment: &Attachment,
     netns: &str,
-) -> Result<(), CniError> {
+) -> Result<(), Failure> {
     let order = Order {
         program,
         verb: Verb::Del,
@@ -115,11 +137,11 @@ pub(super) fn undo(
         netns,
         netconf,
     };
-    context
-        .delegate
-        .call(&order)
-        .map(drop)
-        .map_err(|failure| failure.into_error().during("failed to delegate del"))
+    context.delegate.call(&order).map(drop)
+}
+
+fn not_undone(failure: Failure) -> CniError {
+    failure.into_error().during("failed to delegate del")
 }
 
 pub(super) fn reading<'a>(
@@ -136,5 +158,5 @@ pub(super) fn failed(what: &str, path: &Path, why: &io::Error) -> CniError {
 }
 
 pub(super) fn never_started(failure: &Failure) -> bool {
-    matches!(failure, Failure::NotStarted(_))
+    matches!(failure, Failure::NotFound(_) | Failure::NotStarted(_))
 }

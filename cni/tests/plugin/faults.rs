@@ -120,6 +120,46 @@ fn damaged_file_is_undone_with_the_current_configuration() {
     }
 }
 
+/// A `type` that is no other plugin here does not block DEL and GC for ever, also if flannel's own name would call it again and again.
+#[test]
+fn file_of_a_wrong_type_is_damaged_for_del_and_gc() {
+    for kind in [
+        json!(7),
+        json!("brigde"),
+        json!("../bridge"),
+        json!(""),
+        json!("flannel"),
+    ] {
+        let text = json!({"name": "cbr0", "type": kind}).to_string();
+        for verb in ["DEL", "GC", "ADD"] {
+            let bed = Bed::new(&["bridge"]);
+            bed.call("ADD").ok();
+            let given = bed.data()["c0ffee"].clone();
+            fs::write(bed.path("data/c0ffee"), &text).unwrap();
+            match verb {
+                "DEL" => bed.call("DEL").ok(),
+                "GC" => bed.gc(&[]).ok(),
+                _ => {
+                    fs::write(bed.path("data/+c0ffee"), "").unwrap();
+                    bed.call("ADD").ok()
+                }
+            };
+            let left = usize::from(verb == "ADD");
+            assert_eq!(
+                (bed.held().len(), bed.data().len(), bed.received("DEL")),
+                (left, left, Some(given)),
+                "{text} {verb}"
+            );
+        }
+    }
+    // The plugin that alone can undo is away: the file stays, for another network's GC too.
+    let bed = Bed::new(&["bridge"]);
+    bed.call("ADD").ok();
+    fs::remove_file(bed.path("bin/bridge")).unwrap();
+    assert_eq!((bed.call("DEL").code(), bed.gc(&[]).code()), (999, 999));
+    assert_eq!(bed.data().len(), 1);
+}
+
 #[test]
 fn go_flannels_file_is_used_by_del_and_gc() {
     let saved = r#"{"cniVersion":"1.1.0","name":"cbr0","type":"bridge"}"#;
@@ -172,8 +212,14 @@ fn gc_collects_only_orphans_of_its_network() {
         received["cni.dev/valid-attachments"],
         json!([{"containerID": "a1", "ifname": "eth0"}])
     );
-    // Without the list, GC removes nothing. A file stays if the delegate fails.
-    assert_eq!(bed.call_for("GC", "", "", &bed.conf(&json!({}))).code(), 7);
+    // Without the list (`cnitool gc`), GC removes nothing and asks no delegate. A file stays if the delegate fails.
+    let calls = bed.calls();
+    bed.call_for("GC", "", "", &bed.conf(&json!({}))).ok();
+    assert_eq!((bed.calls(), bed.data().len()), (calls, 4));
+    for list in [json!(7), json!([{"containerID": "a1"}])] {
+        let conf = bed.conf(&json!({"cni.dev/valid-attachments": list}));
+        assert_eq!(bed.call_for("GC", "", "", &conf).code(), 7, "{list}");
+    }
     bed.fail("DEL", REFUSED);
     assert_eq!(bed.gc(&[]).code(), 100);
     assert!(bed.data().contains_key("a1"));

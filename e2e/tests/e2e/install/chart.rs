@@ -217,7 +217,9 @@ fn require_cni_configurations(objects: &[Value]) -> Result<()> {
         )?)
     };
     ensure!(
-        cni("cni-of-k3s")?["cniVersion"] == "1.1.0" && cni("pod")? == json!({ "name": "own" }),
+        cni("kube-flannel")?["cniVersion"] == "1.0.0"
+            && cni("cni-of-k3s")?["cniVersion"] == "1.1.0"
+            && cni("pod")? == json!({ "name": "own" }),
         "the CNI configuration"
     );
     Ok(())

@@ -9,7 +9,7 @@ use crate::need::Need;
 use crate::shell::word;
 
 /// The CNI configuration that the chart installs.
-const CONFLIST: &str = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;
+const CONFLIST: &str = r#"{"name":"cbr0","cniVersion":"1.0.0","plugins":[{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;
 
 /// The checks of subnet.env, the CNI configuration, and free addresses.
 pub const CHECKS: &[Check] = &[
