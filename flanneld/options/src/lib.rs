@@ -68,7 +68,7 @@ pub fn read(
     backends: &[&str],
 ) -> Invocation {
     let command = command();
-    let mut argv = argv::normalise(&command, args);
+    let argv = argv::normalise(&command, args);
     match argv.help {
         Some(argv::HelpKind::Common) => return Invocation::Help(help::common(&command)),
         Some(argv::HelpKind::All) => return Invocation::Help(help::help(&command)),
