@@ -72,17 +72,10 @@ impl Interface {
             .iter()
             .filter(|address| Family::from(address.net) == family && address.usable())
             .collect();
-        // An address of a single host inside the network of another address is virtual (keepalived, kube-vip).
-        let is_virtual = |address: &Address| {
-            let mut nets = self.nets();
-            is_single(&address.net)
-                && address.ip().is_ipv4()
-                && nets.any(|net| net != address.net && net.contains(&address.net))
-        };
         addresses.sort_by_key(|address| {
             (
                 !is_global(address.ip()),
-                is_virtual(address),
+                self.is_virtual(address.ip()),
                 address.rank(),
             )
         });
@@ -97,6 +90,13 @@ impl Interface {
     /// Returns whether the interface has `ip` as an address of a single host, without a network.
     pub fn has_single(&self, ip: IpAddr) -> bool {
         self.nets().any(|net| net.addr() == ip && is_single(&net))
+    }
+
+    /// Returns whether `ip` is an IPv4 address of a single host inside the network of another address. Such an address is
+    /// virtual (keepalived, kube-vip). Of IPv6, DHCP leases addresses of a single host.
+    pub fn is_virtual(&self, ip: IpAddr) -> bool {
+        let mut nets = self.nets();
+        ip.is_ipv4() && self.has_single(ip) && nets.any(|net| !is_single(&net) && net.contains(&ip))
     }
 
     /// Returns whether the interface is a port of the given bridge other than flanneld's probe port.

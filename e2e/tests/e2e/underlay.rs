@@ -116,3 +116,17 @@ fn bridge_of_pods_is_not_taken_for_an_uplink_that_was_made_anew() -> Result<()> 
         s.require_no_errors()
     })
 }
+
+#[test]
+fn address_on_loopback_has_the_mtu_of_the_link() -> Result<()> {
+    Scene::of("underlay-lo").nodes(1).stopped().run(|s| {
+        let options = FlanneldOptions::new(&s.store).arg("--iface=lo");
+        let node = &mut s[0];
+        node.netns().ip("address add 10.9.9.1/32 dev lo")?;
+        node.options = options;
+        node.start()?;
+        let env = node.daemon()?.subnet_env()?;
+        ensure!(env.mtu == 1450, "{env:?}");
+        s.require_no_errors()
+    })
+}

@@ -111,8 +111,10 @@ fn addresses(
     let next = |(own, rule): &(IpAddr, Rule)| -> Option<IpAddr> {
         let current = last.addresses.of(Family::from(*own))?;
         let mut usable = facts.eligible(interface, Family::from(current));
+        // A virtual address that was the only one at the start is not the node's own.
+        let is_real = *rule == Rule::Exactly || !interface.is_virtual(*own);
         // The node's own address takes precedence once it is back.
-        if usable.contains(own) {
+        if usable.contains(own) && is_real {
             return Some(*own);
         }
         // An address of a single host may be virtual, and move to another node (keepalived, kube-vip).
@@ -121,7 +123,9 @@ fn addresses(
             usable.retain(|ip| !interface.has_single(*ip));
         }
         // The source address may belong to another interface (a router's lo).
-        if usable.contains(&current) || !interface.owns(current) && facts.owner(current).is_some() {
+        if usable.contains(&current) && !interface.is_virtual(current)
+            || !interface.owns(current) && facts.owner(current).is_some()
+        {
             return Some(current);
         }
         let new = usable.into_iter().find(|ip| match rule {

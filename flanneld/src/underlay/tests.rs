@@ -847,6 +847,9 @@ fn virtual_address_is_no_substitute_and_the_own_address_returns() {
     // In some clouds, the only address is that of a single host.
     set_addresses(&mut now, &["192.168.56.200/32"]);
     let only = select(&name, &now).unwrap();
+    set_addresses(&mut now, &["192.168.56.200/32", "192.168.56.11/24"]);
+    let back = followed(&only, &only.underlay, &now);
+    assert_eq!(back.addresses.to_string(), "192.168.56.11");
     set_addresses(&mut now, &["192.168.56.201/32"]);
     let moved = followed(&only, &only.underlay, &now);
     assert_eq!(moved.addresses.to_string(), "192.168.56.201");

@@ -390,7 +390,10 @@ impl NetlinkKernel {
             .next();
         if let Some(link) = link {
             link.name.as_str().clone_into(&mut now.name);
-            now.mtu = link.spec.mtu;
+            // The loopback interface is on no path to another host.
+            if link.index != LOOPBACK {
+                now.mtu = link.spec.mtu;
+            }
             self.underlay = (link.index, link.name);
         } else {
             self.underlay = (

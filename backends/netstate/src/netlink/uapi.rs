@@ -65,6 +65,8 @@ pub(super) const DEVCONF_ACCEPT_RA: usize = 3;
 /// linux/if.h.
 pub(super) const IFF_UP: u32 = 1;
 pub(super) const IFF_LOOPBACK: u32 = 8;
+/// Index of the loopback interface (LOOPBACK_IFINDEX).
+pub(super) const LOOPBACK: u32 = 1;
 pub(super) const IFF_NOARP: u32 = 0x80;
 pub(super) const IFF_LOWER_UP: u32 = 0x10000;
 
