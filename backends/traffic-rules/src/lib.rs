@@ -562,26 +562,20 @@ async fn clear_family(
             clear_nft(family, others, dry_run, cleared).await,
         );
     }
+    blind.dedup();
     let blind = blind.join("; ");
     let is_seen = seen.contains(&by_nft) && seen.contains(&ActiveRules::Nftables);
-    match left_in_kernel(family, kept) {
-        // Chains stay in a dry run, and with rules of other daemons.
-        Ok(left) if left.is_empty() || is_seen && (dry_run || others.keep_any()) => {}
-        Ok(left) => cleared.errors.push(format!(
-            "flannel's rules stay in {}; install nftables and run cleanup again: {blind}",
+    let left = left_in_kernel(family, kept).unwrap_or_else(|error| vec![error.to_string()]);
+    // Chains stay in a dry run, and with rules of other daemons.
+    if !left.is_empty() && !(is_seen && (dry_run || others.keep_any())) {
+        cleared.errors.push(format!(
+            "flannel's {family} rules may stay ({}); see to it that iptables or nft works, and run cleanup again: {blind}",
             left.join(", ")
-        )),
-        Err(_) if is_seen => {}
-        Err(error) => cleared.errors.push(format!(
-            "cannot check the {family} rules for flannel's: {error}; {blind}"
-        )),
+        ));
     }
     // With iptables in use, a legacy table may be one of other programs.
-    if seen
-        .iter()
-        .any(|tool| matches!(tool, ActiveRules::Iptables(Variant::Legacy)))
-        || matches!(kept, ActiveRules::Iptables(_))
-    {
+    let legacy = ActiveRules::Iptables(Variant::Legacy);
+    if seen.contains(&legacy) || matches!(kept, ActiveRules::Iptables(_)) {
         return;
     }
     let tables = match legacy_tables(family) {

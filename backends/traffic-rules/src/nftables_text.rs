@@ -479,7 +479,7 @@ fn named(rule: &Value) -> (NetMatch, NetMatch) {
     (source, destination)
 }
 
-fn items<'a>(listing: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+pub(crate) fn items<'a>(listing: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
     listing
         .get("nftables")
         .and_then(Value::as_array)

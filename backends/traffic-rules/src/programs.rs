@@ -74,38 +74,33 @@ impl Iptables {
     /// Returns an error if no variant of iptables is installed, or if the system cannot run the programs.
     pub async fn installed(family: Family) -> Result<Vec<(Self, bool)>, ProgramError> {
         let name = family.pick("iptables", "ip6tables");
-        let usual = async |command: &str| match run(
-            Path::new(&format!("{command}-save")),
-            &["--version"],
-            None,
-        )
-        .await
-        {
-            Ok(version) => Ok(Ok(words::variant(&version))),
-            Err(failure @ (ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. })) => {
-                Err(failure)
-            }
-            Err(failure) => Ok(Err(failure)),
+        let variant_of = async |command: &str| {
+            let save = format!("{command}-save");
+            let version = run(Path::new(&save), &["--version"], None).await?;
+            Ok(words::variant(&version))
+        };
+        let is_unclear = |failure: &ProgramError| {
+            matches!(
+                failure,
+                ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. }
+            )
         };
         // The names with a suffix stay valid when the system default is switched.
-        let (nft_name, legacy_name) = (format!("{name}-nft"), format!("{name}-legacy"));
-        let (system, nft, legacy) =
-            tokio::join!(usual(name), usual(&nft_name), usual(&legacy_name));
-        let system = system?;
+        let names = [(Variant::Nft, "nft"), (Variant::Legacy, "legacy")]
+            .map(|(variant, suffix)| (variant, format!("{name}-{suffix}")));
+        let system = variant_of(name).await;
         let mut found = Vec::new();
-        for (variant, own, there) in [
-            (Variant::Nft, &nft_name, nft?),
-            (Variant::Legacy, &legacy_name, legacy?),
-        ] {
+        for (variant, own) in names {
             let is_system = system.as_ref() == Ok(&variant);
-            if there.is_ok() {
-                found.push((Self::named(family, own, variant), is_system));
-            } else if is_system {
-                found.push((Self::named(family, name, variant), true));
+            match variant_of(&own).await {
+                Ok(_) => found.push((Self::named(family, &own, variant), is_system)),
+                Err(failure) if is_unclear(&failure) => return Err(failure),
+                Err(_) if is_system => found.push((Self::named(family, name, variant), true)),
+                Err(_) => {}
             }
         }
         match system {
-            Err(failure) if found.is_empty() => Err(failure),
+            Err(failure) if found.is_empty() || is_unclear(&failure) => Err(failure),
             _ => Ok(found),
         }
     }
@@ -194,11 +189,13 @@ impl Iptables {
             }
         }
         let family = nftables_text::table(self.family).0;
+        let remedy = format!(
+            "; move rules of nft to a table of their own (`nft -a list table {family} {table}`)"
+        );
+        let remedy = Some(remedy).filter(|_| self.variant == Variant::Nft);
         ProgramError::Unusable {
             command: self.save.display().to_string(),
-            why: format!(
-                "it lacks {place}; move rules of nft to a table of their own (`nft -a list table {family} {table}`)"
-            ),
+            why: format!("it lacks {place}{}", remedy.unwrap_or_default()),
         }
     }
 
@@ -247,33 +244,27 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     let score = |(_, saved, system): &(Variant, &str, bool)| {
         let (chains, _) = others(saved);
         let has = |prefix: &str| chains.iter().any(|chain| chain.starts_with(prefix));
-        (
+        [
             !remains(saved).is_empty(),
             has("KUBE-"),
             has("DOCKER"),
             *system,
-        )
+        ]
     };
     let scores: Vec<_> = candidates.iter().map(score).collect();
     let (index, best) = scores.iter().enumerate().max_by_key(|(_, score)| **score)?;
-    let rest: Vec<_> = scores
-        .iter()
-        .enumerate()
-        .filter(|(other, _)| *other != index)
-        .map(|(_, score)| *score)
-        .collect();
-    let only = |is: fn(&(bool, bool, bool, bool)) -> bool| is(best) && !rest.iter().any(is);
-    let why = if only(|score| score.0) {
-        "it holds flannel's rules"
-    } else if only(|score| score.1) {
-        "it holds rules of kube-proxy or kubelet"
-    } else if only(|score| score.2) {
-        "it holds Docker's rules"
-    } else if best.3 {
-        "it is the default on this host"
-    } else {
-        "it is the only installed variant"
+    let reasons = [
+        "it holds flannel's rules",
+        "it holds rules of kube-proxy or kubelet",
+        "it holds Docker's rules",
+        "it is the default on this host",
+    ];
+    let is_only = |at: usize| {
+        let having = scores.iter().filter(|score| score.get(at) == Some(&true));
+        best.get(at) == Some(&true) && having.count() == 1
     };
+    let why = (0..).zip(reasons).find(|(at, _)| is_only(*at));
+    let why = why.map_or("it is the only installed variant", |(_, why)| why);
     let filled: Vec<String> = candidates
         .iter()
         .filter_map(|(variant, saved, _)| {
@@ -349,12 +340,18 @@ pub async fn nft_table(
     )
     .await
     {
-        Ok(text) => serde_json::from_str(&text)
-            .map(Some)
-            .map_err(|error| ProgramError::Unusable {
+        Ok(text) => {
+            let unusable = |why: String| ProgramError::Unusable {
                 command: "nft -j".to_owned(),
-                why: format!("it is not valid JSON: {error}"),
-            }),
+                why,
+            };
+            let listing =
+                serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+            if nftables_text::items(&listing, "table").next().is_none() {
+                return Err(unusable(format!("it lacks table {family} {name}")));
+            }
+            Ok(Some(listing))
+        }
         Err(ProgramError::NotFound { .. }) => Ok(None),
         Err(why) => Err(why),
     }

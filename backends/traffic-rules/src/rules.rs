@@ -301,7 +301,8 @@ pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Enca
     incoming.extend(
         verdict.map(|verdict| rule([Match::LocalDestination, Match::UnknownSender], verdict)),
     );
-    let peers = verdict.map(|_| of_family(ends.peers).into_iter().chain(hosts).collect());
+    // This host's own address is no peer: any user here can send packets with it.
+    let peers = verdict.map(|_| of_family(ends.peers));
     (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap {
         encapsulation: ends.encapsulation,
         incoming,

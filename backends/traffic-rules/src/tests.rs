@@ -295,7 +295,6 @@ fn the_encapsulation_port_is_guarded() {
              -A FLANNEL-ENCAP -m addrtype --dst-type LOCAL {c} -j CT --notrack\n\
              -A FLANNEL-ENCAP -s 10.5.0.0/16 ! -d 10.5.0.0/16 {c} -j DROP\n\
              -A FLANNEL-ENCAP -s 10.5.0.0/16 -m addrtype --dst-type LOCAL {c} -j DROP\n\
-             -A FLANNEL-ENCAP -s 192.168.56.101/32 {c} -j RETURN\n\
              -A FLANNEL-ENCAP -s 192.168.56.102/32 {c} -j RETURN\n\
              -A FLANNEL-ENCAP -m addrtype --dst-type LOCAL {c} -j DROP\n\
              -A PREROUTING -p udp -m udp --dport 8472 {c} -j FLANNEL-ENCAP\n\

@@ -252,10 +252,10 @@ fn cleanup_reports_unclear_objects_and_removes_cni_on_request() -> Result<()> {
         let notes = host.folder()?.join("notes");
         std::fs::create_dir_all(&notes)?;
         let note = notes.join("0123abcd");
-        std::fs::write(&note, "{}")?;
+        std::fs::write(&note, r#"{"type":"bridge","ipam":{}}"#)?;
         host.sh("ip link add flannel.1 type bridge; ip link add cni0 type bridge; ip link set cni0 up; ip address add 10.244.1.1/24 dev cni0
              ip tuntap add dev flannel0 mode tun; ip link set flannel0 up; ip route add 10.244.0.0/16 dev flannel0
-             ip route add 10.244.128.0/17 via 192.168.56.254; ip route add blackhole 10.244.9.0/24")?;
+             ip route add 10.244.128.0/17 via 192.168.56.254; ip route add blackhole 10.244.9.7/32")?;
         write_subnet_env(host, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=false\n")?;
         let folder = format!("--cni-dir={}", notes.display());
         let output = cleans_up(host, &[&folder])?;

@@ -107,7 +107,7 @@ fn admits(s: &Scene<'_>, peer: usize) -> Result<()> {
     .map(drop)
 }
 
-/// Checks that forged packets are counted, except in mode `off`, and that they arrive at the pod, except in mode `drop`.
+/// Checks that forged packets, from the other host and from this one, are counted, except in mode `off`, and that they arrive at the pod, except in mode `drop`.
 fn filters_forged_packets(
     node: &Node,
     mode: &str,
@@ -118,7 +118,12 @@ fn filters_forged_packets(
     let metric = "flannel_encap_stranger_packets";
     if mode != "off" {
         // If listing takes much time of a busy processor, the daemon lists the rules and their counters only once a minute.
-        for (sender, to) in forged {
+        // Any user of this host can send to its own address.
+        let local = (
+            socket(node.netns(), "0.0.0.0:0")?,
+            format!("{}:8472", node.v4()?),
+        );
+        for (sender, to) in forged.iter().chain([&local]) {
             let before = node.daemon()?.metric(metric)?;
             until_ok("it is counted", || {
                 // Sends again, because a counter restarts when the rules are written.
