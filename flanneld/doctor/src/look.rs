@@ -41,6 +41,9 @@ use types::Family;
 /// Maximum number of hardware addresses that the doctor remembers.
 const MAX_MACS: usize = 4096;
 
+/// Time within which a peer that probes this node sends its next packet by flannel's device.
+const RECEIVES: Duration = Duration::from_secs(60);
+
 /// Reads facts from the host, and remembers earlier facts between reads.
 #[derive(Debug, Default)]
 pub struct Look {
@@ -53,6 +56,7 @@ pub struct Look {
     began: Option<Instant>,
     /// The number of packets that flannel's devices had received at the last read.
     received: u64,
+    last_received: Option<Instant>,
     /// Last known hardware addresses of the neighbours on the underlay, by IP address. A cloned machine with a duplicate hardware address may stop
     /// answering ARP requests, so that the kernel loses the machine's hardware address.
     macs: BTreeMap<IpAddr, Mac>,
@@ -110,7 +114,11 @@ impl Look {
             .map(|device| device.received)
             .sum();
         let before = std::mem::replace(&mut self.received, received);
-        host.tunnel_receives = before > 0 && received > before;
+        if before > 0 && received > before {
+            self.last_received = Some(Instant::now());
+        }
+        let is_late = |at: Instant| at.elapsed() < RECEIVES;
+        host.tunnel_receives = self.last_received.is_some_and(is_late);
         if let Some(underlay) = underlay {
             let mut sysctls = sysctls(underlay);
             if is_strict(underlay) {

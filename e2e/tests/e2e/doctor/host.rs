@@ -89,7 +89,7 @@ const FAULTS: &[Fault] = &[
         "ip link delete veth7; ip link delete cni0",
     ),
     fault("foreign-route", "ip route replace $PEER via 192.168.56.250 dev enp0s8", "ip route delete $PEER metric 4096"),
-    fault("foreign-cni", "echo '{\"plugins\":[{\"type\":\"calico\"}]}' > /etc/cni/net.d/05-calico.conflist", "rm /etc/cni/net.d/*.aside"),
+    fault("foreign-cni", "echo '{\"plugins\":[{\"type\":\"calico\"}]}' > /etc/cni/net.d/20-calico.conflist", "rm /etc/cni/net.d/*.aside"),
     fault("cni-config", "echo '{\"type\":\"bridge\"}' > /etc/cni/net.d/05-other.conf", "rm /etc/cni/net.d/*.aside"),
     fault("ipam-full", FULL, "test -e /var/lib/cni/networks/cbr0/$OWN.7 -a -e /var/lib/cni/networks/cbr0/$OWN.8 -a -e /var/lib/cni/networks/cbr0/lock"),
     fault("subnet-env", "rm /run/flannel/subnet.env; mkdir /run/flannel/subnet.env", "rmdir /run/flannel/subnet.env.aside").unready(),

@@ -7,7 +7,8 @@ use super::node::{Node, all_well, pods_on};
 use crate::healing::scenarios;
 use crate::operator::remedies_of_the_trap;
 
-/// Hosts behind separate NAT boxes, whether their store is etcd, and the findings of the first node and of the others.
+/// Hosts behind separate NAT boxes, whether their store is etcd, and the findings of the first node and of the others. Without a finding, the operator
+/// has named the interface of the first node.
 type Trap = (
     fn(&Lab) -> Result<Vagrant>,
     bool,
@@ -17,34 +18,8 @@ type Trap = (
 
 scenarios! { is_found_and_fixed;
     nat_trap_with_one_address_is_found_and_fixed => (|lab| lab.vagrant(2), true, "nat-interface", "wrong-interface"),
+    last_node_in_the_nat_trap_is_found_and_fixed => (|lab| lab.vagrant_apart(2), false, "", "wrong-interface"),
     nat_trap_with_directory_store_is_found_and_fixed => (|lab| lab.vagrant_apart(3), false, "wrong-interface", "wrong-interface"),
-}
-
-/// The operator named the interface on the first node only.
-#[test]
-fn last_node_in_the_nat_trap_is_found_and_fixed() -> Result<()> {
-    Lab::run("doctor: NAT", |lab| {
-        let vagrant = lab.vagrant_apart(2)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
-        let options = [
-            FlanneldOptions::bare().iface("enp0s8"),
-            FlanneldOptions::bare(),
-        ];
-        let node = |(host, options)| Node::new(lab, host, options, &store);
-        let nodes = vagrant.hosts.iter().zip(&options).map(node);
-        let mut nodes = nodes.collect::<Result<Vec<_>>>()?;
-        nodes.iter_mut().try_for_each(Node::start)?;
-        let last = nodes.get_mut(1).context("two nodes")?;
-        last.expect(&["wrong-interface"])?;
-        last.mend()?;
-        nodes.iter_mut().try_for_each(Node::ready)?;
-        let pods = pods_on(&mut nodes)?;
-        until_ok("the pods reach each other", || {
-            PingMatrix::of(&pods)?.require_complete()
-        })?;
-        all_well(&mut nodes)
-    })
 }
 
 fn is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<()> {
@@ -59,8 +34,15 @@ fn is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<()> {
             None => Store::dir(&lab.folder("leases")?),
         };
         store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
-        let node = |host| Node::new(lab, host, &FlanneldOptions::bare(), &store);
-        let mut nodes = vagrant.hosts.iter().map(node).collect::<Result<Vec<_>>>()?;
+        let node = |(number, host)| {
+            let options = FlanneldOptions::bare();
+            match (number, first) {
+                (0, "") => Node::new(lab, host, &options.iface("enp0s8"), &store),
+                _ => Node::new(lab, host, &options, &store),
+            }
+        };
+        let hosts = vagrant.hosts.iter().enumerate();
+        let mut nodes = hosts.map(node).collect::<Result<Vec<_>>>()?;
         for (number, node) in nodes.iter_mut().enumerate() {
             node.start()?;
             if number == 0 || others == first {
@@ -70,7 +52,8 @@ fn is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<()> {
         // On every node, the doctor prints the commands of docs/troubleshooting.md, and that they apply to every node.
         let [remedy, ..] = remedies_of_the_trap()?;
         let (_, commands) = remedy.split_first().context("a remedy")?;
-        for (number, node) in nodes.iter_mut().enumerate() {
+        let is_named = usize::from(first.is_empty());
+        for (number, node) in nodes.iter_mut().enumerate().skip(is_named) {
             until_ok("the doctor prints the remedy", || {
                 node.finds(&[if number == 0 { first } else { others }])?;
                 let printed = &node.first()?["remedy"];
@@ -82,9 +65,8 @@ fn is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<()> {
                 Ok(())
             })?;
         }
-        nodes
-            .iter_mut()
-            .try_for_each(|node| node.type_in(commands))?;
+        let mut unnamed = nodes.iter_mut().skip(is_named);
+        unnamed.try_for_each(|node| node.type_in(commands))?;
         nodes.iter_mut().try_for_each(Node::ready)?;
         let pods = pods_on(&mut nodes)?;
         until_ok("the pods reach each other", || {

@@ -305,15 +305,6 @@ pub(super) const OF_TWO: &[Fault] = &[
         "ipam-full",
         "for i in $(seq 6); do ip link delete lp$i; done; rm -r /run/containerd /var/lib/cni/networks/cbr0",
     ),
-    fault(
-        "it ends at each start",
-        "echo FLANNELD_REQUIRE_BACKEND=wireguard >> /etc/default/flanneld; systemctl restart flanneld",
-        "not-running",
-        "sed -i /REQUIRE/d /etc/default/flanneld; systemctl restart flanneld",
-    )
-    .by_hand()
-    .told("probe-filtered peer-silent")
-    .says("exit code 1"),
 ];
 
 /// The daemon and its configuration.

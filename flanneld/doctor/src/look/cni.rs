@@ -421,9 +421,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
         for (kind, flannel) in [
-            ("multus", Some(true)),
             ("multus-shim", Some(true)),
-            ("danm", Some(true)),
             ("bridge", Some(false)),
             ("our-own-meta", None),
         ] {

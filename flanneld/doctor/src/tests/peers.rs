@@ -1,6 +1,6 @@
 //! Tests of the checks that compare peers: with a single peer, with all peers but one gone, and with faults of several peers at once.
 
-use super::cases::{Spoil, all, faults, inside, named, one, paths, spoiled, unrouted};
+use super::cases::{Spoil, all, dropped, faults, inside, named, one, paths, spoiled, unrouted};
 use super::healthy::{healthy, interface, path, peer};
 use super::{causes, only, report};
 use crate::fact::Fact;
@@ -9,8 +9,11 @@ use crate::facts::argument::on_command_line;
 use crate::facts::host::{Interface, Neighbour};
 use crate::facts::mesh::{Path, State};
 use crate::facts::pods::{CniFile, Lost};
-use crate::finding::{Severity, code_or_text};
+use crate::finding::Severity::{self, Broken, Degraded, Risk};
+use crate::finding::code_or_text;
+use crate::firewalls::Carried;
 use netstate::names::Mac;
+use types::Family;
 
 /// Checks whose cases need several peers.
 const OF_SEVERAL: &[&str] = &["isolated", "duplicate-address", "neighbour-table"];
@@ -141,20 +144,27 @@ const CAUSES: &[(Spoil, &[&str])] = &[
         &["overlay-cut"],
     ),
     (wrong_address, &["public-ip"]),
+    // A rule against IPv6 does not explain a fault of IPv4.
+    (
+        |facts| {
+            third(facts, MACS);
+            let mut drop = dropped(Carried::TunnelIn);
+            drop.family = Family::V6;
+            inside(&mut facts.host.firewalls).drops = vec![drop];
+            let path = &mut paths(facts)[1];
+            path.address = "2001:db8::3".parse().unwrap();
+            path.verdict.state = State::OverlayCut;
+            paths(facts)[0].underlay = true;
+            paths(facts)[0].verdict.state = State::OverlayCut;
+        },
+        &["encap-blocked", "peer-cut", "overlay-cut"],
+    ),
     (
         |facts| {
             wrong_address(facts);
             facts.host.firewalls = spoiled("encap-blocked").host.firewalls;
         },
         &["encap-blocked"],
-    ),
-    // A veth with another MTU is no pod's.
-    (
-        |facts| {
-            detach(facts);
-            named(facts, "veth1").mtu = 1500;
-        },
-        &[],
     ),
 ];
 
@@ -212,7 +222,7 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
             facts.host.name = "node-2".to_owned();
         },
         "one-way",
-        Severity::Broken,
+        Broken,
         "node-2 (192.0.2.2)",
     ),
     (
@@ -221,19 +231,19 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
             paths(facts)[1].node = "node-2".into();
         },
         "one-way",
-        Severity::Broken,
+        Broken,
         "node-2 (192.0.2.2)",
     ),
     (
         |facts| named(facts, "cni0").addresses.truncate(2),
         "pod-bridge",
-        Severity::Broken,
+        Broken,
         "ip -6 address add fd10:244:0:1::1/64 dev cni0",
     ),
     (
         detach,
         "pod-bridge",
-        Severity::Broken,
+        Broken,
         "ip link set dev veth1 master cni0",
     ),
     (
@@ -242,7 +252,7 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
             inside(&mut facts.host.interfaces).retain(|known| known.name != "cni0");
         },
         "pod-bridge",
-        Severity::Broken,
+        Broken,
         "ip address add 10.244.1.1/24 dev cni0",
     ),
     (
@@ -251,29 +261,29 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
             paths(facts)[0].losses = (7, 37);
         },
         "lossy",
-        Severity::Degraded,
+        Degraded,
         "7 of the last 37 probes",
     ),
-    (deaf, "isolated", Severity::Risk, ""),
+    (deaf, "isolated", Risk, ""),
     (
         |facts| {
             deaf(facts);
             inside(&mut facts.mesh).hears = true;
         },
         "isolated",
-        Severity::Broken,
+        Broken,
         "ping -c 3",
     ),
     (
         |facts| alone(facts, "other-store"),
         "other-store",
-        Severity::Broken,
+        Broken,
         "flannelctl leases --long",
     ),
     (
         |facts| alone(facts, "lease-refused"),
         "lease-refused",
-        Severity::Broken,
+        Broken,
         "",
     ),
     (
@@ -282,13 +292,13 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
             facts.daemon.arguments = on_command_line(["--public-ip=192.0.2.99".to_owned()]);
         },
         "public-ip",
-        Severity::Broken,
+        Broken,
         "|--public-ip=192.0.2.1|",
     ),
     (
         |facts| *facts = spoiled("not-running"),
         "not-running",
-        Severity::Broken,
+        Broken,
         "journalctl -u flanneld -n 50",
     ),
     (
@@ -296,7 +306,7 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
             facts.daemon.running = Fact::Known(false);
         },
         "not-running",
-        Severity::Broken,
+        Broken,
         "systemctl start flanneld",
     ),
     // A device for all VNIs has the tunnel's port.
@@ -312,37 +322,22 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
             inside(&mut facts.host.interfaces).push(device);
         },
         "port-taken",
-        Severity::Broken,
+        Broken,
         "ip -details link show dev antrea0",
     ),
-    (unknown_plugin, "cni-config", Severity::Risk, ""),
+    (unknown_plugin, "cni-config", Risk, ""),
     (
         |facts| {
             unknown_plugin(facts);
             inside(&mut facts.pods.cni).files.truncate(1);
         },
         "cni-config",
-        Severity::Risk,
+        Risk,
         "",
     ),
-    (
-        |facts| full(facts, 28, 13, 6),
-        "ipam-full",
-        Severity::Broken,
-        "rm ",
-    ),
-    (
-        |facts| full(facts, 28, 13, 0),
-        "ipam-full",
-        Severity::Degraded,
-        "",
-    ),
-    (
-        |facts| full(facts, 24, 245, 0),
-        "ipam-full",
-        Severity::Risk,
-        "",
-    ),
+    (|facts| full(facts, 28, 13, 6), "ipam-full", Broken, "rm "),
+    (|facts| full(facts, 28, 13, 0), "ipam-full", Degraded, ""),
+    (|facts| full(facts, 24, 245, 0), "ipam-full", Risk, ""),
 ];
 
 #[test]
