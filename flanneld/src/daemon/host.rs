@@ -88,7 +88,11 @@ impl Daemon {
     ///
     /// Only stores that assign subnets to nodes need this function. If nodes choose their subnets, flanneld
     /// ends on a node that loses its subnet, and the operator decides about the node's pods.
-    async fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) -> Vec<String> {
+    async fn forget_another_subnet(
+        &mut self,
+        previous: &Previous,
+        subnets: &Subnets,
+    ) -> Vec<String> {
         let was: Vec<IpNet> = previous.subnets().iter().flat_map(Subnets::nets).collect();
         if was
             .iter()
@@ -99,10 +103,10 @@ impl Daemon {
         if let Err(error) = subnet_env::set_aside(&self.settings.node.subnet_file) {
             warn!(code = error.code(), error = %error, "cannot set subnet.env aside");
         }
-        let released = bridge::release(&was, subnets).await;
-        self.health.figures(|figures| {
-            figures.bridge_addresses_removed += u64::try_from(released.len()).unwrap_or(0);
-        });
+        let (released, all) = bridge::release(&was, subnets, &self.health).await;
+        if all {
+            self.spawn_until_stop(bridge::keep_released(was, *subnets, self.health.clone()));
+        }
         released
     }
 
