@@ -43,6 +43,9 @@ impl Daemon {
             None => (self.find_underlay(&whole).await?, whole.clone()),
             Some(info) => self.find_node_underlay(&manager, &whole, info).await?,
         };
+        let config = self
+            .leave_out_v6(config, &*manager, &*backend, &found)
+            .await?;
         if config != whole {
             // The families that this node lacks are left out.
             backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
@@ -105,6 +108,30 @@ impl Daemon {
             held,
         };
         Ok(Node { backend, leased })
+    }
+
+    /// Leaves out IPv6 where its packets do not fit into those of the underlay, so that IPv4 works.
+    async fn leave_out_v6(
+        &self,
+        config: NetworkConfig,
+        manager: &dyn SubnetManager,
+        backend: &dyn Backend,
+        found: &Found,
+    ) -> Result<NetworkConfig, End> {
+        let overlay = backend.overlay();
+        let overlay = overlay.filter(|_| config.networks.has(Family::V6));
+        let room = overlay.map(|overlay| overlay.has_room_for_v6(&found.chosen.underlay));
+        let problem = room.and_then(Result::err).map(Problem::from);
+        self.health.notice("no-ipv6", problem.clone());
+        let Some(problem) = problem else {
+            return Ok(config);
+        };
+        let Some(v4) = config.networks.only(Family::is_v4) else {
+            return Err(End::failed(problem));
+        };
+        warn!(code = %problem.code, error = %problem, "this node and its pods work without IPv6");
+        manager.tell_operator(&problem).await;
+        Ok(config.only(&v4))
     }
 
     /// Passes the addresses of this Node and of the API servers to the doctor.
