@@ -59,7 +59,7 @@ impl Backend for Alloc {
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
     ) -> Result<Announced, Error> {
-        Ok(announced(underlay))
+        Ok(Announced::without_data("", underlay.mtu))
     }
 
     async fn join(
@@ -78,15 +78,6 @@ impl Backend for Alloc {
             scope: setup.scope(own.subnets, Vec::new()),
         };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
-    }
-}
-
-fn announced(underlay: &Underlay) -> Announced {
-    Announced {
-        backend: String::new(),
-        data: None,
-        v6_data: None,
-        mtu: underlay.mtu,
     }
 }
 
@@ -113,6 +104,6 @@ impl Plan for AllocPlan {
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        announced(&facts.underlay)
+        Announced::without_data("", facts.underlay.mtu)
     }
 }

@@ -1,6 +1,7 @@
 //! The interface between the daemon and the backends: announce, join, run.
 
 pub use crate::error::Error;
+use crate::error::UnderlayError;
 use crate::handover::Files;
 use crate::status::NetworkHandle;
 use async_trait::async_trait;
@@ -105,6 +106,9 @@ pub struct Takes {
     pub shares_ports: bool,
 }
 
+/// The smallest MTU of an IPv6 link in bytes (RFC 8200).
+pub(crate) const LEAST_MTU_V6: u32 = 1280;
+
 /// Parameters of the probes between nodes, over the overlay of a backend and over the underlay.
 #[derive(Clone)]
 pub struct Overlay {
@@ -127,6 +131,23 @@ impl Overlay {
     pub fn carried(&self, own: Subnets) -> Subnets {
         own.only(|family| self.family.is_none_or(|only| only == family))
             .unwrap_or(own)
+    }
+
+    /// Returns an error if the underlay leaves too little room for the IPv6 packets of pods. Linux has no IPv6 on such a device,
+    /// nor on the pods' bridge, so every new pod would fail.
+    ///
+    /// # Errors
+    /// Returns an error with the MTU that is left.
+    pub fn has_room_for_v6(&self, underlay: &Underlay) -> Result<(), UnderlayError> {
+        let left = (self.mtu)(underlay.mtu, Family::V6);
+        if left >= LEAST_MTU_V6 {
+            return Ok(());
+        }
+        Err(UnderlayError::MtuForIpv6 {
+            interface: underlay.name.clone(),
+            mtu: underlay.mtu,
+            left,
+        })
     }
 }
 

@@ -1,9 +1,11 @@
 //! Keys of the `Backend` object that several backends share.
 
+use crate::backend::LEAST_MTU_V6;
 use crate::config_error::Fault;
 use packet_engine::table::Checks;
 use std::ops::RangeInclusive;
 use subnet_lease::json::Object;
+use types::Subnets;
 
 /// Parses a number. Returns `None` if the key is absent.
 ///
@@ -30,6 +32,27 @@ where
         least: least.into(),
         most: most.into(),
     })
+}
+
+/// Parses `MTU`, the MTU of the underlay in bytes. Returns `None` if the key is absent or 0.
+///
+/// # Errors
+/// Returns an error if the value is not a number, or if the overhead leaves too little for packets of pods.
+pub(crate) fn mtu(
+    object: &Object,
+    networks: &Subnets,
+    overhead: (u32, u32),
+) -> Result<Option<u32>, Fault> {
+    let mtu = number(object, "MTU", 0..=65535_u32)?.filter(|mtu| *mtu != 0);
+    let least = if networks.v6().is_some() {
+        LEAST_MTU_V6 + overhead.1
+    } else {
+        68 + overhead.0
+    };
+    match mtu.filter(|mtu| *mtu < least) {
+        Some(mtu) => Err(Fault::Mtu { mtu, least }),
+        None => Ok(mtu),
+    }
 }
 
 /// Parses a word. Returns an empty string if the key is absent.

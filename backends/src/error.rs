@@ -1,5 +1,6 @@
 //! Errors during the setup of a backend.
 
+use crate::backend::LEAST_MTU_V6;
 use crate::config_error::ConfigError;
 use crate::secret_error::SecretError;
 use netstate::kernel::KernelError;
@@ -89,16 +90,14 @@ pub enum UnderlayError {
         /// The smallest MTU of pods in bytes.
         least: u32,
     },
-    /// Underlay whose MTU leaves too little room for packets in WireGuard.
-    MtuForWireguard {
+    /// Underlay whose MTU leaves too little room for IPv6 packets of pods.
+    MtuForIpv6 {
         /// Name of the underlay interface.
         interface: String,
         /// The MTU of the interface in bytes.
         mtu: u32,
-        /// The MTU in bytes that would remain for pods.
+        /// The MTU in bytes that remains for pods.
         left: u32,
-        /// The smallest MTU of pods in bytes.
-        least: u32,
     },
     /// Underlay without an address of the tunnel's family.
     NoTunnelSource,
@@ -198,7 +197,7 @@ impl Coded for UnderlayError {
             | UnderlayError::NoCarrier { .. }
             | UnderlayError::NoTunnelSource => "underlay-address-missing",
             UnderlayError::Translated { .. } => "underlay-address-translated",
-            UnderlayError::MtuForIpip { .. } | UnderlayError::MtuForWireguard { .. } => {
+            UnderlayError::MtuForIpip { .. } | UnderlayError::MtuForIpv6 { .. } => {
                 "underlay-mtu-too-small"
             }
         }
@@ -230,9 +229,11 @@ impl fmt::Display for UnderlayError {
                 f,
                 "MTU {mtu} of iface {interface} is too small for ipip mode to work: ipip takes {overhead} bytes of the MTU, and IPv4 needs {least} bytes"
             ),
-            UnderlayError::MtuForWireguard { interface, mtu, left, least } => {
-                write!(f, "MTU {mtu} of {interface} is too small for wireguard: {left} bytes would remain, and pods need {least} bytes")
-            }
+            UnderlayError::MtuForIpv6 { interface, mtu, left } => write!(
+                f,
+                "MTU {mtu} of {interface} leaves {left} bytes for packets of pods, and IPv6 needs {LEAST_MTU_V6}; set the MTU of {interface} to {} or more, or EnableIPv6 to false in the network configuration",
+                mtu + (LEAST_MTU_V6 - left)
+            ),
             UnderlayError::NoTunnelSource => {
                 f.write_str("the underlay has no address of the tunnel's family; add one, or choose another interface with --iface")
             }

@@ -9,7 +9,7 @@ use netstate::names::LinkName;
 use netstate::netlink::NetlinkKernel;
 use netstate::object::{KernelState, Key, Value};
 use netstate::plan::{Announced, Plan};
-use netstate::route::{RouteKind, RouteSpec, metric};
+use netstate::route::{RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Backend for HostGw {
             }
             .into());
         }
-        Ok(announced(underlay))
+        Ok(Announced::without_data(KIND, underlay.mtu))
     }
 
     fn overlay(&self) -> Option<Overlay> {
@@ -111,15 +111,6 @@ impl Backend for HostGw {
     }
 }
 
-fn announced(underlay: &Underlay) -> Announced {
-    Announced {
-        backend: KIND.to_owned(),
-        data: None,
-        v6_data: None,
-        mtu: underlay.mtu,
-    }
-}
-
 struct HostGwPlan {
     scope: Scope,
 }
@@ -141,15 +132,7 @@ impl Plan for HostGwPlan {
         let Some(dev) = LinkName::parse(&facts.underlay.name) else {
             return Vec::new();
         };
-        let via = Some(peer.public_ip);
-        let route = RouteSpec {
-            via,
-            dev,
-            onlink: false,
-            kind: RouteKind::Unicast,
-            scope: 0,
-            protocol: self.scope.protocol,
-        };
+        let route = RouteSpec::forwarding(Some(peer.public_ip), dev, self.scope.protocol);
         vec![(
             Key::Route(peer.subnet, metric(&peer.subnet)),
             Value::Route(route),
@@ -157,6 +140,6 @@ impl Plan for HostGwPlan {
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        announced(&facts.underlay)
+        Announced::without_data(KIND, facts.underlay.mtu)
     }
 }

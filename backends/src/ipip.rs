@@ -14,7 +14,7 @@ use netstate::names::LinkName;
 use netstate::netlink::NetlinkKernel;
 use netstate::object::{KernelState, Key, Value};
 use netstate::plan::{Announced, Plan};
-use netstate::route::{RouteKind, RouteSpec, metric};
+use netstate::route::{RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::net::IpAddr;
@@ -191,12 +191,7 @@ fn device_mtu(underlay: u32) -> u32 {
 }
 
 fn announced(underlay_mtu: u32) -> Announced {
-    Announced {
-        backend: KIND.to_owned(),
-        data: None,
-        v6_data: None,
-        mtu: device_mtu(underlay_mtu),
-    }
+    Announced::without_data(KIND, device_mtu(underlay_mtu))
 }
 
 struct IpipPlan {
@@ -258,12 +253,8 @@ impl Plan for IpipPlan {
         };
         let Some(dev) = dev else { return Vec::new() };
         let route = RouteSpec {
-            via: Some(peer.public_ip),
-            dev,
             onlink: true,
-            kind: RouteKind::Unicast,
-            scope: 0,
-            protocol: self.scope.protocol,
+            ..RouteSpec::forwarding(Some(peer.public_ip), dev, self.scope.protocol)
         };
         vec![(
             Key::Route(peer.subnet, metric(&peer.subnet)),

@@ -73,11 +73,9 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     setup: &Setup,
     background: Option<BeginBackground>,
 ) -> Result<Box<dyn Network>, Error> {
-    let plan = Arc::new(plan);
-    let reconciler =
-        Reconciler::join(plan.clone(), kernel, underlay, leases, setup.options).await?;
+    let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
     let observer = Arc::new(Handle {
-        plan,
+        plan: reconciler.plan(),
         progress: reconciler.progress(),
         engines,
     });

@@ -19,7 +19,7 @@ use netstate::netlink::NetlinkKernel;
 use netstate::object::{KernelState, Key, Value};
 use netstate::peers::peers;
 use netstate::plan::{Announced, Plan};
-use netstate::route::{RouteKind, RouteSpec, metric};
+use netstate::route::{RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
@@ -200,12 +200,7 @@ impl PeerRules for Rules {
 }
 
 fn announced(underlay_mtu: u32, outer: Family) -> Announced {
-    Announced {
-        backend: String::new(),
-        data: None,
-        v6_data: None,
-        mtu: device_mtu(underlay_mtu, outer),
-    }
+    Announced::without_data("", device_mtu(underlay_mtu, outer))
 }
 
 fn device_mtu(underlay: u32, outer: Family) -> u32 {
@@ -264,14 +259,7 @@ impl Plan for UdpPlan {
             );
         }
         for network in self.scope.networks.nets() {
-            let route = RouteSpec {
-                via: None,
-                dev: self.device,
-                onlink: false,
-                kind: RouteKind::Unicast,
-                scope: 0,
-                protocol: self.scope.protocol,
-            };
+            let route = RouteSpec::forwarding(None, self.device, self.scope.protocol);
             state.set(Key::Route(network, metric(&network)), Value::Route(route));
         }
         state

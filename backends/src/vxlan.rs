@@ -21,7 +21,7 @@ use netstate::netlink::{NetlinkKernel, default_vxlan_port};
 use netstate::object::{KernelState, Key, Value};
 use netstate::peers::peers;
 use netstate::plan::{Announced, Plan};
-use netstate::route::{RouteKind, RouteSpec, metric};
+use netstate::route::{RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
@@ -92,6 +92,12 @@ impl Vxlan {
     /// Returns an error if a key is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
+        if config.vni == 0 {
+            tracing::warn!(
+                remedy = "leave VNI out of the Backend, or set it to the same number above 0 for all nodes",
+                "VNI is 0: flannel uses it, but a template may have made it of a text"
+            );
+        }
         let userspace = config.mode == Mode::Userspace;
         if userspace && (config.gbp || config.learning) {
             tracing::warn!(
@@ -251,28 +257,12 @@ impl Backend for Vxlan {
             // This loads the module, which has the default port as a parameter.
             let _ = kernel.supports_vxlan().await;
         }
-        let v4 = match networks.v4() {
-            Some(_) => Some(
-                self.mac(
-                    &mut kernel,
-                    stored.and_then(|attrs| attrs.data.as_ref()),
-                    Family::V4,
-                )
-                .await?,
-            ),
-            None => None,
-        };
-        let v6 = match networks.v6() {
-            Some(_) => Some(
-                self.mac(
-                    &mut kernel,
-                    stored.and_then(|attrs| attrs.v6_data.as_ref()),
-                    Family::V6,
-                )
-                .await?,
-            ),
-            None => None,
-        };
+        let (mut v4, mut v6) = (None, None);
+        for family in networks.families() {
+            let data = stored.and_then(|attrs| family.pick(&attrs.data, &attrs.v6_data).as_ref());
+            let mac = self.mac(&mut kernel, data, family).await?;
+            *family.pick(&mut v4, &mut v6) = Some(mac);
+        }
         let macs = Dual::from_options(v4, v6).ok_or(Error::NoFamily)?;
         self.macs = Some(macs);
         if self.config.mtu.is_some_and(|mtu| mtu > underlay.mtu) {
@@ -567,12 +557,8 @@ impl Plan for VxlanPlan {
         let family = Family::from(peer.subnet);
         let route = |via, dev, onlink| {
             Value::Route(RouteSpec {
-                via: Some(via),
-                dev,
                 onlink,
-                kind: RouteKind::Unicast,
-                scope: 0,
-                protocol: self.scope.protocol,
+                ..RouteSpec::forwarding(Some(via), dev, self.scope.protocol)
             })
         };
         let key = Key::Route(peer.subnet, metric(&peer.subnet));

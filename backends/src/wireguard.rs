@@ -23,7 +23,7 @@ use netstate::link::{LinkKind, LinkSpec};
 use netstate::netlink::NetlinkKernel;
 use netstate::object::{KernelState, Key, Value};
 use netstate::plan::{Announced, Plan};
-use netstate::route::{LINK, RouteKind, RouteSpec, metric};
+use netstate::route::{LINK, RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use netstate::wireguard::{PublicKey, WireguardPeer};
@@ -41,8 +41,6 @@ use types::{Dual, Encapsulation, Family, Problem, Profile};
 
 /// The name of the backend in the configuration and in leases.
 pub const KIND: &str = "wireguard";
-/// The smallest MTU in bytes of an IPv4 link (RFC 791), and of an IPv6 link (RFC 8200).
-const LEAST_MTU: (u32, u32) = (68, 1280);
 
 /// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
@@ -117,7 +115,7 @@ impl Wireguard {
         })
     }
 
-    /// Returns an error if the node has no public address of an outer family, or if the MTU is too small.
+    /// Returns an error if the node has no public address of an outer family.
     fn check(&self, underlay: &Underlay) -> Result<(), Error> {
         let networks = self.setup.config.networks;
         let lacks = match self.config.outer_family() {
@@ -130,21 +128,6 @@ impl Wireguard {
             return Err(UnderlayError::NoCarrier {
                 interface: underlay.name.clone(),
                 addresses: underlay.addresses,
-            }
-            .into());
-        }
-        let least = if networks.v6().is_some() {
-            LEAST_MTU.1
-        } else {
-            LEAST_MTU.0
-        };
-        let mtu = self.config.device_mtu(underlay.mtu);
-        if mtu < least {
-            return Err(UnderlayError::MtuForWireguard {
-                interface: underlay.name.clone(),
-                mtu: underlay.mtu,
-                left: mtu,
-                least,
             }
             .into());
         }
@@ -483,12 +466,8 @@ impl Plan for WireguardPlan {
             let scope = family.pick(LINK, 0);
             let dev = self.config.device(family);
             let route = RouteSpec {
-                via: None,
-                dev,
-                onlink: false,
-                kind: RouteKind::Unicast,
                 scope,
-                protocol: self.scope.protocol,
+                ..RouteSpec::forwarding(None, dev, self.scope.protocol)
             };
             state.set(
                 Key::Route(network.trunc(), metric(&network)),

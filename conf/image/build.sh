@@ -135,7 +135,6 @@ make_daemon() { # ROOT
         # Only developers need symbols, so the image has none.
         "$strip" --strip-all "$root/opt/bin/$program"
     done
-    install -m 755 "$top/conf/mk-docker-opts.sh" "$root/opt/bin/mk-docker-opts.sh"
     for program in nft xtables-nft-multi xtables-legacy-multi; do
         install -m 755 "$packages/root/usr/sbin/$program" "$root/usr/sbin/$program"
     done

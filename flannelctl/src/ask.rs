@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub(crate) enum AskError {
         /// Descriptions of the daemon's processes.
         who: Vec<String>,
     },
+    /// Another file at the path of the socket.
+    NoSocket(PathBuf),
     /// Lack of permission to use the socket.
     Denied(PathBuf),
     /// No response from the daemon within the given time.
@@ -75,6 +78,7 @@ impl Coded for AskError {
         match self {
             Self::Stopped(_) => "daemon-stopped",
             Self::Foreign { .. } => "daemon-foreign",
+            Self::NoSocket(_) => "daemon-no-socket",
             Self::Denied(_) => "daemon-denied",
             Self::Hangs(..) => "daemon-hangs",
             Self::Refused(_) => "daemon-refused",
@@ -95,6 +99,11 @@ impl fmt::Display for AskError {
                 f,
                 "flanneld ({}) runs on this node and has no socket {}: it is Go flannel, an older version, or a flanneld with another --subnet-file",
                 who.join("; "),
+                path.display()
+            ),
+            Self::NoSocket(path) => write!(
+                f,
+                "{} is no socket: another program wrote this file; delete it, and a running flanneld creates its socket within a second",
                 path.display()
             ),
             Self::Denied(path) => write!(
@@ -291,6 +300,12 @@ fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
 
 /// Returns the reason why no process listens on the socket.
 fn absent(subnet_file: &Path, path: &Path) -> AskError {
+    if path
+        .symlink_metadata()
+        .is_ok_and(|file| !file.file_type().is_socket())
+    {
+        return AskError::NoSocket(path.to_owned());
+    }
     if status_file::lives(subnet_file) {
         return AskError::Hangs(path.to_owned(), SOCKET_TIMEOUT);
     }
@@ -413,6 +428,10 @@ mod tests {
             none.contains("does not run on this node") || none.contains("runs on this node"),
             "{none}"
         );
+        let path = api_socket::path(&env);
+        std::fs::write(&path, "").unwrap();
+        assert!(why(&env).contains("is no socket"), "{}", why(&env));
+        std::fs::remove_file(&path).unwrap();
         let mut socket = api_socket::Socket::new(&env);
         let _listener = socket.put().unwrap().unwrap();
         let begun = Instant::now();

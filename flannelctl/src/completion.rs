@@ -151,11 +151,24 @@ mod tests {
         let args = ManArgs {
             dir: dir.path().to_owned(),
         };
+        // Another user of the directory must not choose the file that root writes.
+        let victim = tempfile::NamedTempFile::new().unwrap();
+        for name in ["flanneld.8", "flannelctl-status.8"] {
+            std::os::unix::fs::symlink(victim.path(), dir.path().join(name)).unwrap();
+        }
         manual(&args, &crate::command()).unwrap();
         let mut names: Vec<String> = std::fs::read_dir(dir.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
+        assert_eq!(victim.path().metadata().unwrap().len(), 0);
+        assert!(
+            dir.path()
+                .join("flanneld.8")
+                .symlink_metadata()
+                .unwrap()
+                .is_file()
+        );
         names.sort();
         let subcommands = [
             "cleanup",

@@ -71,7 +71,8 @@ fn find_out(args: &Args) -> Result<Status> {
     match ask::node(file, false) {
         Ok(node) => status.node = Some(node),
         Err(
-            why @ (AskError::Denied(_)
+            why @ (AskError::NoSocket(_)
+            | AskError::Denied(_)
             | AskError::BadAnswer { .. }
             | AskError::Foreign { .. }
             | AskError::Refused(_)),

@@ -40,7 +40,10 @@ use reconfigured::another_configuration;
 use rights::Rights;
 use run::Run;
 use run_dir::exit_report::{self, ExitReport};
+use run_dir::process::port_holder;
 use run_dir::{status_file, subnet_env};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,6 +135,24 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     code
 }
 
+/// Waits until a UDP port is free, or for a minute: who holds the port of another address may look like the one in the way.
+async fn wait_until_free(port: u16) {
+    const LOOK: Duration = Duration::from_millis(500);
+    let any = [
+        IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        Ipv6Addr::UNSPECIFIED.into(),
+    ];
+    for _ in 0..120 {
+        tokio::time::sleep(LOOK).await;
+        let held = |ip: &IpAddr| {
+            UdpSocket::bind((*ip, port)).is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+        };
+        if !any.iter().any(held) {
+            return;
+        }
+    }
+}
+
 /// Writes the exit report for programs that report why no daemon runs on this node.
 async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     // A task that had to be aborted releases its files a moment later.
@@ -204,9 +225,9 @@ impl Daemon {
         };
         let outcome = loop {
             match Box::pin(self.serve_network(&manager)).await {
-                Err(End::StartOver(why)) => self.start_over(&why).await,
+                Err(End::StartOver(why)) => self.start_over(*why).await,
                 Err(End::Moved(why)) => {
-                    self.start_over(&why).await;
+                    self.start_over(*why).await;
                     // No pod may get an address of the former subnet.
                     if let Err(error) = subnet_env::set_aside(&self.settings.node.subnet_file) {
                         warn!(code = error.code(), error = %error, "cannot set subnet.env aside");
@@ -254,7 +275,12 @@ impl Daemon {
     }
 
     /// Ends the network's tasks, so that the daemon can restart the network. Kernel objects stay until flanneld compares them with the new network.
-    async fn start_over(&mut self, why: &Problem) {
+    /// After a refusal for a taken port, waits until the port is free.
+    async fn start_over(&mut self, mut why: Problem) {
+        let port = end::taken_port(&why);
+        if let Some(holder) = port.and_then(|port| port_holder(port, true)) {
+            why.text = format!("{holder} holds the port: {}", why.text);
+        }
         warn!(code = %why.code, error = %why, "restarting this node's network");
         // The daemon is not ready from this point. The other state is cleared once no task writes it.
         self.health.fail(
@@ -267,8 +293,11 @@ impl Daemon {
             .end()
             .await;
         self.known.send_modify(|known| known.choice = None);
-        self.health.start_over(why);
+        self.health.start_over(&why);
         self.rights = Rights::default();
+        if let Some(port) = port {
+            let _ = self.stop.run_until_cancelled(wait_until_free(port)).await;
+        }
     }
 
     /// Ends all tasks.
@@ -295,10 +324,16 @@ impl Daemon {
 
     async fn serve_health(&mut self) -> Result<(), End> {
         if let Some(address) = self.settings.listen.health {
-            let server = retry::briefly(|| Server::bind(address, self.health.clone()))
-                .await
-                .map_err(End::failed)?;
-            self.spawn(server.serve(self.stop.clone()));
+            match retry::briefly(|| Server::bind(address, self.health.clone())).await {
+                Ok(server) => self.spawn(server.serve(self.stop.clone())),
+                Err(DaemonProblem::Listen { error, .. })
+                    if error.kind() == ErrorKind::AddrInUse =>
+                {
+                    let (health, stop) = (self.health.clone(), self.stop.clone());
+                    self.spawn(listeners::health_port(address, health, stop));
+                }
+                Err(problem) => return Err(End::failed(problem)),
+            }
         }
         Ok(())
     }

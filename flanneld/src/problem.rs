@@ -1,6 +1,7 @@
 //! Problems of the daemon itself. Each of the daemon's libraries defines its own problems.
 
 use crate::underlay::Better;
+use run_dir::process::PortHolder;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -67,6 +68,13 @@ pub enum DaemonProblem {
     SubnetChangedWhileWaiting,
     /// A change of the network configuration.
     ConfigChanged,
+    /// A change of the interface's MTU, after which IPv6 fits into the tunnel's packets, or no longer fits.
+    MtuChanged {
+        /// The underlay interface.
+        interface: String,
+        /// Its MTU in bytes.
+        mtu: u32,
+    },
     /// An interface that is better than the current underlay interface.
     BetterInterface(Better),
     /// A task of the daemon that panicked or was aborted.
@@ -82,6 +90,8 @@ pub enum DaemonProblem {
         address: SocketAddr,
         /// Error of the system call.
         error: io::Error,
+        /// The program that holds the port, where this process can see it.
+        holder: Option<PortHolder>,
     },
     /// An interruption of the lease watch for an unknown reason.
     WatchInterrupted,
@@ -105,17 +115,21 @@ impl HttpServer {
         }
     }
 
-    fn remedy(self, address: SocketAddr, error: &io::Error) -> String {
+    fn remedy(self, address: SocketAddr, error: &io::Error, holder: Option<&PortHolder>) -> String {
         let (port, none, ip) = match self {
             HttpServer::Health => ("--healthz-port", "(0: no server)", "--healthz-ip"),
             HttpServer::Api => ("--status-port", "(0: none)", "--status-ip"),
         };
         match (error.kind(), self) {
             (io::ErrorKind::AddrInUse, _) => {
-                format!(
-                    "find the process with `ss -ltnp sport = :{}`, or choose another port with {port} {none}",
-                    address.port()
-                )
+                let find = || {
+                    format!(
+                        "find the process with `ss -ltnp sport = :{}`",
+                        address.port()
+                    )
+                };
+                let holder = holder.map_or_else(find, |holder| format!("stop {holder}"));
+                format!("{holder}, or choose another port with {port} {none}")
             }
             (io::ErrorKind::AddrNotAvailable, HttpServer::Health) => {
                 format!("set {ip} to an address of this host (0.0.0.0: all of them)")
@@ -147,6 +161,7 @@ impl Coded for DaemonProblem {
             Self::BackendNotTaken { .. } => "backend-not-taken",
             Self::SubnetChanged { .. } | Self::SubnetChangedWhileWaiting => "subnet-changed",
             Self::ConfigChanged => "config-changed",
+            Self::MtuChanged { .. } => "mtu-changed",
             Self::BetterInterface(_) => "better-interface",
             Self::TaskFailed { .. } => "task-failed",
             Self::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => "port-taken",
@@ -161,6 +176,7 @@ impl Coded for DaemonProblem {
                 server,
                 address,
                 error,
+                ..
             } if error.kind() == io::ErrorKind::AddrInUse => {
                 let purpose = match server {
                     HttpServer::Health => PortPurpose::Health,
@@ -244,13 +260,15 @@ impl fmt::Display for DaemonProblem {
                 f.write_str("this node got another subnet while it waited for an interface")
             }
             Self::ConfigChanged => f.write_str("the network configuration has changed"),
+            Self::MtuChanged { interface, mtu } => write!(f, "the MTU of {interface} is now {mtu}"),
             Self::BetterInterface(why) => why.fmt(f),
             Self::TaskFailed { error } => write!(f, "a task of the daemon failed: {error}"),
             Self::Listen {
                 server,
                 address,
                 error,
-            } => write_listen(f, *server, *address, error),
+                holder,
+            } => write_listen(f, *server, *address, error, holder.as_ref()),
             Self::WatchInterrupted => f.write_str("the watch of the leases is interrupted"),
         })
     }
@@ -280,12 +298,13 @@ fn write_listen(
     server: HttpServer,
     address: SocketAddr,
     error: &io::Error,
+    holder: Option<&PortHolder>,
 ) -> fmt::Result {
     match server {
         HttpServer::Health => write!(f, "the health server cannot listen on {address}: {error}; ")?,
         HttpServer::Api => write!(f, "the status API cannot listen on {address}: {error}; ")?,
     }
-    f.write_str(&server.remedy(address, error))
+    f.write_str(&server.remedy(address, error, holder))
 }
 
 impl std::error::Error for DaemonProblem {

@@ -66,6 +66,15 @@ const FOREIGN_FLAGS: &[&str] = &[
     "disable-network-policy",
     "node-ip",
     "apiserver-advertise-address",
+    // Of k3s and helm.
+    "flannel-cni-conf",
+    "flannel-conf",
+    "flannel-external-ip",
+    "flannel-iface",
+    "flannel-ipv6-masq",
+    "node-external-ip",
+    "set-file",
+    "vpn-auth",
 ];
 
 fn workspace() -> PathBuf {

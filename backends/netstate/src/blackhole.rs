@@ -2,7 +2,6 @@
 //!
 //! Without blackhole routes and without a bridge, packets to non-existent pods leave over the default route and return to this node.
 
-use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
 use crate::route::{RouteKind, RouteSpec, metric};
 use crate::scope::Scope;
@@ -18,15 +17,7 @@ pub(crate) const METRIC: u32 = 65_535;
 
 /// Adds the blackhole routes for the node's own subnets to the desired state.
 pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
-    let dev = LinkName::default();
-    let route = RouteSpec {
-        via: None,
-        dev,
-        onlink: false,
-        kind: RouteKind::Blackhole,
-        scope: 0,
-        protocol: scope.protocol,
-    };
+    let route = RouteSpec::dropping(RouteKind::Blackhole, scope.protocol);
     for net in scope.own.nets() {
         state.set(Key::Route(net.trunc(), METRIC), Value::Route(route));
     }
@@ -51,14 +42,7 @@ pub(crate) fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &S
         .collect();
     for net in barred.iter().flat_map(Subnets::nets) {
         if scope.covers(&net) && !routed.iter().any(|routed| nets_overlap(routed, &net)) {
-            let route = RouteSpec {
-                via: None,
-                dev: LinkName::default(),
-                onlink: false,
-                kind: RouteKind::Unreachable,
-                scope: 0,
-                protocol: scope.protocol,
-            };
+            let route = RouteSpec::dropping(RouteKind::Unreachable, scope.protocol);
             state.set(Key::Route(net.trunc(), metric(&net)), Value::Route(route));
         }
     }
@@ -68,14 +52,7 @@ pub(crate) fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &S
 ///
 /// The blackhole route drops packets to pods that would otherwise leave this host unencrypted.
 pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
-    let route = RouteSpec {
-        via: None,
-        dev: LinkName::default(),
-        onlink: false,
-        kind: RouteKind::Blackhole,
-        scope: 0,
-        protocol,
-    };
+    let route = RouteSpec::dropping(RouteKind::Blackhole, protocol);
     (Key::Route(network.trunc(), u32::MAX), Value::Route(route))
 }
 

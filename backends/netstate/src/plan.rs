@@ -4,7 +4,6 @@ use crate::forwarding::Forwarding;
 use crate::kernel::Facts;
 use crate::object::{KernelState, Key, Value};
 use crate::scope::Scope;
-use std::sync::Arc;
 use subnet_lease::{Kinds, LeaseTable, Peer, RawJson};
 
 /// The node's announcement: the lease attributes (the daemon adds addresses and node) and the pods' MTU.
@@ -18,6 +17,18 @@ pub struct Announced {
     pub v6_data: Option<RawJson>,
     /// The MTU of pods in bytes (`FLANNEL_MTU` in subnet.env).
     pub mtu: u32,
+}
+
+impl Announced {
+    /// Creates the announcement of a backend whose leases carry no data.
+    pub fn without_data(backend: &str, mtu: u32) -> Self {
+        Self {
+            backend: backend.to_owned(),
+            data: None,
+            v6_data: None,
+            mtu,
+        }
+    }
 }
 
 /// The plan of a kernel backend. Pure.
@@ -52,39 +63,4 @@ pub trait Plan: Send + Sync {
 
     /// Returns the announcement that follows from `facts`. A changed MTU or MAC changes the lease.
     fn announced(&self, facts: &Facts) -> Announced;
-}
-
-/// A plan that several tasks share.
-impl<P: Plan + ?Sized> Plan for Arc<P> {
-    fn scope(&self) -> &Scope {
-        (**self).scope()
-    }
-
-    fn kinds(&self) -> Kinds {
-        (**self).kinds()
-    }
-
-    fn needs_on_link(&self) -> bool {
-        (**self).needs_on_link()
-    }
-
-    fn shares_address(&self) -> bool {
-        (**self).shares_address()
-    }
-
-    fn base(&self, facts: &Facts) -> KernelState {
-        (**self).base(facts)
-    }
-
-    fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
-        (**self).of_peer(peer, facts)
-    }
-
-    fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
-        (**self).forwarding(leases, facts)
-    }
-
-    fn announced(&self, facts: &Facts) -> Announced {
-        (**self).announced(facts)
-    }
 }

@@ -184,6 +184,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
+    /// Returns the plan.
+    pub fn plan(&self) -> Arc<P> {
+        self.goal.plan.clone()
+    }
+
     /// Makes a full pass. `fresh` is true if new inputs caused the pass.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
@@ -241,7 +246,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             .kernel
             .facts(
                 &self.goal.underlay,
-                &on_link_queries(&self.goal.plan, leases),
+                &on_link_queries(&*self.goal.plan, leases),
             )
             .await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
@@ -314,7 +319,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             return None;
         }
         let mut facts = self.observed.facts.take()?;
-        let queries = new_on_link_queries(&self.goal.plan, &known.leases, leases);
+        let queries = new_on_link_queries(&*self.goal.plan, &known.leases, leases);
         if !queries.is_empty() {
             let near = self.kernel.on_link(&queries).await;
             facts
@@ -324,7 +329,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
         let change = known
             .desired
-            .change(&self.goal.plan, &known.leases, leases, &facts)?;
+            .change(&*self.goal.plan, &known.leases, leases, &facts)?;
         let mut desired = self.observed.known.take()?.desired;
         self.report.pass();
         let ops = diff(&change.after, &change.before);
@@ -562,7 +567,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             });
         };
         let mut want = self.goal.desired(leases, facts).state;
-        let (holders, owners) = holders(&self.goal.plan, leases, facts);
+        let (holders, owners) = holders(&*self.goal.plan, leases, facts);
         let found = self.kernel.read(&self.goal.scope).await?;
         let mut have = found.ours;
         self.tunnels.accept(&mut have, &want, Instant::now());

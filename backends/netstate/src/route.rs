@@ -35,6 +35,29 @@ pub struct RouteSpec {
     pub protocol: u8,
 }
 
+impl RouteSpec {
+    /// Creates a route that forwards packets to an interface, over a gateway if there is one.
+    pub fn forwarding(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> Self {
+        Self {
+            via,
+            dev,
+            ..Self::dropping(RouteKind::Unicast, protocol)
+        }
+    }
+
+    /// Creates a route without an interface, which drops packets.
+    pub(crate) fn dropping(kind: RouteKind, protocol: u8) -> Self {
+        Self {
+            via: None,
+            dev: LinkName::default(),
+            onlink: false,
+            kind,
+            scope: 0,
+            protocol,
+        }
+    }
+}
+
 /// Returns whether a route of protocol `boot` is like Go flannel's routes to other nodes. Go flannel's routes lead
 /// over a gateway to another node's subnet, whose prefix length is `length`.
 pub(crate) fn is_go_flannels(

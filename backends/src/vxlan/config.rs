@@ -1,7 +1,7 @@
 //! The keys of the `Backend` object for vxlan.
 
 use crate::config_error::{ConfigError, Fault};
-use crate::config_keys::{checks, number, word};
+use crate::config_keys::{checks, mtu, number, word};
 use netstate::names::LinkName;
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
@@ -67,17 +67,7 @@ impl Config {
             .map_err(bad)?
             .unwrap_or(1);
         let port = number(&object, "Port", 0..=u16::MAX).map_err(bad)?;
-        let mtu = number(&object, "MTU", 0..=65535_u32)
-            .map_err(bad)?
-            .unwrap_or(0);
-        let least = if networks.v6().is_some() {
-            1280 + OVERHEAD_V6
-        } else {
-            68 + OVERHEAD_V4
-        };
-        if mtu != 0 && mtu < least {
-            return Err(bad(Fault::Mtu { mtu, least }));
-        }
+        let mtu = mtu(&object, networks, (OVERHEAD_V4, OVERHEAD_V6)).map_err(bad)?;
         let checksum_offload = checksum_offload(&object).map_err(bad)?;
         let mode = mode(&object).map_err(bad)?;
         let name = |text: String, used: bool| match LinkName::parse(&text) {
@@ -90,7 +80,7 @@ impl Config {
         Ok(Self {
             vni,
             port: port.filter(|port| *port != 0),
-            mtu: Some(mtu).filter(|mtu| *mtu != 0),
+            mtu,
             gbp: switch("GBP")?,
             learning: switch("Learning")?,
             direct_routing: switch("DirectRouting")?,

@@ -1,7 +1,7 @@
 //! The keys of the `Backend` object for wireguard.
 
 use crate::config_error::{ConfigError, Fault};
-use crate::config_keys::{number, word};
+use crate::config_keys::{mtu, number, word};
 use netstate::names::LinkName;
 use netstate::wireguard::Secret;
 use std::net::{IpAddr, Ipv6Addr};
@@ -86,15 +86,7 @@ impl Config {
         {
             return Err(bad(Fault::SamePort { port }));
         }
-        let mtu = u32::from(of("MTU", 0, 0)?);
-        let least = if networks.v6().is_some() {
-            1280 + OVERHEAD
-        } else {
-            68 + OVERHEAD
-        };
-        if mtu != 0 && mtu < least {
-            return Err(bad(Fault::Mtu { mtu, least }));
-        }
+        let mtu = mtu(&object, networks, (OVERHEAD, OVERHEAD)).map_err(bad)?;
         let preshared = preshared(&object)?;
         let implementation = implementation(&object).map_err(bad)?;
         let name = |name: &'static str| {
@@ -103,7 +95,7 @@ impl Config {
         Ok(Self {
             port,
             port_v6,
-            mtu: Some(mtu).filter(|mtu| *mtu != 0),
+            mtu,
             preshared,
             preshared_file: Some(word(&object, "PSKFile").map_err(bad)?)
                 .filter(|path| !path.is_empty())

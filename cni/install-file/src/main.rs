@@ -13,7 +13,7 @@ use install_file::{InstallError, install};
 
 const USAGE: &str = "\
 usage: install-conf SOURCE DESTINATION    install a file
-       cp [-f] SOURCE DESTINATION         install a file; keep the file's name if DESTINATION is a folder
+       cp [-fpv] SOURCE DESTINATION       install a file; keep the file's name if DESTINATION is a folder
        rm [-f] FILE...                    remove files; missing files are ignored
        pause                              wait until a signal ends the program
 The program's name or its first argument selects the command.";
@@ -68,11 +68,11 @@ impl fmt::Display for Failure {
 fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
     match (command, operands) {
         ("install-conf", [source, destination]) => place(source, destination),
-        ("cp", _) => match without_force(operands)? {
+        ("cp", _) => match operands_of(operands)? {
             [source, destination] => place(source, &into(source, destination)),
             _ => Err(Failure::Usage),
         },
-        ("rm", _) => match without_force(operands)? {
+        ("rm", _) => match operands_of(operands)? {
             [] => Err(Failure::Usage),
             files => files.iter().map(Path::new).try_for_each(remove),
         },
@@ -83,14 +83,18 @@ fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// Returns the operands after the option `-f`. Refuses other options. `-f` has no effect, because a rename always replaces the destination.
-fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
-    match operands {
-        [option, rest @ ..] if option == "-f" || option == "--force" || option == "--" => Ok(rest),
-        [option, ..] if option.to_string_lossy().starts_with('-') => {
-            Err(Failure::Option(option.clone()))
-        }
-        _ => Ok(operands),
+/// Returns the operands after the options `-f`, `-p` and `-v`. Refuses other options. The options have no effect: a rename always replaces the
+/// destination, and the copy has the mode of its source.
+fn operands_of(words: &[OsString]) -> Result<&[OsString], Failure> {
+    let Some((option, rest)) = words.split_first() else {
+        return Ok(words);
+    };
+    match option.to_string_lossy().strip_prefix('-') {
+        None | Some("") => Ok(words),
+        Some("-") => Ok(rest),
+        Some("-force") => operands_of(rest),
+        Some(letters) if letters.chars().all(|letter| "fpv".contains(letter)) => operands_of(rest),
+        Some(_) => Err(Failure::Option(option.clone())),
     }
 }
 

@@ -19,6 +19,9 @@ fn called(name: &str, folder: &Path, words: &[&str]) -> Output {
 const CASES: &[(&str, &[&str], bool, &[&str])] = &[
     ("/opt/bin/install-conf", &["a", "d/b"], true, &["a", "d/b"]),
     ("cp", &["-f", "a", "d/b"], true, &["a", "d/b"]),
+    ("cp", &["-p", "-v", "a", "d/b"], true, &["a", "d/b"]),
+    ("cp", &["-fpv", "--", "a", "b"], true, &["a", "b"]),
+    ("cp", &["-fr", "a", "b"], false, &["a"]),
     ("cp", &["a", "d"], true, &["a", "d/a"]),
     ("cp", &["a", "b"], true, &["a", "b"]),
     (

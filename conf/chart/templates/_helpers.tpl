@@ -79,3 +79,16 @@
 {{- end -}}
 {{- toYaml (mergeOverwrite $context $own) -}}
 {{- end -}}
+
+{{/* The labels and annotations of an object: those of all objects (the values' global.*), its own of the values, and .own, which the chart needs. */}}
+{{- define "flannel.metadata" -}}
+{{- $global := .root.Values.global -}}
+{{- with mergeOverwrite (dict) (default dict $global.commonLabels) (default dict .labels) (default dict .own) }}
+labels:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with mergeOverwrite (dict) (default dict $global.commonAnnotations) (default dict .annotations) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

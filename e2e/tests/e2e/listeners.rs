@@ -1,7 +1,7 @@
 //! Who can reach the daemon's listeners, and what flannelctl shows with and without a daemon.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Output;
 use std::time::Duration;
 
@@ -99,6 +99,59 @@ fn status_api_is_reachable_from_its_own_host_only() -> Result<()> {
             );
         }
         Ok(())
+    })
+}
+
+scenarios! { waits_for_the_tunnels_port;
+    vxlan_waits_for_its_port => (r#""Type":"vxlan""#, 8472),
+    udp_waits_for_its_port => (r#""Type":"udp""#, 8285),
+    userspace_vxlan_waits_for_its_port => (r#""Type":"vxlan","Mode":"userspace""#, 8472),
+    wireguard_waits_for_its_port => (r#""Type":"wireguard","Implementation":"userspace""#, 51820),
+}
+
+/// Checks that a daemon names the program that holds the tunnel's port, is not ready, and works when the port is free.
+fn waits_for_the_tunnels_port((backend, port): (&str, u16)) -> Result<()> {
+    let conf = format!(r#"{{"Network":"10.5.0.0/16","Backend":{{{backend}}}}}"#);
+    Scene::of("taken port").net(&conf).stopped().run(|s| {
+        let held = s[0].netns().run(|| UdpSocket::bind(("0.0.0.0", port)))??;
+        s.nodes
+            .iter_mut()
+            .try_for_each(|node| node.launch().map(drop))?;
+        let holder = format!("(pid {}, user 0) holds the port", std::process::id());
+        until_ok("the holder is named", || {
+            let (code, body) = s[0].get("/readyz")?;
+            ensure!(code == 503 && body.contains(&holder), "{code} {body}");
+            Ok(())
+        })?;
+        drop(held);
+        s.populate()
+    })
+}
+
+/// Checks that pods work while another program holds the port of the health endpoint, and that the endpoint works when the port is free.
+#[test]
+fn daemon_serves_pods_while_the_health_port_is_taken() -> Result<()> {
+    Scene::of("taken health port").stopped().run(|s| {
+        let held = s[0]
+            .netns()
+            .run(|| TcpListener::bind(("0.0.0.0", HEALTH)))??;
+        s.nodes
+            .iter_mut()
+            .try_for_each(|node| node.launch().map(drop))?;
+        until_ok("it has a subnet", || s[0].daemon()?.subnet_env())?;
+        let state = String::from_utf8(s[0].daemon()?.flannelctl(&["status"])?.stdout)?;
+        let holder = format!("(pid {}, user 0)", std::process::id());
+        ensure!(
+            state.contains("health-port") && state.contains(&holder),
+            "{state}"
+        );
+        s[1].daemon_mut()?.wait_ready()?;
+        for node in &mut s.nodes {
+            node.pod("p1")?;
+        }
+        s.reach()?;
+        drop(held);
+        until_ok("the node is ready", || s[0].require_ready())
     })
 }
 

@@ -1,13 +1,68 @@
 //! Checks that a daemon's readiness follows events of the underlay interface: removal and return, and changes of state, carrier and address.
 
 use anyhow::{Context, Result, ensure};
-use lab::{FlanneldOptions, Node, Scene, Uplink, until_ok};
+use lab::{FlanneldOptions, Node, Scene, Uplink, reach, until_ok};
 
 use crate::healing::scenarios;
 
 scenarios! { follows_the_underlay;
     readiness_follows_the_underlay_of_vxlan => "vxlan",
     readiness_follows_the_underlay_of_udp => "udp",
+}
+
+scenarios! { small_mtu_leaves_ipv4;
+    small_mtu_leaves_ipv4_of_vxlan => (r#""Type":"vxlan""#, [1349, 1350]),
+    small_mtu_leaves_ipv4_of_userspace_vxlan => (r#""Type":"vxlan","Mode":"userspace""#, [1280, 1350]),
+    small_mtu_leaves_ipv4_of_udp => (r#""Type":"udp""#, [1307, 1308]),
+    small_mtu_leaves_ipv4_of_wireguard => (r#""Type":"wireguard","Implementation":"userspace""#, [1359, 1360]),
+}
+
+/// Checks that dual-stack nodes work with IPv4 while the underlay's MTU leaves less than 1280 bytes for pods, and with both families after it is raised.
+fn small_mtu_leaves_ipv4((backend, [small, enough]): (&str, [u32; 2])) -> Result<()> {
+    let conf = format!(
+        r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{{{backend}}}}}"#
+    );
+    Scene::of("small mtu").etcd().net(&conf).stopped().run(|s| {
+        let set =
+            |s: &Scene<'_>, mtu| s.each(|node| ip(&format!("link set enp0s8 mtu {mtu}"))(node));
+        set(s, small)?;
+        s.populate()?;
+        s.each(|node| {
+            let (log, env) = (node.daemon()?.log(), node.daemon()?.subnet_env()?);
+            let told = format!(
+                "MTU {small} of enp0s8 leaves {} bytes",
+                1280 - (enough - small)
+            );
+            ensure!(
+                log.matches(&told).count() == 1 && env.v6_subnet.is_none(),
+                "{env:?}\n{log}"
+            );
+            node.require_ready()
+        })?;
+        let both = |s: &Scene<'_>, is_there| {
+            s.each(|node| {
+                until_ok("subnet.env has the families that fit", || {
+                    let env = node.daemon()?.subnet_env()?;
+                    ensure!(env.v6_subnet.is_some() == is_there, "{env:?}");
+                    node.require_ready()
+                })
+            })
+        };
+        set(s, enough)?;
+        both(s, true)?;
+        let mut later = Vec::new();
+        for node in &mut s.nodes {
+            // The bridge keeps the MTU of the pods that started before.
+            ip("link set cni0 mtu 1280")(node)?;
+            later.push(node.pod("later")?.clone());
+        }
+        reach(&later)?;
+        ensure!(later[0].v6().is_ok(), "{:?}", later[0].addresses());
+        set(s, small)?;
+        both(s, false)?;
+        s.reach()?;
+        s.require_no_errors()
+    })
 }
 
 /// Checks that /readyz returns 503 with the word from `lose` until `restore`, and that the log reports the loss once.

@@ -259,7 +259,7 @@ pub(super) fn write(command: &clap::Command, dir: &Path) -> std::io::Result<()> 
     if command.get_version().is_some() {
         man.render_version_section(&mut page)?;
     }
-    std::fs::write(dir.join(man.get_filename()), page)
+    run_dir::replace::write_public(&dir.join(man.get_filename()), &page)
 }
 
 /// Returns a section of a manual page, with an explanation below each line.

@@ -6,6 +6,6 @@ pub mod api_socket;
 pub mod exit_report;
 pub mod instance;
 pub mod process;
-mod replace;
+pub mod replace;
 pub mod status_file;
 pub mod subnet_env;

@@ -1,9 +1,9 @@
 //! Replaces files atomically by a rename: a reader sees either the old or the new file as a whole.
 
 use rand::Rng;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Creates the folder of `path`, calls `make` to create a file at a temporary path in the folder, and renames that file to `path`. Removes the temporary
@@ -29,6 +29,18 @@ pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>)
         let _ = std::fs::remove_file(&temporary);
     }
     made
+}
+
+/// Replaces the file at `path` by a file with these contents that everybody can read. A link at `path` is replaced, not followed.
+///
+/// # Errors
+/// Returns an error if a step fails. The former file then stays.
+pub fn write_public(path: &Path, contents: &[u8]) -> io::Result<()> {
+    replace(path, |temporary| {
+        let mut file = create(temporary)?;
+        file.write_all(contents)?;
+        file.set_permissions(Permissions::from_mode(0o644))
+    })
 }
 
 /// Creates a file that only root can read and lock.

@@ -46,13 +46,7 @@ impl Server {
     /// Returns an error if the port is taken, the address does not belong to this host, or the port needs a
     /// capability that this process lacks. The error contains the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
-        let listener = listen::tcp(address)
-            .await
-            .map_err(|error| DaemonProblem::Listen {
-                server: HttpServer::Health,
-                address,
-                error,
-            })?;
+        let listener = listen::serving(HttpServer::Health, address).await?;
         info!(
             url = format!("http://{address}"),
             "health server listens: /healthz /livez /readyz /metrics /status"

@@ -1,8 +1,10 @@
 //! Listening sockets: TCP and Unix sockets.
 
 use super::stream::Stream;
+use crate::problem::{DaemonProblem, HttpServer};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpMaxSeg;
+use run_dir::process::port_holder;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,6 +34,23 @@ impl Listener {
             Listener::Tcp(listener) => Either::Left(listener.accept().await?.0),
             Listener::Unix(listener) => Either::Right(listener.accept().await?.0),
         }))
+    }
+}
+
+/// Listens on the address of an HTTP server. The error names the program that holds the port.
+pub(super) async fn serving(
+    server: HttpServer,
+    address: SocketAddr,
+) -> Result<TcpListener, DaemonProblem> {
+    match tcp(address).await {
+        Ok(listener) => Ok(listener),
+        Err(error) => Err(DaemonProblem::Listen {
+            server,
+            address,
+            holder: port_holder(address.port(), false)
+                .filter(|_| error.kind() == io::ErrorKind::AddrInUse),
+            error,
+        }),
     }
 }
 

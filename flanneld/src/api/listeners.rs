@@ -1,11 +1,13 @@
-//! The TCP port of the status API and the Unix socket next to subnet.env. If a listener cannot open, the daemon logs
+//! The TCP ports of the health endpoint and of the status API, and the Unix socket next to subnet.env. If a listener cannot open, the daemon logs
 //! the error and retries.
 
 use super::connections::{self, Times};
+use super::health::Server;
 use super::listen::{self, Listener};
 use super::node::StatusSource;
 use super::routes;
 use crate::health::Health;
+use crate::health::condition::Condition;
 use crate::problem::{DaemonProblem, HttpServer};
 use run_dir::api_socket::{Socket, SocketError};
 use std::net::SocketAddr;
@@ -17,7 +19,7 @@ use tracing::{debug, info, warn};
 use types::Problem;
 
 /// Delay before flanneld tries again to listen on a port that another program holds.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(1);
 /// Interval at which flanneld checks that its Unix socket still exists.
 const CHECK: Duration = Duration::from_secs(1);
 /// Name of the notice about the status API's port.
@@ -30,32 +32,11 @@ pub async fn status_port(
     health: Health,
     stop: CancellationToken,
 ) {
-    let mut logged: Option<String> = None;
-    let open = async {
-        loop {
-            match listen::tcp(address).await {
-                Ok(listener) => return listener,
-                Err(error) => {
-                    let problem = Problem::from(DaemonProblem::Listen {
-                        server: HttpServer::Api,
-                        address,
-                        error,
-                    });
-                    let text = problem.to_string();
-                    if logged.as_ref() != Some(&text) {
-                        warn!(code = %problem.code, error = %text, "cannot serve the status API, retrying");
-                        logged = Some(text);
-                    }
-                    health.notice(PORT_TAKEN, Some(problem));
-                }
-            }
-            tokio::time::sleep(RETRY).await;
-        }
-    };
+    let listen = || listen::serving(HttpServer::Api, address);
+    let open = listening(listen, |problem| health.notice(PORT_TAKEN, problem));
     let Some(listener) = stop.run_until_cancelled(open).await else {
         return;
     };
-    health.notice(PORT_TAKEN, None);
     let url = format!("http://{}/", listener.local_addr().unwrap_or(address));
     info!(url, "status API listens");
     health.process(|node| node.page = Some(url.clone()));
@@ -67,6 +48,43 @@ pub async fn status_port(
         stop,
     )
     .await;
+}
+
+/// Serves the health endpoint until `stop`. While another program holds the port, the node is not ready, and pods work.
+pub async fn health_port(address: SocketAddr, health: Health, stop: CancellationToken) {
+    let bind = || Server::bind(address, health.clone());
+    let open = listening(bind, |problem| {
+        health.condition(Condition::HealthPort, problem);
+    });
+    if let Some(server) = stop.run_until_cancelled(open).await {
+        server.serve(stop.clone()).await;
+    }
+}
+
+/// Tries to listen until it succeeds. Logs each new problem once, and reports each problem and its end.
+async fn listening<T, F: Future<Output = Result<T, DaemonProblem>>>(
+    listen: impl Fn() -> F,
+    report: impl Fn(Option<Problem>),
+) -> T {
+    let mut logged: Option<String> = None;
+    loop {
+        match listen().await {
+            Ok(listener) => {
+                report(None);
+                return listener;
+            }
+            Err(problem) => {
+                let problem = Problem::from(problem);
+                let text = problem.to_string();
+                if logged.as_ref() != Some(&text) {
+                    warn!(code = %problem.code, error = %text, "cannot listen on a port, retrying");
+                    logged = Some(text);
+                }
+                report(Some(problem));
+            }
+        }
+        tokio::time::sleep(RETRY).await;
+    }
 }
 
 /// Serves the socket next to subnet.env until `stop`, and recreates a deleted socket.

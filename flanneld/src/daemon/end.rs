@@ -1,6 +1,6 @@
 //! Reasons for which the daemon ends, with their exit codes.
 
-use types::Problem;
+use types::{Detail, Problem};
 
 /// Reason for which the daemon or its network ends without a stop request.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +23,15 @@ impl End {
     /// Creates an [`End`] for a failure that waiting does not resolve.
     pub(super) fn failed(problem: impl Into<Problem>) -> Self {
         Self::Failed(Box::new(problem.into()))
+    }
+
+    /// Creates an [`End`] for a network that did not come up. Only a taken port is worth another start.
+    pub(super) fn not_joined(problem: impl Into<Problem>) -> Self {
+        let problem = problem.into();
+        match taken_port(&problem) {
+            Some(_) => Self::start_over(problem),
+            None => Self::failed(problem),
+        }
     }
 
     /// Creates an [`End`] that makes the daemon restart the network.
@@ -50,4 +59,12 @@ impl End {
             End::LeaseLost(_) => 5,
         }
     }
+}
+
+/// Returns the port that a problem reports as taken.
+pub(super) fn taken_port(problem: &Problem) -> Option<u16> {
+    problem.details().find_map(|detail| match detail {
+        Detail::PortTaken { number, .. } => Some(*number),
+        _ => None,
+    })
 }

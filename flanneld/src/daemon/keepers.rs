@@ -12,6 +12,7 @@ use crate::health::condition::Condition;
 use crate::mesh::Mesh;
 use crate::network::RunningNetwork;
 use crate::pod_probes::{self, PodProbing};
+use crate::problem::DaemonProblem;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::UnderlayTrouble;
 use crate::underlay::read::follow;
@@ -34,7 +35,7 @@ use tracing::warn;
 use traffic_rules::Wanted;
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::RuleOptions;
-use types::{Encapsulation, Problem, Subnets};
+use types::{Encapsulation, Family, Problem, Subnets};
 
 /// Longest interval between audits of the kernel at which flanneld uses the audits as a heartbeat.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
@@ -268,6 +269,31 @@ impl Daemon {
             stop.run_until_cancelled(reconsider.watch(changes))
                 .await
                 .unwrap_or(Ok(()))
+        });
+    }
+
+    /// Restarts the network when the underlay begins or ceases to have room for IPv6.
+    pub(super) fn keep_families(&mut self, node: &Leased, network: &RunningNetwork) {
+        let Some(overlay) = network
+            .overlay
+            .clone()
+            .filter(|_| node.whole.networks.has(Family::V6))
+        else {
+            return;
+        };
+        let mut underlay = network.underlay.clone();
+        let had = overlay.has_room_for_v6(&node.found.chosen.underlay).is_ok();
+        let stop = self.run.stop.clone();
+        self.run.tasks.spawn(async move {
+            let differs = |now: &Underlay| overlay.has_room_for_v6(now).is_ok() != had;
+            let changed = stop.run_until_cancelled(underlay.wait_for(differs)).await;
+            let Some(Ok(now)) = changed else {
+                return Ok(());
+            };
+            Err(End::start_over(DaemonProblem::MtuChanged {
+                interface: now.name.clone(),
+                mtu: now.mtu,
+            }))
         });
     }
 

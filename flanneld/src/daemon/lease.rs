@@ -45,25 +45,21 @@ impl Daemon {
             None => (self.find_underlay(&manager, &whole).await?, whole.clone()),
             Some(info) => self.find_node_underlay(&manager, &whole, info).await?,
         };
-        let id = node.id.clone();
-        let node = match identity::at_address(&node, &found.chosen.underlay.public) {
-            Some(node) if info.is_none() && self.settings.node.id.is_none() => {
-                let id = node.id.to_string();
-                self.health.node(|document| document.node_id = Some(id));
-                node
-            }
-            _ => node,
-        };
-        if config != whole || node.id != id {
+        let config = self
+            .leave_out_v6(config, &*manager, &*backend, &found)
+            .await?;
+        let node_at = self.tell_node_apart(&node, info.is_some(), &found);
+        if config != whole || node_at != node {
             // The families that this node lacks are left out.
-            backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
+            backend =
+                backends::create(&self.setup(&config, &node_at).await).map_err(End::failed)?;
         }
         if let Some(info) = &info {
             self.note_node_addresses(info, &found);
         }
         let underlay = &found.chosen.underlay;
         let mut claim = self
-            .lease_claim(&config, node, &found, &previous, released, &*backend)
+            .lease_claim(&config, node_at, &found, &previous, released, &*backend)
             .await;
         let held = watch::channel(Held::default());
         let (stored, announced, lease) = loop {
@@ -146,6 +142,42 @@ impl Daemon {
             .await
             .map(|lease| (stored, announced, lease))
             .map_err(Problem::from))
+    }
+
+    /// Returns the node with the identity that tells machines without an id apart by their address, unless the identity is given.
+    fn tell_node_apart(&self, node: &NodeId, is_given: bool, found: &Found) -> NodeId {
+        if is_given || self.settings.node.id.is_some() {
+            return node.clone();
+        }
+        let told = identity::at_address(node, &found.chosen.underlay.public);
+        let told = told.unwrap_or_else(|| node.clone());
+        let id = told.id.to_string();
+        self.health.node(|document| document.node_id = Some(id));
+        told
+    }
+
+    /// Leaves out IPv6 where its packets do not fit into those of the underlay, so that IPv4 works.
+    async fn leave_out_v6(
+        &self,
+        config: NetworkConfig,
+        manager: &dyn SubnetManager,
+        backend: &dyn Backend,
+        found: &Found,
+    ) -> Result<NetworkConfig, End> {
+        let overlay = backend.overlay();
+        let overlay = overlay.filter(|_| config.networks.has(Family::V6));
+        let room = overlay.map(|overlay| overlay.has_room_for_v6(&found.chosen.underlay));
+        let problem = room.and_then(Result::err).map(Problem::from);
+        self.health.notice("no-ipv6", problem.clone());
+        let Some(problem) = problem else {
+            return Ok(config);
+        };
+        let Some(v4) = config.networks.only(Family::is_v4) else {
+            return Err(End::failed(problem));
+        };
+        warn!(code = %problem.code, error = %problem, "this node and its pods work without IPv6");
+        manager.tell_operator(&problem).await;
+        Ok(config.only(&v4))
     }
 
     /// Passes the addresses of this Node and of the API servers to the doctor.

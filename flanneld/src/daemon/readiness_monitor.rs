@@ -236,7 +236,7 @@ fn log_lost_lines() {
         warn!(
             count = lines,
             total = logging::dropped(),
-            "lost log lines, because flanneld could not write them"
+            "lost log lines, because flanneld could not write them, or one message came too often"
         );
     }
 }

@@ -108,6 +108,7 @@ impl Daemon {
         self.keep_subnet_env(&network);
         self.keep_choice(&node, &network, tunnel.devices);
         self.keep_underlay(&node, &network, tunnel.profile.needs_links, ends.underlay);
+        self.keep_families(&node, &network);
         let programmed = self.keep_ready(&network);
         self.keep_kernel(running, &network, ends.announced);
         self.run.spawn(following.run(self.run.stop.clone()));
@@ -131,7 +132,7 @@ impl Daemon {
         let network = backend
             .join(lease.clone(), &present, &table)
             .await
-            .map_err(End::failed)?;
+            .map_err(End::not_joined)?;
         self.inherited.release();
         let others = table.iter().filter(|other| other.subnets != lease.subnets);
         info!(count = others.count(), "leases of other nodes");

@@ -9,6 +9,8 @@ pub enum Condition {
     CniConf,
     /// A network configuration that flanneld cannot read.
     Config,
+    /// A port of the health endpoint that another program holds. Pods work without the endpoint.
+    HealthPort,
     /// A kernel out of sync with the desired state. An object that the kernel refuses for a single peer does not set
     /// this condition.
     Kernel,
@@ -32,9 +34,10 @@ pub enum Condition {
 
 impl Condition {
     /// All conditions, sorted by name.
-    pub const ALL: [Condition; 11] = [
+    pub const ALL: [Condition; 12] = [
         Condition::CniConf,
         Condition::Config,
+        Condition::HealthPort,
         Condition::Kernel,
         Condition::Lease,
         Condition::Peers,
@@ -51,6 +54,7 @@ impl Condition {
         match self {
             Condition::CniConf => "cni-conf",
             Condition::Config => "config",
+            Condition::HealthPort => "health-port",
             Condition::Kernel => "kernel",
             Condition::Lease => "lease",
             Condition::Peers => "peers",
@@ -76,7 +80,11 @@ impl Condition {
     pub const fn is_logged_by_its_finder(self) -> bool {
         matches!(
             self,
-            Condition::Rules | Condition::Underlay | Condition::SubnetEnv | Condition::CniConf
+            Condition::HealthPort
+                | Condition::Rules
+                | Condition::Underlay
+                | Condition::SubnetEnv
+                | Condition::CniConf
         )
     }
 }

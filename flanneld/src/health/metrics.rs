@@ -192,7 +192,7 @@ fn register_counters(registry: &mut Registry, counts: &Counts) {
         ),
         (
             "log_lines_dropped",
-            "Log lines that flanneld could not write to standard error",
+            "Log lines that flanneld did not write to standard error: it could not, or one message came too often",
             logging::dropped(),
         ),
     ] {

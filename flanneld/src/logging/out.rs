@@ -7,6 +7,9 @@ use nix::unistd::write;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Maximum time in milliseconds for which the sink waits for a slow reader before the sink drops a line. After a
@@ -15,6 +18,10 @@ const TIMEOUT: u8 = 100;
 /// Maximum number of bytes per write. A pipe that poll(2) reports as writable takes 4096 bytes without blocking
 /// (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;
+
+/// Maximum number of lines that one place in the code writes at once. After these, it writes one line a second: an interface or a
+/// lease that flaps must not fill the disk.
+const BURST: u64 = 200;
 
 static SINK: Sink = Sink::new();
 
@@ -29,24 +36,31 @@ pub fn lost() -> Option<u64> {
     SINK.lost()
 }
 
-/// Creates a writer for each log line of the tracing subscriber.
+/// Creates a writer for each log line of the tracing subscriber. The writer of a line beyond the ration writes nothing.
 pub(super) struct Stderr;
 
 impl<'a> MakeWriter<'a> for Stderr {
     type Writer = Line;
 
     fn make_writer(&'a self) -> Line {
-        Line
+        Line(true)
+    }
+
+    fn make_writer_for(&'a self, line: &Metadata<'_>) -> Line {
+        let is_for_users = *line.level() <= Level::INFO;
+        Line(!is_for_users || SINK.admits(line.callsite(), Instant::now()))
     }
 }
 
 /// Writer of one log line. The writer never returns an error, because the subscriber would write the error to standard
 /// error.
-pub(super) struct Line;
+pub(super) struct Line(bool);
 
 impl io::Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        SINK.line(io::stderr().as_fd(), line);
+        if self.0 {
+            SINK.line(io::stderr().as_fd(), line);
+        }
         Ok(line.len())
     }
 
@@ -65,6 +79,8 @@ struct SinkState {
     stuck: bool,
     /// Whether the output ends with an incomplete line.
     torn: bool,
+    /// Lines that each place in the code wrote lately, and when their number was last lowered.
+    rations: Vec<(Identifier, u64, Instant)>,
 }
 
 impl Sink {
@@ -74,11 +90,33 @@ impl Sink {
             untold: 0,
             stuck: false,
             torn: false,
+            rations: Vec::new(),
         }))
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, SinkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a place may write one more line now. Counts a line that it may not write as dropped.
+    fn admits(&self, place: Identifier, now: Instant) -> bool {
+        let mut state = self.state();
+        let known = state.rations.iter().position(|ration| ration.0 == place);
+        let index = known.unwrap_or(state.rations.len());
+        if known.is_none() {
+            state.rations.push((place, 0, now));
+        }
+        let Some((_, written, since)) = state.rations.get_mut(index) else {
+            return true;
+        };
+        let passed = now.saturating_duration_since(*since).as_secs();
+        *since += Duration::from_secs(passed);
+        *written = written.saturating_sub(passed);
+        let admits = *written < BURST;
+        *written += u64::from(admits);
+        state.dropped += u64::from(!admits);
+        state.untold += u64::from(!admits);
+        admits
     }
 
     fn line(&self, out: BorrowedFd<'_>, line: &[u8]) {
@@ -141,10 +179,37 @@ fn piecewise(
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::time::{Duration, Instant};
 
     fn count(sink: &Sink) -> u64 {
         sink.state().dropped
+    }
+
+    #[test]
+    fn place_that_writes_too_often_is_rationed_alone() {
+        let (sink, begun) = (Sink::new(), Instant::now());
+        let here = || {
+            tracing::info_span!("one")
+                .metadata()
+                .map(|span| span.callsite())
+        };
+        let there = || {
+            tracing::info_span!("two")
+                .metadata()
+                .map(|span| span.callsite())
+        };
+        let (one, two) = tracing::subscriber::with_default(tracing_subscriber::registry(), || {
+            (here().unwrap(), there().unwrap())
+        });
+        let admitted = |place: &Identifier, seconds, lines| {
+            let now = begun + Duration::from_secs(seconds);
+            (0..lines)
+                .filter(|_| sink.admits(place.clone(), now))
+                .count()
+        };
+        assert_eq!(admitted(&one, 0, 1000), 200);
+        assert_eq!((admitted(&two, 0, 10), admitted(&one, 5, 1000)), (10, 5));
+        assert_eq!(admitted(&one, 1000, 1000), 200);
+        assert_eq!((count(&sink), sink.lost()), (2595, Some(2595)));
     }
 
     #[test]

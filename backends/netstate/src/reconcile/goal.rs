@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 pub(super) struct Goal<P> {
-    pub plan: P,
+    pub plan: Arc<P>,
     /// The plan's scope. The reconciler removes the previous run's networks from the scope when the kernel has no object in these networks.
     pub scope: Scope,
     pub underlay: Underlay,
@@ -38,7 +38,7 @@ impl<P: Plan> Goal<P> {
     pub(super) fn new(plan: P, underlay: &Underlay, options: Options) -> Self {
         Self {
             scope: plan.scope().clone(),
-            plan,
+            plan: Arc::new(plan),
             underlay: underlay.clone(),
             options,
             replanned: Arc::new(Notify::new()),
@@ -60,7 +60,7 @@ impl<P: Plan> Goal<P> {
 
     /// Returns the desired state: the plan's objects, and the objects that all networks share.
     pub(super) fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
-        let mut desired = Desired::whole(&self.plan, leases, facts);
+        let mut desired = Desired::whole(&*self.plan, leases, facts);
         if self.options.blackhole {
             blackhole::want(&mut desired.state, &self.scope);
         }
@@ -79,7 +79,7 @@ impl<P: Plan> Goal<P> {
             return Failures::default();
         }
         let own = self.desired(&LeaseTable::default(), facts).state;
-        let (holders, owners) = holders(&self.plan, leases, facts);
+        let (holders, owners) = holders(&*self.plan, leases, facts);
         // Another program has a route to the subnet of a barred lease. No packet leaves by the default route, so nothing is wrong.
         let is_barred = |key: &Key| {
             let nets = leases.barred().iter().flat_map(Subnets::nets);

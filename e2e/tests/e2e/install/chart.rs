@@ -39,6 +39,40 @@ fn policy_prefix_is_normalised_like_the_flag() -> Result<()> {
     Ok(())
 }
 
+/// A value that Go's templates or ours would silently turn into a default is an error. Values files of Go flannel's chart have numbers and words as texts too.
+#[test]
+fn chart_refuses_values_of_the_wrong_type_and_unknown_names() -> Result<()> {
+    for (path, value) in [
+        ("flannel.vni", "\"4k\""),
+        ("flannel.vni", "16777216"),
+        ("flannel.backendPort", "\"abc\""),
+        ("flannel.backendPort", "65536"),
+        ("flannel.directRouting", "\"yes\""),
+        ("flannel.enableNFTables", "1"),
+        ("flannel.args", "\"--ip-masq\""),
+        ("flannel.vnii", "7"),
+        ("flannel.healthz.prot", "1"),
+        ("flannel.podLabels", "{\"a\":1}"),
+        ("netpol.enable", "true"),
+        ("podCIDR", "\"10.244.0.0/16\""),
+    ] {
+        let refused = rendered("x", &[(path, value)]);
+        ensure!(
+            refused.is_err_and(|why| why.to_string().contains("the schema")),
+            "{path}={value} is accepted"
+        );
+    }
+    let texts = [
+        ("flannel.vni", "\"7\""),
+        ("flannel.GBP", "\"true\""),
+        ("flannel.psk", "0"),
+        ("flannel.image.tag", "1.5"),
+        ("global.own", "{\"of\":\"a parent chart\"}"),
+    ];
+    ensure!(rendered("x", &texts)?.contains("\"VNI\": 7"), "VNI 7");
+    Ok(())
+}
+
 fn helm(args: &[&str]) -> Result<String> {
     let output = Command::new(binaries::helm()?).args(args).output()?;
     succeeded(&format!("helm {}", args.join(" ")), &output)
@@ -106,6 +140,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
             .try_for_each(|case| require_case(&objects, case))?;
         require_network_configurations(&objects)?;
         require_cni_configurations(&objects)?;
+        require_labels(&objects)?;
         require_policy(&objects)?;
         require_monitoring(&objects)?;
         require_every_value_set(&chart_values(lab, &api)?, &cases)
@@ -221,6 +256,33 @@ fn require_cni_configurations(objects: &[Value]) -> Result<()> {
             && cni("cni-of-k3s")?["cniVersion"] == "1.1.0"
             && cni("pod")? == json!({ "name": "own" }),
         "the CNI configuration"
+    );
+    Ok(())
+}
+
+/// Checks that all objects have the common labels and annotations, and that no value changes the labels by which the DaemonSet selects its pods.
+fn require_labels(objects: &[Value]) -> Result<()> {
+    let of_case = objects
+        .iter()
+        .filter(|object| object["metadata"]["namespace"] == "labels");
+    for object in of_case {
+        let metadata = &object["metadata"];
+        ensure!(
+            metadata["labels"]["all"] == "l" && metadata["annotations"]["all"] == "a",
+            "{object}"
+        );
+    }
+    let set = object(objects, Some("labels"), "DaemonSet", "kube-flannel-ds")?;
+    let (own, pod) = (&set["metadata"], &set["spec"]["template"]["metadata"]);
+    ensure!(
+        own["labels"]["set"] == "l" && own["annotations"]["set"] == "a",
+        "{own}"
+    );
+    ensure!(
+        pod["labels"]["app"] == "flannel"
+            && pod["labels"]["pod"] == "l"
+            && pod["annotations"]["example.org/a"] == "b",
+        "{pod}"
     );
     Ok(())
 }

@@ -164,7 +164,6 @@ const DAEMON: &[&str] = &[
     "opt/bin/flanneld",
     "opt/bin/flannelctl",
     "opt/bin/install-conf",
-    "opt/bin/mk-docker-opts.sh",
     "bin/cp",
     "bin/rm",
     "bin/pause",
@@ -186,7 +185,7 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
         require_iptables(&root)?;
 
         let root = unpacked(plugin, &folder, "flannel-cni-plugin")?;
-        inside(&root, "cp -f /flannel /flannel.new")?;
+        inside(&root, "cp -p -v /flannel /flannel.new")?;
         ensure!(
             std::fs::read(root.join("flannel"))? == std::fs::read(root.join("flannel.new"))?,
             "the copy differs"
@@ -217,6 +216,11 @@ fn require_daemon_files(root: &Path) -> Result<()> {
     for path in DAEMON {
         ensure!(root.join(path).exists(), "the daemon's image has no {path}");
     }
+    // A script in it could not run.
+    ensure!(
+        !root.join("opt/bin/mk-docker-opts.sh").exists(),
+        "there is a script without a shell"
+    );
     ensure!(
         !root.join("bin/sh").exists() && !root.join("usr/bin").exists(),
         "there is more in the image than is needed"

@@ -79,6 +79,26 @@ const NOT_HERE: &[(&str, &str)] = &[
         "crictl exec $(crictl ps -q --name kube-flannel) flannelctl doctor",
         "there is no crictl here",
     ),
+    (
+        "talosctl patch machineconfig --nodes 10.0.0.11,10.0.0.12,10.0.0.13 --patch @cni.yaml",
+        "there is no Talos here",
+    ),
+    (
+        "kubectl -n kube-system get configmap kube-flannel-cfg -o yaml > before.yaml",
+        "the same",
+    ),
+    (
+        "kubectl -n kube-system delete daemonset kube-flannel",
+        "the same",
+    ),
+    (
+        "kubectl -n kube-system get daemonset,configmap -l tier=node -o yaml > before.yaml",
+        "there is no kubespray here",
+    ),
+    (
+        "kubectl -n kube-system delete daemonset -l k8s-app=flannel",
+        "the same",
+    ),
     (SELINUX[0], "there is no SELinux here"),
     (SELINUX[1], "the same"),
 ];
@@ -151,7 +171,7 @@ const WHILE_THERE: &[&str] = &[
     "kubectl apply -f conf/kube-flannel-policy.yml",
     "kubectl -n kube-flannel rollout restart daemonset/kube-flannel-ds",
     r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --patch '{"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "5%"}}}}'"#,
-    "kubectl get daemonset --all-namespaces -l app=flannel -o custom-columns='NAMESPACE:.metadata.namespace,NAME:.metadata.name,SELECTOR:.spec.selector.matchLabels'",
+    "kubectl get daemonset --all-namespaces -o custom-columns='NAMESPACE:.metadata.namespace,NAME:.metadata.name,SELECTOR:.spec.selector.matchLabels,IMAGE:.spec.template.spec.containers[*].image' | grep -i flannel",
     "kubectl -n kube-flannel get configmap kube-flannel-cfg -o yaml | grep -vE 'resourceVersion:|uid:' > kube-flannel-cfg.yaml",
     "sed 's/type: RollingUpdate/type: OnDelete/' conf/kube-flannel.yml | kubectl apply --selector component!=net-conf -f -",
     "kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=node-7",

@@ -129,14 +129,16 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
             "{}",
             daemon.get("/metrics")?.1
         );
-        // A pod whose start began before puts the former gateway back.
-        let netns = bed.hosts[2].netns();
-        netns.ip("address add 10.244.3.1/24 dev cni0")?;
-        until("the former gateway is gone", || {
-            netns
-                .sh("ip address show dev cni0")
-                .is_ok_and(|shown| !shown.contains("10.244.3.1/24"))
-        })?;
+        // ADDs that read the former subnet.env put its gateways back.
+        for late in ["10.244.3.1/24", "fd10:244:0:3::1/64"] {
+            let netns = bed.hosts[2].netns();
+            netns.ip(&format!("address add {late} dev cni0"))?;
+            until_ok("the former gateway is away", || {
+                let left = netns.sh("ip address show dev cni0")?;
+                ensure!(!left.contains(late), "{left}");
+                Ok(())
+            })?;
+        }
         until_ok("an Event says so", || {
             let events = bed.admin().get("/api/v1/namespaces/default/events")?;
             let mut all = events["items"].as_array().into_iter().flatten();
@@ -216,7 +218,7 @@ fn new_pod_is_reached(bed: &Bed) -> Result<()> {
     let host = &bed.hosts[2];
     let folder = host.folder()?;
     let conf = json!({
-        "name": "cbr0", "cniVersion": "0.3.1", "type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true},
+        "name": "cbr0", "cniVersion": "1.0.0", "type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true},
         "subnetFile": host.subnet_file()?, "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
     });
     let pod = host.empty_pod("new")?;

@@ -55,6 +55,7 @@ pub(super) fn all() -> Vec<Case> {
         backends(),
         images(),
         cni(),
+        labels(),
         pods(),
         security(),
         policy(),
@@ -74,6 +75,20 @@ fn monitoring() -> Vec<Case> {
             ("monitoring.podMonitor.labels", "{\"release\":\"a\"}"),
             ("monitoring.rules.enabled", "true"),
             ("monitoring.rules.labels", "{\"release\":\"b\"}"),
+        ],
+    )]
+}
+
+fn labels() -> Vec<Case> {
+    vec![Case::new(
+        "labels",
+        &[
+            ("global.commonLabels", "{\"all\":\"l\"}"),
+            ("global.commonAnnotations", "{\"all\":\"a\"}"),
+            ("flannel.daemonSet.labels", "{\"set\":\"l\"}"),
+            ("flannel.daemonSet.annotations", "{\"set\":\"a\"}"),
+            ("flannel.podLabels", "{\"app\":\"other\",\"pod\":\"l\"}"),
+            ("flannel.podAnnotations", "{\"example.org/a\":\"b\"}"),
         ],
     )]
 }
@@ -316,7 +331,6 @@ fn contexts_and_volumes() -> Case {
                 "flannel.podSecurityContext.seccompProfile.type",
                 "\"Unconfined\"",
             ),
-            ("flannel.podAnnotations", "{\"example.org/a\":\"b\"}"),
             (
                 "flannel.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
                 "[{\"matchExpressions\":[{\"key\":\"role\",\"operator\":\"Exists\"}]}]",
