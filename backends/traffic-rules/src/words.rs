@@ -69,6 +69,19 @@ mod tests {
     use types::{Coded, Detail};
 
     #[test]
+    fn holder_of_a_lock_is_named() {
+        let path = std::env::temp_dir().join(format!("flannel-lock-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        assert_eq!(lock_holder(&path), None);
+        file.lock().unwrap();
+        let holder = lock_holder(&path).unwrap();
+        let user = nix::unistd::getuid();
+        let expected = format!("(pid {}, user {user})", std::process::id());
+        assert!(holder.ends_with(&expected), "{holder}");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
     fn failure_is_known_by_the_words_of_the_program() {
         let failed = |program: &str, words: &str| {
             failure(
