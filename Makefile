@@ -98,7 +98,7 @@ e2e: ## End-to-end tests on hosts in namespaces [ARGS=rules:: or the name of a t
 	./e2e/setup.sh test
 	./e2e/run.py $(if $(ARGS),only,e2e) $(ARGS)
 
-test-more: ## A stage of test-all: end-to-end tests that take longer, and etcd 3.6 [ARGS=a part of a name]
+test-more: ## A stage of test-all: end-to-end tests that take longer, and etcd 3.7 [ARGS=a part of a name]
 	./e2e/setup.sh all
 	./e2e/run.py more $(ARGS)
 

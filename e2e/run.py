@@ -262,7 +262,7 @@ def main():
     programs, rows, all_passed, all_failed = None, [], 0, 0
     if target != "test":
         # Nightly, the newest etcd; daily, the distribution's.
-        newest = pathlib.Path(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))) / "flannel-rs/etcd-3.6"
+        newest = pathlib.Path(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))) / "flannel-rs/etcd-3.7"
         if newest.exists():
             os.environ.setdefault("FLANNEL_ETCD_DIR", str(newest))
     for name, what in stages:

@@ -128,10 +128,10 @@ find_go() { # [MINOR]
 }
 
 etcd_now() {
-    local folder=${FLANNEL_ETCD_DIR:-$cache/etcd-3.6}
+    local folder=${FLANNEL_ETCD_DIR:-$cache/etcd-3.7}
     [ -x "$folder/etcd" ] && [ -x "$folder/etcdctl" ] && [ -x "$folder/etcdutl" ] && return 0
     find_go
-    say "etcd 3.6 from its Go modules into $folder (a minute)"
+    say "etcd 3.7 from its Go modules into $folder (a minute)"
     PATH="$(dirname "$go"):$PATH" "$here/etcd/build.sh" "$folder"
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds etcd, etcdctl and etcdutl from their Go modules.  Usage: build.sh FOLDER   (Go 1.24 or later; no C compiler)
+# Builds etcd, etcdctl and etcdutl from their Go modules.  Usage: build.sh FOLDER   (Go 1.26 or later; no C compiler)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../go-build.sh"
 build etcd-for-tests .

@@ -1,7 +1,7 @@
 //! One test suite for all stores: the Nodes of Kubernetes, those of the fake API server, a directory, etcd 3.4 and
-//! etcd 3.6. Each case runs on every store with the properties that the case needs.
+//! etcd 3.7. Each case runs on every store with the properties that the case needs.
 //!
-//! `cargo test -p subnet-lease --test contract etcd_3_6::` runs the cases of one store. To run one case, pass the name of the case as an argument.
+//! `cargo test -p subnet-lease --test contract etcd_3_7::` runs the cases of one store. To run one case, pass the name of the case as an argument.
 
 #![allow(
     clippy::unwrap_used,

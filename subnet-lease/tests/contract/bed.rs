@@ -71,9 +71,9 @@ pub(crate) const KINDS: [Kind; 5] = [
         store: Choice::Etcd(Version::V3_4),
     },
     Kind {
-        name: "etcd_3_6",
+        name: "etcd_3_7",
         has: ETCD,
-        store: Choice::Etcd(Version::V3_6),
+        store: Choice::Etcd(Version::V3_7),
     },
 ];
 

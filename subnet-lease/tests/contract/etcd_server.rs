@@ -11,7 +11,7 @@ pub(crate) enum Version {
     /// Debian's version.
     V3_4,
     /// Built by `make setup`.
-    V3_6,
+    V3_7,
 }
 
 pub(crate) struct EtcdServer {
@@ -33,8 +33,8 @@ pub(crate) fn programs(version: Version) -> PathBuf {
         // If Debian's package is not installed, `make setup` only unpacks it, so that no server is started.
         Version::V3_4 if Path::new("/usr/bin/etcd").exists() => PathBuf::from("/usr/bin"),
         Version::V3_4 => cache.join("etcd-3.4/usr/bin"),
-        Version::V3_6 => std::env::var_os("FLANNEL_ETCD_DIR")
-            .map_or_else(|| cache.join("etcd-3.6"), PathBuf::from),
+        Version::V3_7 => std::env::var_os("FLANNEL_ETCD_DIR")
+            .map_or_else(|| cache.join("etcd-3.7"), PathBuf::from),
     }
 }
 
@@ -198,7 +198,7 @@ impl EtcdServer {
         std::fs::remove_dir_all(self.data()).unwrap();
         let tool = match self.version {
             Version::V3_4 => "etcdctl",
-            Version::V3_6 => "etcdutl",
+            Version::V3_7 => "etcdutl",
         };
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let status = Command::new(programs(self.version).join(tool))
