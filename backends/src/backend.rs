@@ -1,7 +1,7 @@
 //! The interface between the daemon and the backends: announce, join, run.
 
 pub use crate::error::Error;
-use crate::error::UnderlayError;
+use crate::error::{LEAST_MTU_V6, UnderlayError};
 use crate::handover::Files;
 use crate::status::NetworkHandle;
 use async_trait::async_trait;
@@ -105,9 +105,6 @@ pub struct Takes {
     /// Whether other networks on the host can listen on the same ports. Several vxlan interfaces of the kernel can share a port.
     pub shares_ports: bool,
 }
-
-/// The smallest MTU of an IPv6 link in bytes (RFC 8200).
-pub(crate) const LEAST_MTU_V6: u32 = 1280;
 
 /// Parameters of the probes between nodes, over the overlay of a backend and over the underlay.
 #[derive(Clone)]

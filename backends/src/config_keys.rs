@@ -1,7 +1,7 @@
 //! Keys of the `Backend` object that several backends share.
 
-use crate::backend::LEAST_MTU_V6;
 use crate::config_error::Fault;
+use crate::error::LEAST_MTU_V6;
 use packet_engine::table::Checks;
 use std::ops::RangeInclusive;
 use subnet_lease::json::Object;

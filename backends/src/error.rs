@@ -1,12 +1,14 @@
 //! Errors during the setup of a backend.
 
-use crate::backend::LEAST_MTU_V6;
 use crate::config_error::ConfigError;
 use crate::secret_error::SecretError;
 use netstate::kernel::KernelError;
 use std::fmt;
 use types::problem::text;
 use types::{Addresses, Coded, Detail, Family, Problem, Subnets};
+
+/// The smallest MTU of an IPv6 link in bytes (RFC 8200).
+pub(crate) const LEAST_MTU_V6: u32 = 1280;
 
 /// An error of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]

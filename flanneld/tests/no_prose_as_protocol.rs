@@ -31,10 +31,6 @@ const SEARCHES: &[&str] = &[
 /// messages.
 const FOREIGN: &[(&str, &str)] = &[
     (
-        "backends/traffic-rules/src/iptables_text.rs",
-        "the output of iptables-save",
-    ),
-    (
         "cni/src/verbs/check.rs",
         "the bridge plugin tells a missing route by code 999 and a text",
     ),

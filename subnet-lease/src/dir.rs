@@ -86,7 +86,7 @@ impl Directory {
                 let is_unavailable = trouble.is_unavailable();
                 let why = Unanswered::from(trouble);
                 if is_unavailable {
-                    self.counters.set_unavailable(why.0.problem.clone());
+                    self.counters.set_unavailable(why.0.problem.clone(), true);
                 }
                 Err(why)
             }

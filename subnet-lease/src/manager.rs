@@ -396,7 +396,7 @@ pub trait LeaseStore: Send + Sync {
 pub struct Counters {
     calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
     unreadable: std::sync::Mutex<BTreeMap<String, Problem>>,
-    unavailable: std::sync::Mutex<Option<Problem>>,
+    unavailable: std::sync::Mutex<Option<(Problem, bool)>>,
     unfollowed: std::sync::Mutex<Option<Problem>>,
     /// Time of the last response on the boot-time clock, in milliseconds; 0 before the first response.
     heard: std::sync::atomic::AtomicU64,
@@ -462,10 +462,10 @@ impl Counters {
             .map(Duration::from_millis)
     }
 
-    /// Records that the store is unavailable, and the reason. Callers do not call this function after a single lost response.
-    pub fn set_unavailable(&self, why: Problem) {
+    /// Records that the store is unavailable, and the reason. `is_unready` states whether the node is not ready therefore.
+    pub fn set_unavailable(&self, why: Problem, is_unready: bool) {
         if let Ok(mut unavailable) = self.unavailable.lock() {
-            *unavailable = Some(why);
+            *unavailable = Some((why, is_unready));
         }
     }
 
@@ -476,8 +476,9 @@ impl Counters {
         }
     }
 
-    /// Returns the reason why the store is unavailable; `None` while the store is available or its state is unknown.
-    pub fn why_unavailable(&self) -> Option<Problem> {
+    /// Returns the reason why the store is unavailable, and whether the node is not ready therefore; `None` while the store is available or
+    /// its state is unknown.
+    pub fn why_unavailable(&self) -> Option<(Problem, bool)> {
         self.unavailable
             .lock()
             .ok()

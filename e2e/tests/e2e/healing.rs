@@ -7,7 +7,7 @@ mod state;
 use anyhow::{Context, Result, ensure};
 pub(crate) use backends::IPIP;
 use backends::{Backend, Foreign, HOST_GW, VXLAN_DUAL, WIREGUARD};
-use lab::{Launch, Mesh, Monitor, Scene, binaries, until_ok};
+use lab::{Launch, Mesh, Monitor, Scene, binaries, until, until_ok};
 use state::{others, ours, sorted};
 
 /// Creates a test from each row of a table: `runner; name => row, …`. An attribute before a test's name, such as `#[ignore]`, applies to that test.
@@ -266,11 +266,10 @@ impl Plane<'_, '_> {
             stays,
             moved,
         )?;
-        let leases = self.s.store.subnets()?;
-        ensure!(
-            leases.iter().any(|(_, value)| value.contains(there)),
-            "{leases:?}"
-        );
+        let is_published = || Some(format!("{:?}", self.s.store.subnets().ok()?).contains(there));
+        until("the lease has the new address", || {
+            is_published() == Some(true)
+        })?;
         self.becomes(
             "the underlay's address changes back",
             &readdress(there, here),

@@ -118,9 +118,12 @@ fn reborn_machine_takes_its_lease_at_once() -> Result<()> {
         s[0].logs("the lease has no holder")?;
         s.reach()?;
         // A second machine with the address is told apart by the answers on the link.
-        let twin = s.lab.host("twin", &[lab::Uplink::enp0s8(&s.lan, 101)?])?;
-        let mut refused =
-            twin.start_flanneld(&FlanneldOptions::new(&s.store).arg("--node-id=twin"))?;
+        let twin = s.lab.host("twin", &[lab::Uplink::enp0s8(&s.lan, 1)?])?;
+        let mut refused = twin.start_flanneld(
+            &FlanneldOptions::new(&s.store)
+                .iface("enp0s8")
+                .arg("--node-id=twin"),
+        )?;
         ensure!(refused.wait()?.code() == Some(1), "{}", refused.log());
         Ok(())
     })

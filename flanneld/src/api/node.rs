@@ -90,7 +90,7 @@ impl StatusSource {
             store.trouble = counters
                 .as_ref()
                 .and_then(|counters| counters.why_unavailable())
-                .map(|why| why.text);
+                .map(|(why, _)| why.text);
             store.heard = counters
                 .and_then(|counters| counters.last_heard())
                 .and_then(wall_clock);

@@ -80,8 +80,11 @@ pub(super) async fn facts(
     if let (Some(name), Some(true)) = (&underlay, mesh.known().map(is_silent)) {
         host.rival = look::rival(&host, name).await;
     }
-    let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
-    host.ports = Fact::Known(taken.chain(probe_ports).collect());
+    let problems = kernel.iter().chain(&notices).chain(reasons.values());
+    let taken = problems.flat_map(look::taken_ports).chain(probe_ports);
+    // A problem may be known from two places.
+    let taken: BTreeMap<_, _> = taken.map(|port| ((port.number, port.udp), port)).collect();
+    host.ports = Fact::Known(taken.into_values().collect());
     host.modules = Fact::Known(kernel.iter().flat_map(look::missing_modules).collect());
     let daemon = Daemon {
         running: Fact::Known(true),

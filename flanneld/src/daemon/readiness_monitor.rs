@@ -85,8 +85,9 @@ impl ReadinessMonitor {
             log_lost_lines();
             self.check_kernel(&mut last);
             self.check_peers(&mut last);
-            self.health
-                .condition(Condition::Store, self.network.store.why_unavailable());
+            let away = self.network.store.why_unavailable();
+            let away = away.and_then(|(why, is_unready)| is_unready.then_some(why));
+            self.health.condition(Condition::Store, away);
             self.check_lease(&mut last);
             self.log_readiness(&mut last);
         }
@@ -269,10 +270,12 @@ mod tests {
     use netstate::reconcile::progress::Snapshot;
     use std::sync::Mutex;
     use subnet_lease::Peer;
+    use subnet_lease::manager::Counters;
     use subnet_lease::manager::Stopped;
 
     /// Inputs of a monitor, which a test changes.
     struct Inputs {
+        store: Arc<Counters>,
         kernel: Arc<Mutex<Snapshot>>,
         held: watch::Sender<Held>,
         readings: watch::Sender<Reading>,
@@ -317,10 +320,41 @@ mod tests {
 
         fn mend(&self) {
             self.set_kernel(None);
+            self.store.set_available();
             self.held.send_replace(Held::default());
             self.readings.send_replace(Reading::default());
         }
     }
+
+    type Case = (Condition, u64, fn(&Inputs));
+    /// Failures, each with its condition and the seconds after which the node is not ready.
+    const CASES: [Case; 8] = [
+        (Condition::Kernel, 10, |inputs| {
+            inputs.set_kernel(Some(Problem::in_words("EPERM")));
+        }),
+        (Condition::Store, 0, |inputs| {
+            inputs
+                .store
+                .set_unavailable(Problem::in_words("silent"), true);
+        }),
+        (Condition::Store, 1_000, |inputs| {
+            inputs
+                .store
+                .set_unavailable(Problem::in_words("silent"), false);
+        }),
+        (Condition::Peers, 10, |inputs| {
+            inputs
+                .readings
+                .send_modify(|reading| reading.cut_off = Some(3));
+        }),
+        (Condition::Lease, 60, |inputs| inputs.set_lease(false)),
+        (Condition::Lease, 0, |inputs| inputs.set_lease(true)),
+        // The watch has been interrupted for so long already.
+        (Condition::Watch, 0, |inputs| inputs.set_interrupted_for(62)),
+        (Condition::Watch, 1_000, |inputs| {
+            inputs.set_interrupted_for(20);
+        }),
+    ];
 
     /// The monitor looks at the seconds 0, 1, 2 and so on, and the test looks between two of them.
     #[tokio::test(start_paused = true)]
@@ -331,6 +365,7 @@ mod tests {
         );
         let inputs = Inputs {
             kernel: Arc::default(),
+            store: Arc::default(),
             held: held.0,
             readings: readings.0,
         };
@@ -342,6 +377,7 @@ mod tests {
             network: RunningNetwork {
                 held: held.1,
                 readings: readings.1,
+                store: inputs.store.clone(),
                 observer: Arc::new(Observer(inputs.kernel.clone())),
                 ..RunningNetwork::idle()
             },
@@ -365,25 +401,7 @@ mod tests {
         );
         inputs.mend();
         assert_eq!(conditions_after(1).await, [], "the first pass succeeded");
-        type Case = (Condition, u64, fn(&Inputs));
-        let cases: [Case; 6] = [
-            (Condition::Kernel, 10, |inputs| {
-                inputs.set_kernel(Some(Problem::in_words("EPERM")));
-            }),
-            (Condition::Peers, 10, |inputs| {
-                inputs
-                    .readings
-                    .send_modify(|reading| reading.cut_off = Some(3));
-            }),
-            (Condition::Lease, 60, |inputs| inputs.set_lease(false)),
-            (Condition::Lease, 0, |inputs| inputs.set_lease(true)),
-            // The watch has been interrupted for so long already.
-            (Condition::Watch, 0, |inputs| inputs.set_interrupted_for(62)),
-            (Condition::Watch, 1_000, |inputs| {
-                inputs.set_interrupted_for(20);
-            }),
-        ];
-        for (condition, grace, fail) in cases {
+        for (condition, grace, fail) in CASES {
             fail(&inputs);
             let none: [Condition; 0] = [];
             assert_eq!(

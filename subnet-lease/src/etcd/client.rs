@@ -57,7 +57,8 @@ impl EtcdRegistry {
         let connected = self.connections.get().await;
         if let Err(why) = &connected {
             self.counters.failed();
-            self.counters.set_unavailable(Problem::of(why));
+            // A node serves its pods through an outage. The age of the watch decides when it is not ready.
+            self.counters.set_unavailable(Problem::of(why), false);
         }
         connected
     }

@@ -157,7 +157,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             failures += 1;
             self.interrupted = true;
             if failing.get_or_insert_with(Instant::now).elapsed() > AWAY {
-                self.api.counters.set_unavailable(why.problem.clone());
+                self.api.counters.set_unavailable(why.problem.clone(), true);
             }
             // A single lost response is not worth a log line. Only the follower of all Nodes logs, because both followers see the same failures.
             if failures > 1 && self.only.is_none() && self.log.news(Some(&why)) {

@@ -14,10 +14,10 @@ scenarios! { damage_is_repaired;
         "iptables -t raw -F FLANNEL-ENCAP",
         "ip6tables -t raw -D PREROUTING 1",
         "iptables -t raw -D OUTPUT 1",
-        "iptables -t raw -D FLANNEL-ENCAP -s 192.168.56.101 -m comment --comment 'flanneld encap' -j RETURN",
+        "iptables -t raw -I FLANNEL-ENCAP -s 192.168.56.101 -m comment --comment 'flanneld encap' -j RETURN",
     ]),
     damage_to_guarded_nftables_is_repaired => (Nftables, &GUARD, &[
-        "nft delete element ip flannel-ipv4 peers '{ 192.168.56.101 }'",
+        "nft add element ip flannel-ipv4 peers '{ 192.168.56.101 }'",
         "nft add element ip6 flannel-ipv6 peers '{ fd00::1 }'",
         "nft flush chain ip flannel-ipv4 encap-in",
         "nft delete chain ip6 flannel-ipv6 encap-out",

@@ -8,7 +8,7 @@ use crate::facts::host::{Foreign, ForeignObject, Host, Interface};
 use crate::facts::pods::{Cni, CniFile, Ipam, Kept};
 use ipnet::IpNet;
 use serde_json::Value;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use types::file::{self, Links};
 
@@ -76,14 +76,15 @@ fn is_configuration(name: &str) -> bool {
 }
 
 /// Returns the CNI configurations in a folder; `None` if the folder does not exist, or the reason why the doctor does not read them.
-fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, String> {
-    let Some(mut names) = names(folder).map_err(|why| why.to_string())? else {
+fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, Unread> {
+    let Some(mut names) = names(folder)? else {
         return Ok(None);
     };
     names.retain(|name| is_configuration(name));
     let many = names.len();
     if many > MAX_CONFIGURATIONS {
-        return Err(format!("{} has {many} configurations", folder.display()));
+        let why = format!("it has {many} configurations");
+        return Err(Unread::Folder(folder.to_owned(), io::Error::other(why)));
     }
     // A file that is not JSON has no plugins.
     let read = |name: String| {
@@ -129,7 +130,7 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
         Ok(Some(files)) => files,
         Ok(None) if runs => Vec::new(),
         Ok(None) => return Fact::Absent,
-        Err(why) => return Fact::unavailable(why),
+        Err(why) => return Fact::unavailable(why.to_string()),
     };
     let expected = runs || files.iter().any(|file| file.flannel == Some(true));
     Fact::Known(Cni {
