@@ -24,7 +24,7 @@ const ADVERTISEMENT: u8 = 136;
 const REPEAT: Duration = Duration::from_millis(500);
 
 /// Sends probes for addresses of one family on a link. Returns each address at which another host replies within the timeout, with the
-/// host's MAC. This function ignores replies from MACs in `own`, and returns at once when all addresses have replied.
+/// host's MAC. This function ignores replies from MACs in `own`, and returns at once after replies at `enough` addresses.
 ///
 /// This function blocks the thread. The process needs `CAP_NET_RAW`.
 ///
@@ -35,6 +35,7 @@ pub fn holders(
     from: Mac,
     own: &[Mac],
     addresses: &[IpAddr],
+    enough: usize,
     timeout: Duration,
 ) -> io::Result<Vec<(IpAddr, Mac)>> {
     let is_v6 = addresses.iter().any(IpAddr::is_ipv6);
@@ -44,7 +45,7 @@ pub fn holders(
     let mut next = Instant::now();
     let mut found: Vec<(IpAddr, Mac)> = Vec::new();
     let mut frame = [0_u8; 128];
-    while found.len() < addresses.len() {
+    while found.len() < enough {
         let now = Instant::now();
         if now >= end {
             break;

@@ -268,8 +268,15 @@ fn holders_of_addresses_answer_on_their_link() {
         ] {
             let asked = [there, absent].map(|ip| ip.parse::<IpAddr>().unwrap());
             let ask = |own: &[_]| {
-                netstate::arp::holders(of("eth0").index, asker, own, &asked, Duration::from_secs(1))
-                    .unwrap()
+                netstate::arp::holders(
+                    of("eth0").index,
+                    asker,
+                    own,
+                    &asked,
+                    2,
+                    Duration::from_secs(1),
+                )
+                .unwrap()
             };
             assert_eq!(ask(&[asker]), [(asked[0], other)]);
             assert_eq!(ask(&[asker, other]), []);

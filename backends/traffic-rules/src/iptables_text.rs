@@ -1,9 +1,8 @@
 //! Renders the rules in iptables syntax and builds the input for iptables-restore. All functions of this module are pure: the functions convert text to text.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner, change};
-use super::programs::BUILT_IN;
 use super::reader::iptables::{conditions, network};
-use super::rules::{Encap, Match, Rule, Ruleset, Verdict, head};
+use super::rules::{BUILT_IN, Encap, Match, Rule, Ruleset, Verdict, head};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

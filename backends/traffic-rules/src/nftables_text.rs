@@ -5,9 +5,8 @@
 //! Unlike in Go flannel, conditions on the mark use a mask, and the fourth masquerade rule matches packets to this node's subnet.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
-use super::programs::TABLES;
 use super::reader::words::number;
-use super::rules::{Match, Rule, Ruleset, Verdict};
+use super::rules::{Match, Rule, Ruleset, TABLES, Verdict};
 use ipnet::IpNet;
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -4,6 +4,7 @@ pub use super::error::ProgramError;
 use super::iptables_text::{lists, others, remains};
 use super::kernel_listing::chains;
 use super::nftables_text::{self, is_of_iptables};
+use super::rules::{BUILT_IN, TABLES};
 use super::words;
 pub use crate::variant::Variant;
 use nix::time::clock_getcpuclockid;
@@ -40,10 +41,6 @@ pub fn search_sbin() {
 /// Mutex for calls of legacy iptables-restore and ip6tables-restore, which share the xtables lock. Only one child
 /// process of this daemon waits for the xtables lock at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
-
-/// The tables of iptables in which flannel has chains.
-pub(crate) const TABLES: [&str; 3] = ["nat", "filter", "raw"];
-pub(crate) const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
 /// The programs of one IP family and one variant of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::{Encapsulation, Family};
 
+/// The tables of iptables in which flannel has chains.
+pub(crate) const TABLES: [&str; 3] = ["nat", "filter", "raw"];
+pub(crate) const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+
 /// The operator's options for the traffic rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOptions {

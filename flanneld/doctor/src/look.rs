@@ -198,7 +198,7 @@ async fn ask_for_rival(host: &Host, underlay: &str) -> Option<Fact<Mac>> {
         .collect();
     let (index, from) = (link.index, link.mac?);
     let asked = tokio::task::spawn_blocking(move || {
-        netstate::arp::holders(index, from, &own, &[address], ARP_TIMEOUT)
+        netstate::arp::holders(index, from, &own, &[address], 1, ARP_TIMEOUT)
     });
     match asked.await {
         Ok(Ok(others)) => Some(Fact::of(others.first().map(|(_, mac)| *mac))),

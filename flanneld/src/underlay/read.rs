@@ -79,7 +79,7 @@ async fn read(
             .chain(known.taken.keys())
             .copied()
             .collect();
-        facts.answering = arp::answering(reader, &facts, &hosts).await;
+        facts.answering = arp::answering(&facts, &hosts).await;
         let is_own = |ip: &&IpAddr| facts.owner(**ip).is_some();
         let claimed: Vec<IpAddr> = known.taken.keys().filter(is_own).copied().collect();
         facts.unshared = arp::unshared(&facts, &claimed, &hosts).await;

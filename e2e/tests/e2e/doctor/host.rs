@@ -214,7 +214,13 @@ fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
         let host = node.host.clone();
         let _owner = host.netns().run(|| TcpListener::bind("0.0.0.0:8471"))??;
         node.start()?;
-        is_taken_by_us(node)?;
+        // The daemon serves no metrics.
+        until_ok("the doctor finds the port", || {
+            node.doctor()?;
+            let found = node.first()?["check"].clone();
+            ensure!(found == "port-taken", "{found}");
+            Ok(())
+        })?;
         let moved = node.commands()?.remove(0);
         ensure!(moved.contains("FLANNELD_HEALTHZ_PORT=8571"), "{moved}");
         Ok(())
