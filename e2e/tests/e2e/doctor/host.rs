@@ -57,10 +57,9 @@ for number in $(seq 2 254); do printf 'gone%s\\r\\neth0' $number > $folder/$OWN.
 printf 'alive\\r\\neth0' > $folder/$OWN.7; echo $OWN.254 > $folder/last_reserved_ip.0; touch $folder/lock; touch -d '1 hour ago' $folder/*
 printf 'young\\r\\neth0' > $folder/$OWN.8; touch $folder/$OWN.8";
 
-/// Hides the iptables program from the daemon.
-const NO_IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) mount --bind /dev/null $(readlink -f $(command -v iptables))";
-const IPTABLES: &str =
-    "nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink -f $(command -v iptables))";
+/// Hides iptables and nft from the daemon. Without iptables alone, nft writes the rules.
+const NO_PROGRAMS: &str = "for name in iptables nft; do nsenter -m -t $(cat /run/flanneld.pid) mount --bind /dev/null $(readlink -f $(command -v $name)); done";
+const PROGRAMS: &str = "for name in iptables nft; do nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink -f $(command -v $name)); done";
 
 const FAULTS: &[Fault] = &[
     // Afterwards simulates a boot: the remedy's files fix the fault again.
@@ -95,7 +94,7 @@ const FAULTS: &[Fault] = &[
     fault("subnet-env", "rm /run/flannel/subnet.env; mkdir /run/flannel/subnet.env", "rmdir /run/flannel/subnet.env.aside").unready(),
     fault("lease-refused", "echo '{' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
     fault("duplicate-address", "echo '{\"PublicIP\":\"192.168.56.101\",\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:00:77\"}}' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
-    fault("rules", NO_IPTABLES, IPTABLES).by_hand().unready(),
+    fault("rules", NO_PROGRAMS, PROGRAMS).by_hand().unready(),
     fault("no-interface", "ip link set enp0s8 down", "true").unready(),
 ];
 
