@@ -129,7 +129,18 @@ impl Iptables {
     /// # Errors
     /// Returns the errors of [`Self::dump`].
     pub async fn dump_tables(&self, tables: &[&str]) -> Result<String, ProgramError> {
-        let present = self.chains_in_kernel();
+        // Other programs may add and remove tables at any time. What is there before and after must be in the listing.
+        let expected = |present: &[(String, String)]| -> BTreeSet<(String, Option<String>)> {
+            let present = present.iter().cloned();
+            let present = present.filter(|(of, _)| tables.contains(&of.as_str()));
+            present
+                .map(|(of, chain)| {
+                    let ours = Some(chain).filter(|chain| is_of_iptables(&of, chain));
+                    (of, ours)
+                })
+                .collect()
+        };
+        let before = expected(&self.chains_in_kernel()?);
         let mut all = String::new();
         if self.variant == Variant::Legacy || tables == TABLES {
             all = run(&self.save, &["-c"], None).await?;
@@ -138,16 +149,10 @@ impl Iptables {
                 all.push_str(&run(&self.save, &["-c", "-t", table], None).await?);
             }
         }
-        let present_in = present
-            .iter()
-            .filter(|(of, _)| tables.contains(&of.as_str()));
-        let expected: BTreeSet<_> = present_in
-            .map(|(of, chain)| (of, Some(chain).filter(|chain| is_of_iptables(of, chain))))
-            .collect();
-        match expected
-            .into_iter()
-            .find(|(of, chain)| !lists(&all, of, chain.map(String::as_str)))
-        {
+        let present = self.chains_in_kernel()?;
+        let after = expected(&present);
+        let mut expected = before.intersection(&after);
+        match expected.find(|(of, chain)| !lists(&all, of, chain.as_deref())) {
             None => Ok(all),
             Some((table, _)) => Err(self.explain_missing(table, &present).await),
         }
@@ -155,7 +160,7 @@ impl Iptables {
 
     /// Returns the chains of the kernel with their tables. Ask the kernel, because iptables-save exits with code 0 although it cannot list
     /// a table that contains rules of nft. The kernel lists no chains of the legacy variant.
-    fn chains_in_kernel(&self) -> Vec<(String, String)> {
+    fn chains_in_kernel(&self) -> Result<Vec<(String, String)>, ProgramError> {
         let found = match self.variant {
             Variant::Nft => chains(self.family),
             Variant::Legacy => legacy_tables(self.family).map(|tables| {
@@ -165,10 +170,10 @@ impl Iptables {
                     .collect()
             }),
         };
-        found.unwrap_or_else(|error| {
-            // The comparison after each write still notices a listing that lacks rules.
-            tracing::debug!(error = %error, "cannot ask the kernel for its tables");
-            Vec::new()
+        // The programs ask the kernel in the same way, so a listing without this answer is none.
+        found.map_err(|error| ProgramError::Unusable {
+            command: self.save.display().to_string(),
+            why: format!("the kernel does not tell its tables: {error}"),
         })
     }
 

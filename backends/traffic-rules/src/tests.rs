@@ -1109,6 +1109,31 @@ fn write_without_visible_effect_is_an_error_and_is_not_repeated() {
     }
 }
 
+/// Another program removes our chain before a listing, or adds it after the listing, while flanneld reads the rules.
+#[test]
+fn listing_without_a_chain_that_comes_or_goes_is_complete() {
+    const ADD: &str = "iptables-nft -t nat -N FLANNEL-POSTRTG";
+    for (before, script) in [
+        (ADD, "nft flush ruleset; iptables-nft-save -c".to_owned()),
+        ("true", format!("iptables-nft-save -c; {ADD}")),
+    ] {
+        isolated(async || {
+            sh(before);
+            let save = sh("mktemp").trim().to_owned();
+            std::fs::write(&save, format!("#!/bin/sh\n{script}\n")).unwrap();
+            sh(&format!("chmod +x {save}"));
+            let programs = Iptables {
+                family: Family::V4,
+                save: (&save).into(),
+                restore: "iptables-nft-restore".into(),
+                variant: Variant::Nft,
+            };
+            programs.dump().await.unwrap();
+            sh(&format!("rm {save}"));
+        });
+    }
+}
+
 /// Where programs cannot look, cleanup says so, if the kernel contains rules of flannel. One program's failure does not stop the others.
 #[test]
 fn cleanup_reports_what_no_program_could_look_at() {
