@@ -62,7 +62,11 @@ fn damage_is_repaired((applier, flags, damages): Damages) -> Result<()> {
                 ensure!(now == right, "{now}");
                 Ok(())
             })?;
-            s[0].has_metric("flannel_rule_repairs_total", 1.0)?;
+            // A pass that was under way may have looked at one family before the damage, and the next pass repairs that family.
+            let most = if damage.contains("ruleset") { 2.0 } else { 1.0 };
+            until("the repair is counted", || {
+                (1.0..=most).contains(&s[0].count("flannel_rule_repairs_total"))
+            })?;
             s[0].has_metric("flannel_rules_at_war", 0.0)?;
             s[0].stop()?;
         }
