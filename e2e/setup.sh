@@ -163,15 +163,15 @@ etcd_old() {
 # All of Kubernetes' commands, so that they fit each other: in one folder, or built here.
 kubernetes_now() {
     local folder name
-    for folder in "${KUBEBUILDER_ASSETS:-}" "$(dirname "$(command -v kubelet || echo /none)")" "$cache/kubernetes-1.36"; do
+    for folder in "${KUBEBUILDER_ASSETS:-}" "$(dirname "$(command -v kubelet || echo /none)")" "$cache/kubernetes-1.37"; do
         for name in kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl; do
             [ -n "$folder" ] && [ -x "$folder/$name" ] || continue 2
         done
         return 0
     done
     find_go 26
-    say "Kubernetes 1.36 from its Go modules into $cache/kubernetes-1.36 (four minutes, once)"
-    PATH="$(dirname "$go"):$PATH" "$here/kubernetes/build.sh" "$cache/kubernetes-1.36"
+    say "Kubernetes 1.37 from its Go modules into $cache/kubernetes-1.37 (four minutes, once)"
+    PATH="$(dirname "$go"):$PATH" "$here/kubernetes/build.sh" "$cache/kubernetes-1.37"
 }
 
 # For the chart: one that is installed, or built here.

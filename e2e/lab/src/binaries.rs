@@ -84,7 +84,7 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
         .map(PathBuf::from)
         .into_iter()
         .chain(std::env::split_paths(&path));
-    let mut folders = folders.chain([cache("kubernetes-1.36")]);
+    let mut folders = folders.chain([cache("kubernetes-1.37")]);
     let found = folders.find(|folder| {
         COMMANDS
             .iter()

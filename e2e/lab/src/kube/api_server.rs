@@ -84,7 +84,7 @@ impl ApiServer {
         ApiServer::start_real(host, families, None)
     }
 
-    /// Starts an API server with the APIs and features of an earlier version, such as `1.33`.
+    /// Starts an API server with the APIs and features of an earlier version, such as `1.34`, but without streamed lists.
     ///
     /// # Errors
     /// Returns the errors of [`ApiServer::start`].
@@ -467,6 +467,7 @@ impl ApiServer {
             .arg(format!("--advertise-address={}", self.advertised))
             .arg(format!("--secure-port={PORT}"))
             .args(emulated.map(|version| format!("--emulated-version={version}")))
+            .args(emulated.map(|_| "--feature-gates=WatchList=false"))
             // On shutdown, open watches end within seconds instead of a minute.
             .arg("--shutdown-watch-termination-grace-period=0s");
         let mut process = self.host.spawn("kube-apiserver", &launch)?;

@@ -91,7 +91,7 @@ pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<Strin
         "--namespace",
         namespace,
         "--kube-version",
-        "1.36.0",
+        "1.37.0",
     ];
     args.extend(set.iter().map(String::as_str));
     helm(&args)

@@ -49,7 +49,7 @@ pub(super) fn chart(args: &[&str]) -> Result<String> {
         .arg("template")
         .arg("flannel")
         .arg(repository("conf/chart"))
-        .args(["--namespace", "kube-flannel", "--kube-version", "1.36.0"]);
+        .args(["--namespace", "kube-flannel", "--kube-version", "1.37.0"]);
     let output = command.args(args).output()?;
     let text = succeeded(&format!("{command:?}"), &output)?;
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: kube-flannel, labels: {pod-security.kubernetes.io/enforce: privileged}}}\n";
