@@ -555,7 +555,7 @@ fn family_without_an_address_is_reported() {
     }
 }
 
-/// If a subnet contains a node's address, the older lease takes precedence, regardless of the order of the leases.
+/// No node's address may be in a leased subnet. Only if nodes have addresses inside the pod network, the older lease takes precedence.
 #[test]
 fn node_inside_a_leased_subnet_is_refused() {
     let [one, two, nine] = ["10.5.1.0/24", "10.5.2.0/24", "10.5.9.0/24"];
@@ -566,6 +566,11 @@ fn node_inside_a_leased_subnet_is_refused() {
     let younger = Lease {
         since: 3,
         ..holds.clone()
+    };
+    // This host's own network is not inside the pod network.
+    let apart = Terms {
+        underlay: Vec::new(),
+        ..terms()
     };
     let mutual = [plain(two, [10, 5, 1, 9], 1), plain(one, [10, 5, 2, 9], 2)];
     // A subnet that is not in force takes nothing away: one outside the network, or one as wide as the network.
@@ -581,6 +586,13 @@ fn node_inside_a_leased_subnet_is_refused() {
         ),
         (
             "the younger holds",
+            [inside.clone(), younger.clone()],
+            apart,
+            one,
+            Reason::InsideSubnet,
+        ),
+        (
+            "the younger holds, among nodes inside the network",
             [inside.clone(), younger.clone()],
             terms(),
             two,

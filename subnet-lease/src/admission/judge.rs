@@ -27,8 +27,10 @@ pub fn admitted(
     let mut judgement = Judgement {
         terms,
         before,
-        // Where the store assigns the subnets, the address that a node publishes must not take another node's subnet away.
-        claimed: if terms.config.assigned {
+        // The address that a node publishes must not take another node's subnet away. Only where the store assigns no subnets and
+        // nodes have addresses inside the pod network, the older lease counts.
+        claimed: if terms.config.assigned || !overlaps_any(&terms.config.networks, &terms.underlay)
+        {
             assigned(&by_age, terms)
         } else {
             UsedSubnets::default()
@@ -49,7 +51,7 @@ pub fn admitted(
 struct Judgement<'a> {
     terms: &'a Terms,
     before: &'a LeaseTable,
-    /// Subnets that the store has assigned to nodes; empty if the store assigns no subnets.
+    /// Leased subnets in which no node may have its address.
     claimed: UsedSubnets,
     /// Subnets of older leases, which younger leases must not overlap.
     used: UsedSubnets,
@@ -198,7 +200,7 @@ fn of_one_node(good: &Lease, lease: &Lease, terms: &Terms) -> bool {
     !terms.config.assigned || name(good) == name(lease)
 }
 
-/// Returns the subnets inside the network that the store has assigned to other nodes. If subnets overlap, returns only
+/// Returns the subnets inside the network that other nodes have. If subnets overlap, returns only
 /// the subnet of the oldest lease.
 fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     let own = terms.own.as_ref().map(|own| own.subnets);
