@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
+use parking_lot::Mutex;
 
 use crate::host::process::{Launch, Machine, Process};
 use crate::host::uplink::Uplink;
@@ -101,11 +102,7 @@ impl Host {
     /// Returns an error if the interface exists already, or if the kernel refuses its addresses.
     pub fn attach(&self, uplink: &Uplink) -> Result<()> {
         let port = uplink.attach(&self.inner.netns)?;
-        self.inner
-            .uplinks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((uplink.clone(), port));
+        self.inner.uplinks.lock().push((uplink.clone(), port));
         Ok(())
     }
 
@@ -144,11 +141,7 @@ impl Host {
     /// # Errors
     /// Returns an error if the uplink has never had an IPv4 address.
     pub fn v4_of(&self, interface: &str) -> Result<Ipv4Addr> {
-        let uplinks = self
-            .inner
-            .uplinks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let uplinks = self.inner.uplinks.lock();
         let mut addresses = uplinks
             .iter()
             .filter(|(uplink, _)| uplink.interface == interface)
@@ -164,11 +157,7 @@ impl Host {
     }
 
     fn find<T>(&self, pick: impl Fn(&IpNet) -> Option<T>) -> Option<T> {
-        let uplinks = self
-            .inner
-            .uplinks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let uplinks = self.inner.uplinks.lock();
         uplinks
             .iter()
             .flat_map(|(uplink, _)| &uplink.addresses)
@@ -208,11 +197,7 @@ impl Host {
     }
 
     fn port(&self, interface: &str) -> Result<Port> {
-        let uplinks = self
-            .inner
-            .uplinks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let uplinks = self.inner.uplinks.lock();
         let found = uplinks
             .iter()
             .find(|(_, port)| port.interface == interface)
@@ -226,13 +211,7 @@ impl Host {
     /// Returns an error if the removal of a cable or of the namespace fails.
     pub fn power_off(&self) -> Result<()> {
         self.inner.netns.kill_all();
-        for (_, port) in self
-            .inner
-            .uplinks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-        {
+        for (_, port) in self.inner.uplinks.lock().iter() {
             // The kernel removes the interfaces some time after the namespace; the switch must forget them now.
             port.remove()?;
         }
@@ -248,13 +227,7 @@ impl Host {
     pub fn power_on(&self) -> Result<()> {
         boot(&self.inner.site, &self.inner.name)?;
         self.inner.pods.store(0, Ordering::Relaxed);
-        for (uplink, port) in self
-            .inner
-            .uplinks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter_mut()
-        {
+        for (uplink, port) in self.inner.uplinks.lock().iter_mut() {
             *port = uplink.attach(&self.inner.netns)?;
         }
         Ok(())

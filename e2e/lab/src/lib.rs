@@ -101,8 +101,3 @@ pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
         .and_then(|text| text.parse().ok())
         .unwrap_or(default)
 }
-
-/// Returns the displayed text of a problem or a finding: the code in a build with `--cfg mute`, otherwise the text.
-pub const fn code_or_text<'a>(code: &'a str, text: &'a str) -> &'a str {
-    if cfg!(mute) { code } else { text }
-}

@@ -109,7 +109,7 @@ scenarios! { waits_for_the_tunnels_port;
     wireguard_waits_for_its_port => (r#""Type":"wireguard","Implementation":"userspace""#, 51820),
 }
 
-/// Checks that a daemon names the program that holds the tunnel's port, is not ready, and works when the port is free.
+/// Checks that a daemon names the user whose program holds the tunnel's port, is not ready, and works when the port is free.
 fn waits_for_the_tunnels_port((backend, port): (&str, u16)) -> Result<()> {
     let conf = format!(r#"{{"Network":"10.5.0.0/16","Backend":{{{backend}}}}}"#);
     Scene::of("taken port").net(&conf).stopped().run(|s| {
@@ -117,10 +117,11 @@ fn waits_for_the_tunnels_port((backend, port): (&str, u16)) -> Result<()> {
         s.nodes
             .iter_mut()
             .try_for_each(|node| node.launch().map(drop))?;
-        let holder = format!("(pid {}, user 0) holds the port", std::process::id());
         until_ok("the holder is named", || {
             let (code, body) = s[0].get("/readyz")?;
-            ensure!(code == 503 && body.contains(&holder), "{code} {body}");
+            // With the capabilities of the shipped unit, the daemon may not look into other programs.
+            let is_named = body.contains("a program of user 0 ") && body.contains("holds the port");
+            ensure!(code == 503 && is_named, "{code} {body}");
             Ok(())
         })?;
         drop(held);
@@ -140,9 +141,8 @@ fn daemon_serves_pods_while_the_health_port_is_taken() -> Result<()> {
             .try_for_each(|node| node.launch().map(drop))?;
         until_ok("it has a subnet", || s[0].daemon()?.subnet_env())?;
         let state = String::from_utf8(s[0].daemon()?.flannelctl(&["status"])?.stdout)?;
-        let holder = format!("(pid {}, user 0)", std::process::id());
         ensure!(
-            state.contains("health-port") && state.contains(&holder),
+            state.contains("health-port") && state.contains("a program of user 0 "),
             "{state}"
         );
         s[1].daemon_mut()?.wait_ready()?;

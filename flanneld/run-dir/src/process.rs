@@ -16,7 +16,11 @@ impl fmt::Display for PortHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.process {
             Some((name, pid)) => write!(f, "{name:?} (pid {pid}, user {})", self.user),
-            None => write!(f, "a program of user {} in another container", self.user),
+            None => write!(
+                f,
+                "a program of user {} that flanneld may not see (as root, `ss -tulnp` shows it)",
+                self.user
+            ),
         }
     }
 }
@@ -95,11 +99,7 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let holder = port_holder(socket.local_addr().unwrap().port(), true).unwrap();
         assert_eq!(holder.user, nix::unistd::getuid().as_raw());
-        assert!(
-            holder
-                .to_string()
-                .contains(&format!("(pid {}", std::process::id())),
-            "{holder}"
-        );
+        // Until it execs, a child that another test starts holds this process's sockets, too.
+        assert!(holder.process.is_some(), "{holder}");
     }
 }

@@ -6,14 +6,15 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use parking_lot::Mutex;
 
 type Files = Vec<(String, Arc<OwnedFd>)>;
 
@@ -40,11 +41,7 @@ impl FileStore {
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 if let Some((text, sent)) = receive(&listener) {
-                    keep(
-                        &mut ours.0.lock().unwrap_or_else(PoisonError::into_inner),
-                        &text,
-                        sent,
-                    );
+                    keep(&mut ours.0.lock(), &text, sent);
                 }
             }
         });
@@ -77,7 +74,7 @@ pub(crate) struct FileStoreHandle(Arc<Mutex<Files>>);
 
 impl FileStoreHandle {
     pub(crate) fn files(&self) -> Files {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         files.retain(|(_, file)| is_usable(file));
         files.clone()
     }

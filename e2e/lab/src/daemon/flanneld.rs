@@ -5,12 +5,12 @@ use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::binaries;
 use crate::daemon::file_store::{FileStore, FileStoreHandle};
 use crate::host::Host;
-use crate::host::process::{Launch, Process};
+use crate::host::process::{Confinement, Launch, Process};
 use crate::host::subnet_env::SubnetEnv;
 use crate::net::http;
 use crate::net::netns::Netns;
@@ -28,26 +28,50 @@ pub struct FlanneldOptions {
     second: Option<String>,
 }
 
-/// Returns the address families that the shipped systemd unit allows, so that each feature runs under the unit's own restriction.
-fn families_of_the_unit() -> Result<Vec<u32>> {
+/// Returns the confinement by the shipped systemd unit, so that each feature runs under the unit's own restrictions. A script
+/// of a test, which prepares the host before it starts the daemon, keeps its capabilities.
+fn confinement_by_the_unit(is_script: bool) -> Result<Confinement> {
     let unit = include_str!("../../../../conf/flanneld.service");
-    let mut lines = unit.lines();
-    let allowed = lines.find_map(|line| line.strip_prefix("RestrictAddressFamilies="));
-    let number = |name| {
-        Ok(match name {
-            "AF_UNIX" => 1,
-            "AF_INET" => 2,
-            "AF_INET6" => 10,
-            "AF_NETLINK" => 16,
-            "AF_PACKET" => 17,
-            other => bail!("the unit names the unknown family {other}"),
-        })
+    let value = |key: &str| {
+        unit.lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+            .with_context(|| format!("the unit has no {key}"))
     };
-    allowed
-        .context("the unit restricts nothing")?
-        .split(' ')
-        .map(number)
-        .collect()
+    let numbers = |key, known: &[(&str, u32)]| {
+        let number = |name| known.iter().find(|(known, _)| *known == name);
+        value(key)?
+            .split(' ')
+            .map(|name| Ok(number(name).with_context(|| format!("unknown: {name}"))?.1))
+            .collect::<Result<Vec<u32>>>()
+    };
+    ensure!(value("NoNewPrivileges")? == "yes" && value("ProtectSystem")? == "full");
+    let mut capabilities = numbers(
+        "CapabilityBoundingSet",
+        &[("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13)],
+    )?;
+    // CAP_SYS_NICE in place of LimitRTPRIO= and LimitNICE=, which not every container may raise.
+    capabilities.push(23);
+    if is_script {
+        capabilities = (0..64).collect();
+    }
+    Ok(Confinement {
+        families: numbers(
+            "RestrictAddressFamilies",
+            &[
+                ("AF_UNIX", 1),
+                ("AF_INET", 2),
+                ("AF_INET6", 10),
+                ("AF_NETLINK", 16),
+                ("AF_PACKET", 17),
+            ],
+        )?,
+        capabilities,
+        read_only: if is_script {
+            vec![]
+        } else {
+            vec!["/usr", "/etc"]
+        },
+    })
 }
 
 impl FlanneldOptions {
@@ -179,7 +203,7 @@ impl Flanneld {
         let mut launch = Launch::new(binary)
             .args(&options.args)
             .arg(format!("--subnet-file={}", subnet_file.display()))
-            .families(families_of_the_unit()?);
+            .confined(confinement_by_the_unit(options.binary.is_some())?);
         if let Some(port) = options.healthz_port {
             launch = launch.arg(format!("--healthz-port={port}"));
         }

@@ -45,7 +45,18 @@ pub struct Launch {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     files: Vec<(String, Arc<OwnedFd>)>,
-    families: Vec<u32>,
+    confinement: Option<Confinement>,
+}
+
+/// What a systemd unit leaves to its program, with numbers as in the kernel's headers.
+#[derive(Debug, Clone)]
+pub(crate) struct Confinement {
+    /// RestrictAddressFamilies=.
+    pub(crate) families: Vec<u32>,
+    /// CapabilityBoundingSet=.
+    pub(crate) capabilities: Vec<u32>,
+    /// ProtectSystem=: folders to which the program cannot write.
+    pub(crate) read_only: Vec<&'static str>,
 }
 
 impl Launch {
@@ -56,14 +67,14 @@ impl Launch {
             args: Vec::new(),
             env: Vec::new(),
             files: Vec::new(),
-            families: Vec::new(),
+            confinement: None,
         }
     }
 
-    /// Lets the program open sockets of these address families only, as systemd's RestrictAddressFamilies= does.
+    /// Confines the program as systemd does.
     #[must_use]
-    pub(crate) fn families(mut self, families: Vec<u32>) -> Launch {
-        self.families = families;
+    pub(crate) fn confined(mut self, confinement: Confinement) -> Launch {
+        self.confinement = Some(confinement);
         self
     }
 
@@ -110,21 +121,26 @@ impl Launch {
 
     fn command(&self) -> Command {
         let mut command = self.unrestricted();
-        if !self.families.is_empty() {
-            let filter = socket_filter(&self.families);
-            let restrict = move || {
+        if let Some(confinement) = self.confinement.clone() {
+            let filter = socket_filter(&confinement.families);
+            let confine = move || {
+                let checked = |code| nix::errno::Errno::result(code).map(drop);
                 let program = libc::sock_fprog {
                     len: u16::try_from(filter.len()).unwrap_or_default(),
                     filter: filter.as_ptr().cast_mut(),
                 };
                 // SAFETY: the kernel copies the program, which outlives the call.
-                let code = unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) };
-                nix::errno::Errno::result(code)
-                    .map(drop)
-                    .map_err(Into::into)
+                checked(unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) })?;
+                for other in (0..64).filter(|number| !confinement.capabilities.contains(number)) {
+                    // SAFETY: the call takes only numbers. The kernel refuses numbers that it does not know.
+                    unsafe { libc::prctl(libc::PR_CAPBSET_DROP, other) };
+                }
+                // SAFETY: the call takes only numbers.
+                checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+                Ok(())
             };
             // SAFETY: the closure allocates nothing and calls only prctl.
-            unsafe { command.pre_exec(restrict) };
+            unsafe { command.pre_exec(confine) };
         }
         command
     }
@@ -233,6 +249,9 @@ impl Process {
             let spawn = move || -> Result<Child> {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
                 furnish(machine).context("cannot give the host its own name and files")?;
+                for place in launch.confinement.iter().flat_map(|unit| &unit.read_only) {
+                    protect(place).with_context(|| format!("protecting {place}"))?;
+                }
                 let mut command = launch.command();
                 // The environment of the person who runs the tests must not configure the daemon.
                 for (name, _) in std::env::vars_os()
@@ -424,6 +443,32 @@ fn furnish(machine: &Machine) -> Result<()> {
     }
     hide_kubelet(&machine.places)?;
     Ok(sethostname(&machine.hostname)?)
+}
+
+/// Makes a folder of the calling thread, with the mounts in it, read-only.
+fn protect(folder: &str) -> Result<()> {
+    const NONE: Option<&str> = None;
+    mount(
+        Some(folder),
+        folder,
+        NONE,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        NONE,
+    )?;
+    let within = PLACES.into_iter().filter(|place| place.starts_with(folder));
+    for place in within
+        .filter(|place| Path::new(place).is_dir())
+        .chain([folder])
+    {
+        mount(
+            NONE,
+            place,
+            NONE,
+            MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY,
+            NONE,
+        )?;
+    }
+    Ok(())
 }
 
 /// Replaces the parent of kubelet's folder with a folder of links to all its entries except kubelet's folder.

@@ -7,10 +7,11 @@ use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use crate::kube::client::{Answers, ApiClient, Endpoint, Request, Response};
@@ -171,7 +172,7 @@ impl FakeApi {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 }
 
@@ -420,8 +421,7 @@ impl FakeApi {
             let end = watch
                 .bookmark
                 .map_or(watch.until, |due| due.min(watch.until));
-            let waited = self.0.changed.wait_timeout(state, end - now);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.0.changed.wait_until(&mut state, end);
         }
     }
 }

@@ -3,10 +3,11 @@
 //! Clients use plain HTTP, but the proxy uses TLS to a real server. If a request has no token, the proxy adds a token with the rights of flannel-rs' manifest.
 
 use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
+use parking_lot::Mutex;
 
 use crate::kube::client::Endpoint;
 use crate::kube::proxy::exchange::serve;

@@ -103,9 +103,19 @@ struct Sent {
     refused: u64,
 }
 
+/// Returns the number of packets that the processors dropped since the boot. All namespaces share the queues of the processors.
+fn machine_drops() -> u64 {
+    let table = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    table
+        .lines()
+        .filter_map(|line| u64::from_str_radix(line.split(' ').nth(1)?, 16).ok())
+        .sum()
+}
+
 #[derive(Debug)]
 struct Progress {
     start: Instant,
+    machine_drops: u64,
     received: AtomicU64,
     end_sending: AtomicBool,
     end_receiving: AtomicBool,
@@ -165,6 +175,7 @@ impl Probe {
         let id: u64 = rand::random();
         let progress = Arc::new(Progress {
             start: Instant::now(),
+            machine_drops: machine_drops(),
             received: AtomicU64::new(0),
             end_sending: AtomicBool::new(false),
             end_receiving: AtomicBool::new(false),
@@ -241,7 +252,14 @@ impl Probe {
             .zip(sent.times.into_iter().zip(arrived))
             .map(passage)
             .collect();
-        Ok(ProbeReport::new(passages, duplicates, wrong, sent.refused))
+        let machine_drops = machine_drops().saturating_sub(self.progress.machine_drops);
+        Ok(ProbeReport::new(
+            passages,
+            duplicates,
+            wrong,
+            sent.refused,
+            machine_drops,
+        ))
     }
 
     fn end(&mut self) -> Option<(Sent, Received)> {

@@ -1,7 +1,11 @@
 //! Names of labs and of their namespaces: `fl-<pid>-<id>-<host>`.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, ensure};
 
 use crate::net::netns::NETNS;
 
@@ -11,6 +15,21 @@ const LABS: &str = "/tmp/flannel-lab";
 pub(crate) const KEPT: &str = "kept";
 /// File in a lab's folder that identifies the process that created the lab.
 pub(crate) const OWNER: &str = "owner";
+
+/// Creates the parent of every lab's folder.
+///
+/// # Errors
+/// Returns an error if it belongs to another user, who could lead root's reads and writes elsewhere.
+pub(crate) fn own_the_parent() -> Result<()> {
+    // Another lab may have created it.
+    let _ = DirBuilder::new().mode(0o755).create(LABS);
+    let found = std::fs::symlink_metadata(LABS).with_context(|| format!("creating {LABS}"))?;
+    ensure!(
+        found.is_dir() && found.uid() == 0 && found.mode() & 0o022 == 0,
+        "{LABS} is not a folder that only root can write to: remove it and try again"
+    );
+    Ok(())
+}
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
