@@ -2,7 +2,6 @@
 
 use super::places::Places;
 use crate::facts::daemon::{Launch, NAMESPACE};
-use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use types::file::{self, Links};
 
@@ -32,41 +31,40 @@ pub fn namespace_of_pod(places: &Places) -> Option<String> {
 
 /// Returns flannel's DaemonSet with its namespace, which the doctor assumes if no log folder on this node shows the namespace.
 pub(super) fn daemon_set(places: &Places) -> Launch {
-    let names = std::fs::read_dir(&places.pod_logs)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok());
-    // The names have the form NAMESPACE_POD_UID, and no part contains an underscore.
-    let found = names.filter_map(|name| {
-        let (namespace, pod) = name.split_once('_')?;
-        (pod.starts_with(PODS) && is_name(namespace)).then(|| namespace.to_owned())
-    });
-    match found.min() {
-        Some(namespace) => Launch::Kubernetes {
-            namespace,
-            assumed: false,
-        },
-        None => Launch::Kubernetes {
-            namespace: NAMESPACE.to_owned(),
-            assumed: true,
-        },
+    let found = pods(places).next_back();
+    Launch::Kubernetes {
+        assumed: found.is_none(),
+        namespace: found.map_or_else(|| NAMESPACE.to_owned(), |(namespace, _)| namespace),
     }
+}
+
+/// Returns the namespaces and log folders of pods with the name of flannel's, the most likely namespace last: anybody may give a pod this name.
+fn pods(places: &Places) -> impl DoubleEndedIterator<Item = (String, PathBuf)> {
+    let folders = std::fs::read_dir(&places.pod_logs).into_iter().flatten();
+    // The names have the form NAMESPACE_POD_UID, and no part contains an underscore.
+    let mut found: Vec<_> = folders
+        .flatten()
+        .filter_map(|folder| {
+            let name = folder.file_name().into_string().ok()?;
+            let (namespace, pod) = name.split_once('_')?;
+            (pod.starts_with(PODS) && is_name(namespace))
+                .then(|| (namespace.to_owned(), folder.path()))
+        })
+        .collect();
+    let rank = |namespace: &str| (namespace == NAMESPACE, namespace == "kube-system");
+    found.sort_by(|a, b| (rank(&a.0), &b.0).cmp(&(rank(&b.0), &a.0)));
+    found.into_iter()
 }
 
 /// Returns the log files that kubelet keeps for flannel's pods on this node, the newest first. Older log files belong to containers that have ended.
 pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_flannels = |entry: &DirEntry| {
-        entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.split_once('_'))
-            .is_some_and(|(_, pod)| pod.starts_with(PODS))
+    let Launch::Kubernetes { namespace, .. } = daemon_set(places) else {
+        return Vec::new();
     };
-    let logs = entries(&places.pod_logs)
-        .filter(is_flannels)
-        .flat_map(|pod| entries(&pod.path().join(CONTAINER)));
+    let logs = pods(places)
+        .filter(|pod| pod.0 == namespace)
+        .flat_map(|(_, folder)| entries(&folder.join(CONTAINER)));
     let logs = logs.filter(|log| {
         log.path()
             .extension()
@@ -141,5 +139,10 @@ mod tests {
         put("net_kube-flannel-ds-abcde_0f/kube-flannel/0.log", 20);
         put("net_kube-flannel-ds-abcde_0f/kube-flannel/0.log.gz", 5);
         assert_eq!(daemon_logs(&places).first(), Some(&newest));
+        // Anybody can name a pod like this.
+        put("apps_kube-flannel-ds-x_1/kube-flannel/0.log", 1);
+        let own = put("kube-flannel_kube-flannel-ds-a_1/kube-flannel/0.log", 30);
+        assert_eq!(daemon_logs(&places), [own]);
+        assert_eq!(daemon_set(&places), launch("kube-flannel", false));
     }
 }
