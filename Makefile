@@ -28,7 +28,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannel-rs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # sudo does not pass the environment on, but the tests need the cache of this user, in which `make setup` installed etcd.
 AS_ROOT := $(SUDO) env XDG_CACHE_HOME=$(patsubst %/flannel-rs,%,$(CACHE)) GO_FLANNELD=$(abspath $(GO_FLANNELD)) GO_FLANNEL_CNI=$(abspath $(GO_FLANNEL_CNI))
-.PHONY: help setup build image demo picture test test-all lint lint-all unit e2e test-more test-kube test-doctor test-page test-sim test-vm planted bench microbench soak conformance test-interop book test-mixed test-mute test-images fuzz fuzz-corpus cni install clean
+.PHONY: help setup build image demo picture test test-all lint lint-all unit e2e test-more test-kube test-doctor test-page test-sim test-vm planted bench microbench soak conformance test-interop book test-mixed test-images fuzz fuzz-corpus cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -191,17 +191,6 @@ ifeq ($(GO_FLANNEL_CNI),)
 else
 	GO_FLANNEL_CNI=$(abspath $(GO_FLANNEL_CNI)) cargo test -p flannel-cni --test plugin -- --ignored differential
 endif
-
-# The crates and suites that act on problems. The suites are substrings: `checks::` also matches `kube::checks::`.
-MUTE_CRATES := types doctor
-MUTE_SUITES := doctor:: checks:: flannelctl:: cleanup:: admission:: directory:: files:: lease:: required_backend:: underlay:: two_networks::
-
-test-mute: ## Tests of a build in which problems and findings show only their codes: no part reads texts
-	@# The build has its own folder, so that other tests never find a mute flanneld.
-	export CARGO_TARGET_DIR=$(CURDIR)/target/mute RUSTFLAGS='--cfg mute' CARGO_PROFILE_DEV_DEBUG=0; \
-	skip=$$(sed -n 's/^\([a-z][^ ]*\).*/--skip \1/p' e2e/mute.txt); failed=; \
-	cargo test $(MUTE_CRATES:%=-p %) --lib --no-fail-fast -- $$skip || failed=yes; \
-	cargo build --workspace && cargo test -p e2e --test e2e -- $(MUTE_SUITES) $$skip || failed=yes; [ -z "$$failed" ]
 
 test-images: ## Images as they are shipped, of both architectures: sizes, and the programs of arm64 under an emulator
 	./e2e/setup.sh images

@@ -18,8 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig, PeerRules};
 use tokio::sync::{Notify, watch};
-use types::Subnets;
-use types::{Encapsulation, Family, Profile};
+use types::{Encapsulation, Family, Profile, Subnets};
 
 /// Input of a backend at its start.
 #[derive(Clone, Debug)]

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use subnet_lease::json::{JsonFault, MemberError};
-use types::problem::text;
 use types::wireguard::PRESHARED_VARIABLE;
 use types::{Coded, Detail, Family, Subnets};
 
@@ -137,7 +136,7 @@ impl Coded for ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             ConfigError::UnknownType { name, of_go, known } => {
                 match of_go {
                     true => write!(f, "backend type {name} is not supported yet")?,
@@ -173,7 +172,7 @@ impl fmt::Display for ConfigError {
                     "ipip carries IPv4 only, and the network is {networks}; use the vxlan, host-gw or udp backend"
                 )
             }
-        })
+        }
     }
 }
 

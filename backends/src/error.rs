@@ -4,7 +4,6 @@ use crate::config_error::ConfigError;
 use crate::secret_error::SecretError;
 use netstate::kernel::KernelError;
 use std::fmt;
-use types::problem::text;
 use types::{Addresses, Coded, Detail, Family, Problem, Subnets};
 
 /// The smallest MTU of an IPv6 link in bytes (RFC 8200).
@@ -163,7 +162,7 @@ impl Coded for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Error::Config(error) => error.fmt(f),
             Error::Underlay(error) => error.fmt(f),
             Error::Kernel(error) => error.fmt(f),
@@ -175,7 +174,7 @@ impl fmt::Display for Error {
             Error::NoFamily => f.write_str("the network has no address family"),
             Error::NotAnnounced { backend } => write!(f, "{backend}: call announce before join"),
             Error::DeviceName { name } => write!(f, "{name} is not an interface name"),
-        })
+        }
     }
 }
 
@@ -208,8 +207,7 @@ impl Coded for UnderlayError {
 
 impl fmt::Display for UnderlayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            match self {
+        match self {
             UnderlayError::NoAddress { backend, family, interface, addresses } => write!(
                 f,
                 "{backend} needs an {family} address on the interface {interface}, which has {addresses}; choose another interface with --iface"
@@ -240,7 +238,6 @@ impl fmt::Display for UnderlayError {
                 f.write_str("the underlay has no address of the tunnel's family; add one, or choose another interface with --iface")
             }
         }
-        })
     }
 }
 

@@ -31,7 +31,6 @@ pub static PROFILE: Profile = Profile {
     encrypts: false,
     needs_links: true,
     shares_address: false,
-    keeps_neighbours: false,
     keys: Keys {
         port: None,
         has_mtu: false,

@@ -49,7 +49,6 @@ pub static PROFILE: Profile = Profile {
     encrypts: false,
     needs_links: false,
     shares_address: false,
-    keeps_neighbours: false,
     keys: Keys {
         port: None,
         has_mtu: false,

@@ -4,7 +4,6 @@ use netstate::names::Mac;
 use netstate::wireguard::PublicKey;
 use std::fmt;
 use subnet_lease::json::JsonFault;
-use types::problem::text;
 use types::{Coded, Family};
 
 /// Reason why the backend cannot use the lease of a peer, as text for the log.
@@ -65,7 +64,7 @@ impl Coded for Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Refusal::NoAddress { family, backend } => write!(
                 f,
                 "the lease has no public {family} address, which {backend} needs"
@@ -94,7 +93,7 @@ impl fmt::Display for Refusal {
             ),
             Refusal::NotANumber => f.write_str("the lease's Port is not a number"),
             Refusal::NotAPort(port) => write!(f, "its Port is {port}"),
-        })
+        }
     }
 }
 

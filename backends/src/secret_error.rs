@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use types::file::Irregular;
-use types::problem::text;
 use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 use types::{Coded, Errno};
 
@@ -129,7 +128,7 @@ impl Coded for SecretError {
 
 impl fmt::Display for SecretError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             SecretError::Exposed(exposed) => write!(f, "{exposed}; --refuse-insecure is set"),
             SecretError::Private { path, why } => write!(
                 f,
@@ -153,7 +152,7 @@ impl fmt::Display for SecretError {
                     path.display()
                 )
             }
-        })
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use netstate::object::{Key, Value};
 use netstate::reconcile::progress::{Progress, Snapshot};
 use packet_engine::counters::{Counters, Direction};
 use packet_engine::reason::Reason;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
 use subnet_lease::Peer;
 
 /// The status of a network.
@@ -92,11 +92,7 @@ impl Status {
 fn engine(device: &str, counters: &Counters) -> EngineStatus {
     EngineStatus {
         device: device.to_owned(),
-        mode: counters
-            .mode
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone(),
+        mode: counters.mode.lock().clone(),
         sent: traffic(&counters.sent),
         received: traffic(&counters.received),
         icmp_errors: counters.icmp.load(Relaxed),
@@ -130,7 +126,7 @@ mod tests {
         let counters = Arc::new(Counters::default());
         counters.sent.packets.store(7, Relaxed);
         counters.received.dropped_many(Reason::Spoofed, 3);
-        *counters.mode.lock().unwrap() = "plain".to_owned();
+        *counters.mode.lock() = "plain".to_owned();
         let status = Status::of(&Progress::default(), &[("flannel0".to_owned(), counters)]);
         let received = Traffic {
             dropped: vec![("spoofed", 3)],

@@ -54,7 +54,6 @@ pub static PROFILE: Profile = Profile {
     encrypts: false,
     needs_links: false,
     shares_address: false,
-    keeps_neighbours: false,
     keys: Keys {
         port: Some("Port"),
         has_mtu: false,

@@ -27,8 +27,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-use types::Subnets;
-use types::{Coded, Family};
+use types::{Coded, Family, Subnets};
 
 /// A packet engine and its device.
 struct Device {

@@ -35,8 +35,7 @@ use std::sync::Arc;
 use subnet_lease::json::{JsonFault, Object};
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NodeId, Peer, PeerRules, RawJson};
 use types::profile::{Device, Keys, Overhead};
-use types::{Dual, Subnets};
-use types::{Encapsulation, Family, Problem, Profile};
+use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
 
 /// The name of the backend in the configuration and in leases.
 pub const KIND: &str = "vxlan";
@@ -69,7 +68,6 @@ pub static PROFILE: Profile = Profile {
     encrypts: false,
     needs_links: false,
     shares_address: false,
-    keeps_neighbours: true,
     keys: Keys {
         port: Some("Port"),
         has_mtu: true,

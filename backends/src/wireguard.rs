@@ -34,10 +34,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::{JsonFault, Object};
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules, RawJson};
-use types::Subnets;
 use types::profile::{Device, Keys, Overhead};
 use types::wireguard::PRESHARED_VARIABLE;
-use types::{Dual, Encapsulation, Family, Problem, Profile};
+use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
 
 /// The name of the backend in the configuration and in leases.
 pub const KIND: &str = "wireguard";
@@ -65,7 +64,6 @@ pub static PROFILE: Profile = Profile {
     encrypts: true,
     needs_links: false,
     shares_address: true,
-    keeps_neighbours: false,
     keys: Keys {
         port: Some("ListenPort (ListenPortV6)"),
         has_mtu: true,

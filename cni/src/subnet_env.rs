@@ -100,10 +100,6 @@ impl EnvError {
 
 impl fmt::Display for EnvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The plugin must stay small, so it does not use `types::problem::text`.
-        if cfg!(mute) {
-            return f.write_str(self.code());
-        }
         let path = self.path.display();
         match &self.fault {
             Fault::Absent => write!(f, "open {path}: no such file or directory"),

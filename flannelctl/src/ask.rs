@@ -89,7 +89,7 @@ impl Coded for AskError {
 
 impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Stopped(path) => write!(
                 f,
                 "flanneld does not run on this node: no process listens on {}; start flanneld (systemctl start flanneld), or name its --subnet-file",
@@ -124,7 +124,7 @@ impl fmt::Display for AskError {
                     path.display()
                 )
             }
-        })
+        }
     }
 }
 
@@ -144,7 +144,7 @@ impl Coded for BadAnswer {
 
 impl fmt::Display for BadAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::NoHttp => f.write_str("the answer is not HTTP"),
             Self::Code { code, line } => write!(f, "code {code}: {line}"),
             Self::NoDocument(error) => write!(f, "{error}"),
@@ -152,7 +152,7 @@ impl fmt::Display for BadAnswer {
                 write!(f, "the answer has the schema {theirs}, not {ours}")
             }
             Self::System(error) => write!(f, "{error}"),
-        })
+        }
     }
 }
 

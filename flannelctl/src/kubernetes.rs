@@ -318,7 +318,7 @@ impl Coded for PodError {
 
 impl fmt::Display for PodError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Forbidden(namespace) => write!(
                 f,
                 "this user may not create pods/exec in the namespace {namespace}; request that permission"
@@ -349,7 +349,7 @@ impl fmt::Display for PodError {
                 "the node's pod did not respond within {} s",
                 time.as_secs()
             ),
-        })
+        }
     }
 }
 

@@ -4,7 +4,6 @@
 //! (`--set-sysctls`), and if they load a missing br_netfilter. For nftables, the rounds do not load br_netfilter.
 
 mod budget;
-mod clock;
 mod gather;
 pub mod known;
 mod mesh;
@@ -19,7 +18,6 @@ use crate::health::Health;
 use crate::memory;
 use crate::network::RunningNetwork;
 use budget::Budget;
-use clock::Clock;
 use doctor::Finding;
 use doctor::fact::Fact;
 use doctor::facts::Facts;
@@ -28,7 +26,7 @@ use doctor::firewalls::Firewalls;
 use doctor::ledger::Ledger;
 use doctor::look::Look;
 use doctor::table::judge;
-pub use gather::{network, vtep};
+pub use gather::{network, vni};
 use known::Known;
 use probing::pods::PodPaths;
 use probing::prober::Prober;
@@ -107,7 +105,6 @@ pub struct Checks {
     ledger: Ledger,
     budget: Budget,
     sysctl_writer: Arc<SysctlWriter>,
-    clock: Clock,
 }
 
 impl Checks {
@@ -135,7 +132,6 @@ impl Checks {
             ledger: Ledger::default(),
             budget: Budget::default(),
             sysctl_writer,
-            clock: Clock::default(),
         }
     }
 
@@ -269,7 +265,6 @@ impl Checks {
             &mut self.look,
             &self.subnet_file,
             &self.health,
-            &mut self.clock,
         )
         .await;
         if let Fact::Known(sysctls) = &mut facts.host.sysctls {

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use types::Coded;
 use types::file::{self, Irregular, Links};
-use types::problem::text;
 
 /// Interval at which flanneld compares the source with the installed configuration. kubelet updates a mounted
 /// ConfigMap within a minute or two of a change, and sends no event.
@@ -69,7 +68,7 @@ impl Coded for ConfError {
 
 impl fmt::Display for ConfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Source { file, cause } => {
                 write!(
                     f,
@@ -97,7 +96,7 @@ impl fmt::Display for ConfError {
                 )
             }
             Self::Install(error) => write!(f, "{error}"),
-        })
+        }
     }
 }
 

@@ -53,8 +53,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
-use types::Coded;
-use types::Problem;
+use types::{Coded, Problem};
 
 /// Runs the daemon and returns the exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {

@@ -3,9 +3,10 @@
 use backends::handover::{Files, Store};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::Mutex;
 use sd_notify::NotifyState;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tracing::debug;
 
 /// Maximum time in milliseconds for which flanneld waits until systemd has processed notifications.
@@ -39,7 +40,7 @@ impl Inherited {
     /// Closes the files from systemd that the backend did not take over. If the configuration now names another
     /// backend, the kernel then deletes the previous backend's device.
     pub fn release(&self) {
-        let rest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let rest = std::mem::take(&mut *self.0.lock());
         if rest.is_empty() {
             return;
         }
@@ -70,7 +71,7 @@ fn barrier() {
 
 impl Store for Inherited {
     fn take(&self, name: &str) -> Vec<OwnedFd> {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         files
             .extract_if(.., |(kept, _)| kept == name)
             .map(|(_, file)| file)

@@ -19,16 +19,17 @@ use condition::Condition;
 use doctor::Report;
 use figures::Counts;
 pub use figures::Figures;
+use parking_lot::{Mutex, MutexGuard};
 use samples::{Samples, Totals};
 
 use jiff::Timestamp;
 use netstate::netlink::device_counters::DeviceCounters;
 use node_api::view::Charts;
 use node_api::{Kernel, Node, Notice, Readiness, Reason, Rules};
-use run_dir::status_file::{self, Pods, Vtep};
+use run_dir::status_file::{self, Pods};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subnet_lease::manager::Counters;
 use tokio::sync::{Notify, watch};
@@ -67,7 +68,7 @@ struct Inner {
     /// Whether /metrics contains series for each peer.
     metrics_per_peer: bool,
     run: Run,
-    /// Notification of a change of the conditions or of the published address.
+    /// Notification of a change of the conditions.
     changed: Arc<Notify>,
 }
 
@@ -78,8 +79,6 @@ struct Run {
     heartbeats: BTreeMap<String, Instant>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
-    /// The device that the lease publishes.
-    vtep: Option<Vtep>,
     /// The devices that carry pod packets to other nodes.
     devices: Vec<String>,
     /// The error, if another node took this node's subnet.
@@ -156,9 +155,8 @@ impl Health {
         health
     }
 
-    // A task that panics while it holds the lock leaves consistent values: each change is one assignment.
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Sets a condition. The daemon is not ready until a task clears the condition.
@@ -185,24 +183,10 @@ impl Health {
         }
     }
 
-    /// Records the device that the lease publishes.
-    pub fn publishes(&self, vtep: Option<Vtep>) {
-        let mut inner = self.inner();
-        if inner.run.vtep != vtep {
-            inner.run.vtep = vtep;
-            inner.changed.notify_one();
-        }
-    }
-
-    /// Waits until the conditions or the published device may have changed. Only one task may call this function.
+    /// Waits until the conditions may have changed. Only one task may call this function.
     pub async fn changed(&self) {
         let changed = self.inner().changed.clone();
         changed.notified().await;
-    }
-
-    /// Returns the device that the lease publishes.
-    pub fn vtep(&self) -> Option<Vtep> {
-        self.inner().run.vtep.clone()
     }
 
     /// Records the devices that carry pod packets to other nodes.

@@ -13,8 +13,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use types::Family;
-use types::Subnets;
+use types::{Family, Subnets};
 
 /// Interval at which the daemon passes this node's report about itself to the prober.
 const TELL: Duration = Duration::from_secs(2);

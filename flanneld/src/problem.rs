@@ -6,9 +6,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use types::problem::{ConfigPlace, PortPurpose, text};
-use types::{Coded, Detail, Problem};
-use types::{Subnets, printable};
+use types::problem::{ConfigPlace, PortPurpose};
+use types::{Coded, Detail, Problem, Subnets, printable};
 
 /// A problem of the daemon itself.
 #[derive(Debug)]
@@ -208,7 +207,7 @@ impl Coded for DaemonProblem {
 
 impl fmt::Display for DaemonProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Starting => f.write_str("starting"),
             Self::Restarting { why } => write!(f, "restarting the network: {why}"),
             Self::RulesPending => f.write_str("flanneld is still applying the traffic rules"),
@@ -270,7 +269,7 @@ impl fmt::Display for DaemonProblem {
                 holder,
             } => write_listen(f, *server, *address, error, holder.as_ref()),
             Self::WatchInterrupted => f.write_str("the watch of the leases is interrupted"),
-        })
+        }
     }
 }
 

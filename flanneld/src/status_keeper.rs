@@ -29,7 +29,6 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
         match writer.put(&Status {
             reasons,
             version: options::version(),
-            vtep: health.vtep(),
             pods: pods.clone(),
         }) {
             Ok(()) => trouble.clear(),

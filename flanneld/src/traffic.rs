@@ -24,10 +24,9 @@ use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::pace;
 use traffic_rules::rules::Ruleset;
 use traffic_rules::variant::Variant;
-use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
-use types::Subnets;
+use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive};
 use types::backoff::Backoff;
-use types::{Family, Problem};
+use types::{Family, Problem, Subnets};
 
 /// Maximum time for which flanneld's start waits until the traffic rules are in place. A longer wait would delay the
 /// node's readiness.
@@ -244,10 +243,8 @@ impl Keeper {
     /// iptables rules or nftables rules.
     pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
         let (kept_out, mut kept) = watch::channel(None);
-        let (networks, own) = (self.wanted.networks, self.wanted.own);
         let others = Box::pin(async {
             if kept.wait_for(Option::is_some).await.is_ok() {
-                warn_of_old_rules(networks, own).await;
                 remove_other_kind(kept.clone()).await;
                 // Repeats the removal once it is known which rules have no owner.
                 if kept
@@ -548,17 +545,6 @@ async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     tokio::select! {
         () = nodes.changed() => {}
         () = tunnels => {}
-    }
-}
-
-/// Logs a warning about rules that Go flannel before v0.17 probably created.
-async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
-    let bare = uncommented_rules(&networks, &own).await;
-    if !bare.is_empty() {
-        warn!(
-            remedy = %bare.join("; "),
-            "some rules look like rules of Go flannel before v0.17; flanneld keeps them, because an operator may have created them"
-        );
     }
 }
 

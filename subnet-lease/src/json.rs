@@ -105,10 +105,10 @@ impl Coded for MemberError {
 
 impl fmt::Display for MemberError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match &self.value {
+        match &self.value {
             Some(value) => write!(f, "{}: cannot use {value}: {}", self.member, self.fault),
             None => write!(f, "{}: {}", self.member, self.fault),
-        })
+        }
     }
 }
 

@@ -50,13 +50,14 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
 pub use node_client::{Listed, NodeClient};
 pub use options::{Identity, KubeOptions, UrlError, server_url};
+use parking_lot::Mutex;
 use publish::{Holding, Publisher};
 use requests::Extras;
 use state::{All, AllSink, Own, OwnSink, OwnState};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -188,11 +189,7 @@ impl KubeManager {
     fn follow(&self, config: &NetworkConfig) {
         self.all.serve(config.networks);
         let lists = config.backend != "alloc";
-        let mut everybody = self
-            .following
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut everybody = self.following.task.lock();
         if lists && everybody.is_none() {
             *everybody = Some(self.follow_everybody(config.networks));
         } else if !lists && everybody.take().is_some() {
@@ -306,13 +303,7 @@ impl KubeManager {
     /// Posts an Event about a new problem, at most one Event per minute and reason. The function posts the
     /// Event in the background, because the API server may not respond.
     fn tell_once(&self, node: &Node, event: NodeEvent) {
-        if !self
-            .reported
-            .events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(&event, Instant::now())
-        {
+        if !self.reported.events.lock().take(&event, Instant::now()) {
             return;
         }
         let (api, extras, events, node) = (
@@ -323,10 +314,7 @@ impl KubeManager {
         );
         tokio::spawn(async move {
             if !extras.event(&api, &node, &event).await {
-                events
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .retract(&event);
+                events.lock().retract(&event);
             }
         });
     }
@@ -355,11 +343,7 @@ impl KubeManager {
             ignored.push(trouble.to_string());
         }
         let ignored = ignored.join("; ");
-        let mut known = self
-            .reported
-            .ignored
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.reported.ignored.lock();
         if *known != ignored && !ignored.is_empty() {
             tracing::warn!(
                 error = ignored,
@@ -586,11 +570,7 @@ impl SubnetManager for KubeManager {
         node: NodeState,
         state: watch::Sender<Held>,
     ) -> Lost {
-        let acquired = self
-            .acquired
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let acquired = self.acquired.lock().clone();
         let Some(lease) = acquired else {
             return Lost::Taken(Stopped::NoLease.into());
         };
@@ -620,11 +600,7 @@ impl SubnetManager for KubeManager {
 impl KubeManager {
     /// Logs and posts an Event if this node's subnet has changed, because an operator must delete the pods with addresses of the previous subnet.
     fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
-        let before = self
-            .acquired
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .replace(lease.clone());
+        let before = self.acquired.lock().replace(lease.clone());
         let before = before.map(|before| before.subnets).or(claim.host.previous);
         let Some(before) = before.filter(|before| {
             before.nets().any(|net| {

@@ -8,14 +8,15 @@ use crate::reason::{Lasting, Reason};
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{Addresses, DaemonPod, Durations, Histogram, Subnets};
-use types::{Coded, Problem};
+use types::{Addresses, Coded, DaemonPod, Durations, Histogram, Problem, Subnets};
 
 /// State of this node's lease, which the manager publishes after each change.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -107,14 +108,12 @@ impl Coded for Stopped {
 
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| {
-            f.write_str(match self {
-                Stopped::NoLease => "the node acquired no lease",
-                Stopped::Watch => "the watch of this node's lease ended",
-                Stopped::Publication => "publication ended",
-                Stopped::OwnNode => "the watch of this node's Node ended",
-                Stopped::Nodes => "the task that follows the Nodes ended",
-            })
+        f.write_str(match self {
+            Stopped::NoLease => "the node acquired no lease",
+            Stopped::Watch => "the watch of this node's lease ended",
+            Stopped::Publication => "publication ended",
+            Stopped::OwnNode => "the watch of this node's Node ended",
+            Stopped::Nodes => "the task that follows the Nodes ended",
         })
     }
 }
@@ -394,30 +393,29 @@ pub trait LeaseStore: Send + Sync {
 /// Counters of calls, and the problems of the store and its keys, for metrics and the status API.
 #[derive(Debug, Default)]
 pub struct Counters {
-    calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
-    unreadable: std::sync::Mutex<BTreeMap<String, Problem>>,
-    unavailable: std::sync::Mutex<Option<(Problem, bool)>>,
-    unfollowed: std::sync::Mutex<Option<Problem>>,
+    calls: Mutex<BTreeMap<&'static str, u64>>,
+    unreadable: Mutex<BTreeMap<String, Problem>>,
+    unavailable: Mutex<Option<(Problem, bool)>>,
+    unfollowed: Mutex<Option<Problem>>,
     /// Time of the last response on the boot-time clock, in milliseconds; 0 before the first response.
-    heard: std::sync::atomic::AtomicU64,
+    heard: AtomicU64,
     durations: Histogram,
-    failures: std::sync::atomic::AtomicU64,
+    failures: AtomicU64,
 }
 
 impl Counters {
     /// Counts one call of the given kind to the store.
     pub fn call(&self, kind: &'static str) {
-        if let Ok(mut calls) = self.calls.lock() {
-            *calls.entry(kind).or_default() += 1;
-        }
+        *self.calls.lock().entry(kind).or_default() += 1;
     }
 
     /// Returns the number of calls to the store since the start, by kind.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
         self.calls
             .lock()
-            .map(|calls| calls.iter().map(|(kind, count)| (*kind, *count)).collect())
-            .unwrap_or_default()
+            .iter()
+            .map(|(kind, count)| (*kind, *count))
+            .collect()
     }
 
     /// Awaits a request to the store. The function records the duration of the request, and whether the request failed.
@@ -433,8 +431,7 @@ impl Counters {
 
     /// Counts a request that failed before it reached the store.
     pub fn failed(&self) {
-        self.failures
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the durations of requests to the store, including failed requests.
@@ -444,69 +441,55 @@ impl Counters {
 
     /// Returns the number of requests that failed since the start.
     pub fn failures(&self) -> u64 {
-        self.failures.load(std::sync::atomic::Ordering::Relaxed)
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// Records that the store has responded or sent data.
     pub fn heard(&self) {
         self.heard.store(
             u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX),
-            std::sync::atomic::Ordering::Relaxed,
+            Ordering::Relaxed,
         );
     }
 
     /// Returns the time at which the store last responded (boot-time clock).
     pub fn last_heard(&self) -> Option<Duration> {
-        Some(self.heard.load(std::sync::atomic::Ordering::Relaxed))
+        Some(self.heard.load(Ordering::Relaxed))
             .filter(|heard| *heard > 0)
             .map(Duration::from_millis)
     }
 
     /// Records that the store is unavailable, and the reason. `is_unready` states whether the node is not ready therefore.
     pub fn set_unavailable(&self, why: Problem, is_unready: bool) {
-        if let Ok(mut unavailable) = self.unavailable.lock() {
-            *unavailable = Some((why, is_unready));
-        }
+        *self.unavailable.lock() = Some((why, is_unready));
     }
 
     /// Records that the store is available: `why_unavailable` returns `None`.
     pub fn set_available(&self) {
-        if let Ok(mut unavailable) = self.unavailable.lock() {
-            *unavailable = None;
-        }
+        *self.unavailable.lock() = None;
     }
 
     /// Returns the reason why the store is unavailable, and whether the node is not ready therefore; `None` while the store is available or
     /// its state is unknown.
     pub fn why_unavailable(&self) -> Option<(Problem, bool)> {
-        self.unavailable
-            .lock()
-            .ok()
-            .and_then(|unavailable| unavailable.clone())
+        self.unavailable.lock().clone()
     }
 
     /// Records why the daemon cannot follow the leases; `None` if the daemon can follow the leases.
     pub fn following(&self, trouble: Option<Problem>) {
-        if let Ok(mut unfollowed) = self.unfollowed.lock() {
-            *unfollowed = trouble;
-        }
+        *self.unfollowed.lock() = trouble;
     }
 
     /// Returns the reason why the daemon cannot follow the leases, if known. The store itself may be available while
     /// the daemon cannot follow the leases.
     pub fn why_not_followed(&self) -> Option<Problem> {
-        self.unfollowed
-            .lock()
-            .ok()
-            .and_then(|unfollowed| unfollowed.clone())
+        self.unfollowed.lock().clone()
     }
 
     /// Records an unreadable key of the store, with the reason. The function returns true if the key or its reason is new.
     pub fn unreadable(&self, key: &str, reason: Problem) -> bool {
         const KEPT: usize = 1000;
-        let Ok(mut known) = self.unreadable.lock() else {
-            return false;
-        };
+        let mut known = self.unreadable.lock();
         if known.get(key).is_some_and(|known| *known == reason)
             || (known.len() >= KEPT && !known.contains_key(key))
         {
@@ -518,29 +501,21 @@ impl Counters {
 
     /// Forgets a key that is readable again or no longer exists.
     pub fn readable(&self, key: &str) {
-        if let Ok(mut known) = self.unreadable.lock() {
-            known.remove(key);
-        }
+        self.unreadable.lock().remove(key);
     }
 
     /// Forgets all unreadable keys that are not in the given set.
     pub fn only(&self, keys: &BTreeSet<String>) {
-        if let Ok(mut known) = self.unreadable.lock() {
-            known.retain(|key, _| keys.contains(key));
-        }
+        self.unreadable.lock().retain(|key, _| keys.contains(key));
     }
 
     /// Returns the unreadable keys, with the reasons.
     pub fn unreadable_keys(&self) -> Vec<(String, Problem)> {
         self.unreadable
             .lock()
-            .map(|known| {
-                known
-                    .iter()
-                    .map(|(key, why)| (key.clone(), why.clone()))
-                    .collect()
-            })
-            .unwrap_or_default()
+            .iter()
+            .map(|(key, why)| (key.clone(), why.clone()))
+            .collect()
     }
 }
 

@@ -10,8 +10,7 @@ use crate::lease::{LeaseAttrs, NodeId, RawJson};
 use ipnet::{Ipv4Net, Ipv6Net};
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use types::Coded;
-use types::{Dual, Subnets};
+use types::{Coded, Dual, Subnets};
 
 /// Maximum length of a lease's value in bytes. flanneld treats a longer value as unreadable.
 pub(crate) const VALUE_LIMIT: usize = 64 * 1024;
@@ -132,13 +131,13 @@ impl Coded for ValueError {
 
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             ValueError::TooLong => write!(f, "the value has more than {VALUE_LIMIT} bytes"),
             ValueError::NoObject(fault) => write!(f, "the value is not a JSON object: {fault}"),
             ValueError::PublicIp => f.write_str("PublicIP is not an IPv4 address"),
             ValueError::PublicIpv6 => f.write_str("PublicIPv6 is not an IPv6 address"),
             ValueError::BackendType => f.write_str("BackendType is not a string"),
-        })
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::object::Key;
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
-use types::problem::{PortPurpose, text};
+use types::problem::PortPurpose;
 use types::{Coded, Detail, Errno, Problem};
 
 /// The class of a failure, which determines how the reconciler handles the failed operation.
@@ -326,7 +326,7 @@ impl Cause {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Failure::Refused {
                 errno,
                 words,
@@ -370,7 +370,7 @@ impl fmt::Display for Failure {
             Failure::Unread => f.write_str("flanneld has not read the kernel state yet"),
             Failure::Stopping => f.write_str("flanneld is stopping the network"),
             Failure::Userspace(problem) => problem.fmt(f),
-        })
+        }
     }
 }
 
@@ -419,7 +419,7 @@ impl Coded for KernelError {
 
 impl fmt::Display for KernelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| write!(f, "{}: {}", self.what, self.why))
+        write!(f, "{}: {}", self.what, self.why)
     }
 }
 
@@ -437,9 +437,7 @@ impl Coded for OpError {
 
 impl fmt::Display for OpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            write!(f, "cannot {} {}: {}", self.verb, self.key, self.why)
-        })
+        write!(f, "cannot {} {}: {}", self.verb, self.key, self.why)
     }
 }
 

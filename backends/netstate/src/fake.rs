@@ -10,9 +10,10 @@ use crate::scope::Scope;
 use crate::survey::{Origin, Seen, Survey};
 use crate::underlay::Underlay;
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::Notify;
 use types::Errno;
 
@@ -140,7 +141,7 @@ impl World {
 
 impl FakeKernel {
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        self.world.lock()
     }
 
     /// Changes the contents of the fake kernel as another program would, and queues notifications.

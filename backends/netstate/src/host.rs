@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use types::Family;
-use types::problem::{Coded, text};
+use types::problem::Coded;
 
 /// A network interface of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -529,7 +529,7 @@ impl Coded for NoRoute {
 
 impl fmt::Display for NoRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             NoRoute::Refused { errno, words } if words.trim().is_empty() => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
             }
@@ -541,7 +541,7 @@ impl fmt::Display for NoRoute {
             ),
             NoRoute::Unanswered => f.write_str("the kernel does not respond"),
             NoRoute::WithoutInterface => f.write_str("the route has no outgoing interface"),
-        })
+        }
     }
 }
 

@@ -4,9 +4,9 @@ use crate::crypto::{KEY, TAG, cipher, nonce};
 use crate::error::Refused;
 use crate::message::{DataHead, Kind};
 use crate::window::{REACH, Window};
+use parking_lot::Mutex;
 use ring::aead::{Aad, LessSafeKey};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Length of the header before a sealed packet, in bytes.
@@ -111,7 +111,7 @@ impl Session {
             .receiving
             .open_within(nonce(counter), Aad::empty(), datagram, HEAD..)
             .map_err(|_| Refused::Tag)?;
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         if window.take(counter) {
             Ok(packet.len())
         } else {

@@ -116,5 +116,5 @@ pub struct Counters {
     /// Number of times that a thread lost its raised priority because a time budget ran out.
     pub budgets_spent: AtomicU64,
     /// The active mode (`offload`, `mmsg` or `plain`) and the granted offloads.
-    pub mode: std::sync::Mutex<String>,
+    pub mode: parking_lot::Mutex<String>,
 }

@@ -34,9 +34,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use types::Addresses;
-use types::Coded;
-use types::Errno;
+use types::{Addresses, Coded, Errno};
 use wake::Wake;
 
 /// The number of sending sockets. The different source ports of these sockets let the underlay spread flows.
@@ -457,11 +455,7 @@ impl Engine {
             features.queues,
             means.name()
         );
-        let mut mode = self
-            .counters
-            .mode
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut mode = self.counters.mode.lock();
         if *mode != text {
             tracing::info!(
                 device = %self.config.device,

@@ -3,7 +3,7 @@
 use crate::framing::Rival;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use types::problem::{PortPurpose, text};
+use types::problem::PortPurpose;
 use types::{Coded, Detail, Errno};
 
 /// Error of opening an engine or of adopting the files of a previous process.
@@ -134,7 +134,7 @@ impl Coded for EngineError {
 
 impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             EngineError::PortTaken { address, rival } => write!(
                 f,
                 "cannot bind UDP {address}: another program (`ss -lunp sport = :{}`), another flanneld, or {} uses the port. Stop the program or delete the interface, or set another {} in the Backend of the network configuration",
@@ -186,7 +186,7 @@ impl fmt::Display for EngineError {
             EngineError::NoSocket => f.write_str("the engine has no socket"),
             EngineError::Eventfd { errno } => write!(f, "cannot create an eventfd: {errno}"),
             EngineError::Thread { errno } => write!(f, "cannot start a thread: {errno}"),
-        })
+        }
     }
 }
 
@@ -215,14 +215,12 @@ impl Coded for PeerError {
 
 impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            f.write_str(match self {
-                PeerError::WeakKey => {
-                    "the peer's public key is of small order: anyone could pretend to be the peer"
-                }
-                PeerError::OwnKey => "the peer's public key is this device's own key",
-                PeerError::NoPeer => "no peer has the public key of this allowed IP",
-            })
+        f.write_str(match self {
+            PeerError::WeakKey => {
+                "the peer's public key is of small order: anyone could pretend to be the peer"
+            }
+            PeerError::OwnKey => "the peer's public key is this device's own key",
+            PeerError::NoPeer => "no peer has the public key of this allowed IP",
         })
     }
 }
@@ -241,13 +239,11 @@ impl Coded for UnknownMode {
 
 impl fmt::Display for UnknownMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            write!(
-                f,
-                "{:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode",
-                self.0
-            )
-        })
+        write!(
+            f,
+            "{:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode",
+            self.0
+        )
     }
 }
 

@@ -30,8 +30,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
-use types::Problem;
-use types::{Addresses, Coded};
+use types::{Addresses, Coded, Problem};
 
 /// A packet engine and its device.
 struct Tunnel {

@@ -5,8 +5,7 @@ use crate::config_keys::{checks, mtu, number, word};
 use netstate::names::LinkName;
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
-use types::Family;
-use types::Subnets;
+use types::{Family, Subnets};
 
 /// Overhead of the tunnel's headers in bytes, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 pub(super) const OVERHEAD_V4: u32 = 50;

@@ -8,8 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use subnet_lease::LeaseAttrs;
 use subnet_lease::json::Object;
-use types::Subnets;
-use types::{Addresses, Dual, Family};
+use types::{Addresses, Dual, Family, Subnets};
 
 /// Name of the device for both families, or of the IPv4 device if each family has a device.
 pub(super) const DEVICE: &str = "flannel-wg";

@@ -5,8 +5,7 @@ use crate::backend::Setup;
 use crate::userspace::wireguard::WireguardUserspace;
 use netstate::kernel::Kernel;
 use netstate::underlay::Underlay;
-use types::Subnets;
-use types::{Addresses, Family};
+use types::{Addresses, Family, Subnets};
 
 /// Returns a kernel wrapper with an engine device for each family of the lease, or with one device for both families.
 pub(super) fn kernel<K: Kernel>(

@@ -380,38 +380,6 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     Some((source, destination))
 }
 
-/// Returns the commands that remove rules of Go flannel before v0.17. The rules of Go flannel before v0.17
-/// carry no comment and look like an operator's rules. flanneld reports these old rules, but does not change
-/// the rules. `program` is the program in the returned commands, such as `iptables`.
-pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Vec<String> {
-    let multicast = if matches!(network, IpNet::V6(_)) {
-        "ff00::/8"
-    } else {
-        "224.0.0.0/4"
-    };
-    let nat = [
-        format!("-A POSTROUTING -s {network} -d {network} -j RETURN"),
-        format!("-A POSTROUTING -s {network} ! -d {multicast} -j MASQUERADE"),
-        format!("-A POSTROUTING ! -s {network} -d {own} -j RETURN"),
-        format!("-A POSTROUTING ! -s {network} -d {network} -j MASQUERADE"),
-    ];
-    let filter = [
-        format!("-A FORWARD -s {network} -j ACCEPT"),
-        format!("-A FORWARD -d {network} -j ACCEPT"),
-    ];
-    let found = |(table, line): (&str, &str)| {
-        let known = match table {
-            "nat" => nat
-                .iter()
-                .any(|rule| line.strip_suffix(" --random-fully").unwrap_or(line) == rule),
-            "filter" => filter.iter().any(|rule| line == rule),
-            _ => false,
-        };
-        known.then(|| format!("{program} -t {table} {}", line.replacen("-A ", "-D ", 1)))
-    };
-    lines(saved).filter_map(found).collect()
-}
-
 /// Returns the names of the chains that other programs created, and the number of rules of other programs.
 pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
@@ -487,6 +455,14 @@ fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
         };
         (table, bare)
     })
+}
+
+/// Returns the chains and rules of `iptables-save` without counts.
+pub fn uncounted(saved: &str) -> Vec<String> {
+    lines(saved)
+        .filter(|(_, line)| !line.starts_with('#'))
+        .map(|(_, line)| line.split(" [").next().unwrap_or(line).to_owned())
+        .collect()
 }
 
 impl ManagedChain {

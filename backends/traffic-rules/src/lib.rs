@@ -26,10 +26,9 @@ use rules::{Ends, RuleOptions, Ruleset, TABLES, guard, ruleset};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use types::Subnets;
-use types::{Encapsulation, Family};
+use types::{Encapsulation, Family, Subnets};
 
-/// Minimum time between a write of iptables rules that had no effect and the next one. If only the listing is wrong, jumps pile up.
+/// Time after which a write of iptables rules that had no effect is repeated although the listing stayed the same. If only the listing is wrong, jumps pile up.
 const REPEAT: Duration = Duration::from_secs(600);
 /// The name of the lock that daemons take before they write nftables rules.
 const NFTABLES: &str = "nftables";
@@ -128,8 +127,8 @@ pub struct Applier {
     pinned: Option<Iptables>,
     /// Whether `--random-fully` works on this host. The field is `None` before the first test of the option.
     random: Option<bool>,
-    /// When a write of iptables rules had no effect, according to the listing after it.
-    without_effect: Option<Instant>,
+    /// When a write of iptables rules had no effect, and the rules listed after it.
+    without_effect: Option<(Instant, Vec<String>)>,
     /// Why nftables holds the rules instead of iptables.
     stand_in: Option<ProgramError>,
     notes: Vec<Note>,
@@ -222,29 +221,36 @@ impl Applier {
             Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
             Err(failure) => return Err(failure),
         };
-        let (mut applied, first) = self.plan_iptables(&programs, rules).await?;
+        let (applied, first) = self.plan_iptables(&programs, rules).await?;
         if first.is_none() {
             return Ok(applied);
         }
         // Other daemons must not write between our read and our write.
         let _lock = lock::acquire(&programs.variant.to_string()).await;
-        let (again, payload) = self.plan_iptables(&programs, rules).await?;
-        applied = again;
+        let (mut applied, payload) = self.plan_iptables(&programs, rules).await?;
         if let Some(payload) = payload {
-            let failed = Err(ProgramError::WithoutEffect {
-                program: programs.restore.display().to_string(),
-            });
-            if self.without_effect.is_some_and(|at| at.elapsed() < REPEAT) {
-                return failed;
-            }
             programs.apply(&payload).await?;
-            if iptables_text::lacks_chains(rules, &programs.dump().await?) {
-                self.without_effect = Some(Instant::now());
-                return failed;
-            }
+            let saved = programs.dump().await?;
+            self.without_effect = iptables_text::lacks_chains(rules, &saved)
+                .then(|| (Instant::now(), iptables_text::uncounted(&saved)));
+            self.require_effect(&programs, &saved)?;
             applied.wrote = true;
         }
         Ok(applied)
+    }
+
+    /// Fails while the listing is still the one in which the last write had no effect.
+    fn require_effect(&self, programs: &Iptables, saved: &str) -> Result<(), ProgramError> {
+        match &self.without_effect {
+            Some((at, seen))
+                if at.elapsed() < REPEAT && *seen == iptables_text::uncounted(saved) =>
+            {
+                Err(ProgramError::WithoutEffect {
+                    program: programs.restore.display().to_string(),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Reads the current rules and builds the input for iptables-restore, if a rule has to change.
@@ -271,6 +277,9 @@ impl Applier {
             },
             &saved,
         );
+        if payload.is_some() {
+            self.require_effect(programs, &saved)?;
+        }
         if payload.is_some() && self.random.is_none() && plain != *rules {
             self.probed(programs.probe().await)?;
             if self.random == Some(false) {
@@ -713,23 +722,4 @@ async fn clear_nft(
     };
     cleared.record(vec![what], "nftables", result);
     Ok(())
-}
-
-/// Returns the commands that remove rules of Go flannel before v0.17. The rules of Go flannel before v0.17 look like an operator's rules.
-pub async fn uncommented_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
-    let mut out = Vec::new();
-    for family in Family::ALL {
-        let Some((network, own)) = networks.of(family).zip(own.of(family)) else {
-            continue;
-        };
-        for (programs, _) in Iptables::installed(family).await.unwrap_or_default() {
-            out.extend(iptables_text::uncommented(
-                &programs.dump().await.unwrap_or_default(),
-                &programs.command(),
-                network,
-                own,
-            ));
-        }
-    }
-    out
 }

@@ -76,10 +76,6 @@ impl InstallError {
 
 impl fmt::Display for InstallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // This program must stay small, so it does not use `types::problem::text`.
-        if cfg!(mute) {
-            return f.write_str(self.code());
-        }
         write!(f, "error installing {:?}: ", self.destination)?;
         match &self.failure {
             Failure::Read { source, cause } => write!(f, "reading {}: {cause}", source.display()),

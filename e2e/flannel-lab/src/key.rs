@@ -2,7 +2,6 @@
 //! settings after the wait, even if an error or a signal ends the wait.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
@@ -10,6 +9,7 @@ use nix::sys::termios::{
     LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
 };
 use nix::unistd::read;
+use parking_lot::Mutex;
 
 /// The terminal with echo disabled, and its previous settings.
 static CHANGED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
@@ -32,7 +32,7 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
         .as_fd()
         .try_clone_to_owned()
         .context("keeping the terminal open")?;
-    *CHANGED.lock().unwrap_or_else(PoisonError::into_inner) = Some((held, before));
+    *CHANGED.lock() = Some((held, before));
     // TCSAFLUSH discards the input from before the wait.
     tcsetattr(&terminal, SetArg::TCSAFLUSH, &keys).context("changing the terminal's settings")?;
     let mut key = [0];
@@ -50,11 +50,7 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
 
 /// Restores the settings that [`wait`] changed. Any thread that ends the program may call this function.
 pub(crate) fn restore() {
-    if let Some((terminal, before)) = CHANGED
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take()
-    {
+    if let Some((terminal, before)) = CHANGED.lock().take() {
         // Some keys send several bytes, of which only one was read: TCSAFLUSH discards the rest. A closed terminal has nothing to restore.
         let _ = tcsetattr(&terminal, SetArg::TCSAFLUSH, &before);
     }

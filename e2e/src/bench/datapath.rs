@@ -429,18 +429,12 @@ impl Carrier {
         let mut used = Cpu::default();
         let mut flow = Default::default();
         for _ in 0..=REPEATS {
-            let before = std::sync::Mutex::new(Cpu::default());
+            let before = parking_lot::Mutex::new(Cpu::default());
             // Processor time is measured from the start of the streams until they are counted.
             flow = tcp(from, to, 1, plan.time, || {
-                *before
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner) = Cpu::now(&pids);
+                *before.lock() = Cpu::now(&pids);
             })?;
-            used = Cpu::now(&pids).since(
-                &before
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner),
-            );
+            used = Cpu::now(&pids).since(&before.lock());
             if used.foreign < FOREIGN * used.all {
                 break;
             }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use lab::{Hang, Scene, code_or_text, succeeded, until_ok};
+use lab::{Hang, Scene, succeeded, until_ok};
 
 use crate::healing::scenarios;
 
@@ -36,10 +36,10 @@ fn outage_is_reported(s: &mut Scene<'_>, why: &str) -> Result<()> {
 
 scenarios! { directory_comes_back_without_loss;
     moved_directory_loses_no_packet =>
-        (1, "mv leases aside", code_or_text("directory-missing", "does not exist"), "! test -e leases; mv aside leases"),
+        (1, "mv leases aside", "does not exist", "! test -e leases; mv aside leases"),
     // The directory below a mount point.
     unmounted_directory_loses_no_packet =>
-        (2, "mount -t tmpfs none leases", code_or_text("directory-unmounted", "without a config"), "test -z \"$(ls -A leases)\"; umount leases"),
+        (2, "mount -t tmpfs none leases", "without a config", "test -z \"$(ls -A leases)\"; umount leases"),
     // Opening the pipe for reading would block for ever, because nobody writes into it.
     directory_without_configuration_is_treated_as_missing =>
         (1, "mv leases/config aside; mkfifo leases/config", "config", "mv aside leases/config"),
@@ -77,7 +77,7 @@ fn replaced_directory_needs_a_restart() -> Result<()> {
             1,
             "cp -a leases old; rm old/subnets/*; mv leases aside; mv old leases",
         )?;
-        outage_is_reported(s, code_or_text("directory-replaced", "restart flanneld"))?;
+        outage_is_reported(s, "restart flanneld")?;
         ensure!(s.store.subnets()?.is_empty(), "{:?}", s.store.subnets()?);
         mesh.require_clean()?;
         for node in &mut s.nodes {
@@ -96,7 +96,7 @@ fn hanging_directory_blocks_nothing_else() -> Result<()> {
         let mesh = s.mesh()?;
         mesh.wait_flowing()?;
         let hang = Hang::of(&[&leases, &leases.join("subnets")])?;
-        outage_is_reported(s, code_or_text("directory-hangs", "does not respond"))?;
+        outage_is_reported(s, "does not respond")?;
         mesh.require_clean()?;
         // The reconciler still works.
         s[0].sh("ip route flush dev flannel.1 proto 241")?;

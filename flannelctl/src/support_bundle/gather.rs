@@ -79,7 +79,7 @@ impl Coded for Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Daemon(error) => write!(f, "{error}"),
             Self::File { path, cause } => write!(f, "{}: {cause}", path.display()),
             Self::PodLog { folder } => {
@@ -96,7 +96,7 @@ impl fmt::Display for Missing {
                 status,
                 stderr,
             } => write!(f, "{command}: {status}: {stderr}"),
-        })
+        }
     }
 }
 

@@ -5,9 +5,9 @@
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
+use parking_lot::Mutex;
 use types::printable;
 
 /// First error of a write to standard output; later writes print nothing.
@@ -40,10 +40,7 @@ pub fn clear() {
 
 /// Returns whether a write to standard output has failed, as after `| head`.
 pub fn is_closed() -> bool {
-    FAILED
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .is_some()
+    FAILED.lock().is_some()
 }
 
 /// Prints a JSON or YAML document for programs, without truncation.
@@ -86,7 +83,7 @@ pub fn complain_at_length(text: impl Display) {
 
 /// Returns an error if output is lost, unless the reader closed the pipe (`| head`).
 pub fn end() -> Result<()> {
-    match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    match FAILED.lock().take() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
             bail!("cannot write to standard output: {error}")
         }
@@ -99,7 +96,7 @@ fn write_text(text: &str) {
 }
 
 fn write(bytes: &[u8]) {
-    let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failed = FAILED.lock();
     if failed.is_none() {
         let mut out = stdout();
         *failed = out.write_all(bytes).and_then(|()| out.flush()).err();

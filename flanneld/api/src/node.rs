@@ -47,7 +47,6 @@ pub struct Node {
     /// Results of probes of the peers; absent if probing is off.
     pub mesh: Option<Mesh>,
     /// Results of probes on the path of pod packets, one per address family; absent if flanneld does not probe this path.
-    #[serde(default)]
     pub pod_paths: Option<Vec<PodPath>>,
     /// URL of the status API on its TCP port; absent if the API listens on no port.
     pub page: Option<String>,
@@ -193,7 +192,6 @@ pub struct Store {
     /// Store and its address, as text.
     pub what: String,
     /// Kind of the store; absent if an earlier version wrote the document.
-    #[serde(default)]
     pub kind: Option<StoreKind>,
     /// Time of the store's last response.
     pub heard: Option<Timestamp>,

@@ -15,8 +15,7 @@ use host::{Interface, RouteLookup};
 use ipnet::IpNet;
 use leases::Peer;
 use mesh::Path;
-use types::Subnets;
-use types::{Encapsulation, Family, Problem, Profile};
+use types::{Encapsulation, Family, Problem, Profile, Subnets};
 
 /// All facts on which the checks depend. Every fact is unavailable by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

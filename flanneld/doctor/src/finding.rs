@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use types::Family;
 use types::printable;
-use types::problem::MUTE;
 
 /// Schema of a [`Report`].
 pub const SCHEMA: &str = "flannel.findings/1";
@@ -147,8 +146,8 @@ impl Finding {
             family: None,
             scope: None,
             severity,
-            what: code_or_text(check, what),
-            why: code_or_text(check, why),
+            what: what.into(),
+            why: why.into(),
             evidence: Vec::new(),
             remedy: Remedy {
                 commands: Vec::new(),
@@ -190,7 +189,7 @@ impl Finding {
     #[must_use]
     pub fn seen(mut self, text: impl Into<String>, from: impl Into<String>) -> Self {
         self.evidence.push(Evidence {
-            text: code_or_text(&self.check, text),
+            text: text.into(),
             from: from.into(),
         });
         self
@@ -252,11 +251,6 @@ impl Finding {
             .commands
             .retain(|command| printable::line(command) == command.as_str());
     }
-}
-
-/// Returns the given text, or the check's id in a build with `--cfg mute`.
-pub(crate) fn code_or_text(check: &str, text: impl Into<String>) -> String {
-    if MUTE { check.to_owned() } else { text.into() }
 }
 
 impl fmt::Display for Finding {

@@ -99,7 +99,6 @@ impl Look {
             foreign: Fact::default(),
             name_servers: proc::name_servers(&self.places.resolv),
             conntrack: proc::conntrack(),
-            neighbours: proc::neighbours(),
             checksums: self.checksums(),
             ports: Fact::Known(Vec::new()),
             modules: Fact::Known(Vec::new()),

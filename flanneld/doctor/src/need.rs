@@ -58,8 +58,6 @@ needs! {
     NameServers => host.name_servers,
     /// The number of entries in the conntrack table, and its limit.
     Conntrack => host.conntrack,
-    /// The kernel's limits on the number of neighbour entries.
-    Neighbours => host.neighbours,
     /// The kernel modules that flanneld needs but could not load.
     Modules => host.modules,
     /// The numbers of packets with checksum errors in the last two minutes.
@@ -90,8 +88,6 @@ needs! {
     NextConfig => store.next_config,
     /// This node's lease.
     OwnLease => leases.own,
-    /// The vxlan device that this node publishes in its lease.
-    Vtep => leases.vtep,
     /// The peers' leases.
     Peers => leases.peers,
     /// The leases in the store that this node does not use.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use types::Coded;
-use types::problem::text;
 
 /// A client address of an etcd server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +89,7 @@ impl Coded for EndpointError {
 
 impl fmt::Display for EndpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::User => f.write_str(USER),
             Self::Bad { text, fault } => {
                 write!(f, "etcd endpoint {text:?}: ")?;
@@ -117,7 +116,7 @@ impl fmt::Display for EndpointError {
                 }?;
                 f.write_str("; write an endpoint such as http://10.0.0.1:2379")
             }
-        })
+        }
     }
 }
 

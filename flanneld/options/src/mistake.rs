@@ -4,7 +4,6 @@ use crate::endpoint::{Endpoint, EndpointError, USER};
 use std::fmt;
 use subnet_lease::kube::UrlError;
 use subnet_lease::kube::fault::PrefixError;
-use types::problem::text;
 use types::{Coded, Problem};
 
 /// A mistake that keeps the daemon from starting.
@@ -235,8 +234,7 @@ impl Coded for Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            match self {
+        match self {
             Self::Unreadable(kind) => write!(f, "cannot read the command line: {kind}"),
             Self::Syntax { flag } => write!(f, "bad flag syntax: {flag}; a flag looks like --name=value"),
             Self::Unknown { name, near: Some(near) } => write!(f, "flag provided but not defined: --{name}; did you mean --{near}?"),
@@ -257,7 +255,6 @@ impl fmt::Display for Mistake {
             Self::NodeName { variable, name } => write!(f, "{variable}: {name:?} is not a Kubernetes name: use letters, digits, hyphens and dots"),
             Self::Also(warning) => write!(f, "also: {warning}"),
         }
-        })
     }
 }
 
@@ -314,7 +311,7 @@ impl Coded for Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Truth(text) => write!(f, "{text:?} is neither true nor false"),
             Self::Integer(text) => write!(f, "{text:?} is not an integer"),
             Self::Decimal(text) => write!(f, "{text:?} is not a decimal integer"),
@@ -393,7 +390,7 @@ impl fmt::Display for Fault {
             ),
             Self::Vmodule(text) => write!(f, "{text:?} is not pattern=N"),
             Self::Backtrace(text) => write!(f, "{text:?} is not file.go:N"),
-        })
+        }
     }
 }
 
@@ -432,8 +429,7 @@ impl Coded for Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            match self {
+        match self {
             Self::Ignored { from } => {
                 f.write_str("flanneld ignores the command line from ")?;
                 match from {
@@ -455,6 +451,5 @@ impl fmt::Display for Warning {
             }
             Self::NoPause { from } => write!(f, "{from}: Go flannel would loop without a pause; using 5 s"),
         }
-        })
     }
 }

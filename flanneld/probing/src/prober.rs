@@ -14,13 +14,14 @@ use crate::view::{CommonFault, Losses, Mesh, Own, PathState, PeerView, Probe, Pr
 use crate::who::who;
 use ipnet::IpNet;
 use log::Log;
+use parking_lot::{Mutex, MutexGuard};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sockets::{Drained, Incoming, Sockets};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use subnet_lease::{Kinds, LeaseTable};
 use tokio::sync::{Notify, watch};
@@ -176,12 +177,8 @@ impl Prober {
         }
     }
 
-    // Uses the lock even if it is poisoned: the state machine is consistent between its calls. A panic in one call must not end the daemon's views.
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock()
     }
 
     fn now(&self) -> Now {

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseTable, Peer};
-use types::Family;
-use types::Subnets;
+use types::{Family, Subnets};
 
 /// A path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -18,7 +18,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use types::Coded;
-use types::problem::text;
 
 /// Maximum number of connections that the daemon has not accepted yet.
 const BACKLOG: i32 = 128;
@@ -58,7 +57,7 @@ impl Coded for SocketError {
 
 impl fmt::Display for SocketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Held(path) => write!(f, "another flanneld listens on {}", path.display()),
             Self::Foreign(path) => write!(
                 f,
@@ -70,7 +69,7 @@ impl fmt::Display for SocketError {
                 "cannot listen on {}: {why}; check the directory's permissions and free space, because flannelctl needs the socket",
                 path.display()
             ),
-        })
+        }
     }
 }
 

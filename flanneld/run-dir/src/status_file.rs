@@ -14,7 +14,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use types::file::{self, Links};
-use types::problem::text;
 use types::{Coded, Problem};
 
 /// Maximum number of bytes to read. flanneld never writes a longer file.
@@ -50,21 +49,8 @@ pub struct Status {
     pub reasons: Vec<Reason>,
     /// The version of flanneld.
     pub version: String,
-    /// The vxlan device to which peers send packets, even while no daemon runs on this node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub vtep: Option<Vtep>,
     /// Unmet conditions of new pods, and the devices that carry pod packets.
     pub pods: Pods,
-}
-
-/// The vxlan device to which peers send packets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Vtep {
-    /// The name of the device.
-    pub device: String,
-    /// The hardware address that the lease publishes.
-    pub mac: String,
 }
 
 /// Unmet conditions of new pods, and the devices that carry pod packets. The conditions and devices remain valid
@@ -128,14 +114,14 @@ impl Coded for StatusError {
 
 impl fmt::Display for StatusError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Held(path) => write!(f, "another flanneld holds {}", path.display()),
             Self::Write { path, why } => write!(
                 f,
                 "cannot write {}: {why}; check the directory's permissions and free space, because the CNI plugin now relies only on subnet.env",
                 path.display()
             ),
-        })
+        }
     }
 }
 
@@ -321,16 +307,11 @@ mod tests {
                     .unwrap()
                     .contains(r#""ready":true"#)
         );
-        let vtep = Some(Vtep {
-            device: "flannel.1".to_owned(),
-            mac: "02:00:00:00:00:03".to_owned(),
-        });
         let pods = Pods {
             reasons: vec![Reason::new("rules", Problem::in_words("no iptables"))],
             devices: vec!["flannel.1".to_owned()],
         };
         let with_device = Status {
-            vtep,
             pods,
             ..status(None)
         };

@@ -12,10 +12,8 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use types::Coded;
-use types::Subnets;
 use types::file::{self, Links};
-use types::problem::text;
+use types::{Coded, Subnets};
 
 /// Maximum number of bytes to read. flanneld never writes a longer file.
 const MAX_FILE: u64 = 64 * 1024;
@@ -121,23 +119,21 @@ impl Coded for WriteError {
 
 impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            let step = match self.step {
-                Step::Directory => "creating its directory",
-                Step::Temporary => "creating a temporary file in its folder",
-                Step::Write => "writing a temporary file in its folder",
-                Step::Mode => "setting its mode",
-                Step::Sync => "syncing it",
-                Step::Rename => "renaming the temporary file",
-                Step::SetAside => "renaming it",
-            };
-            write!(
-                f,
-                "cannot write {}: {step}: {}; pods cannot start on this node without this file; check the directory's permissions and free space, or choose another file with --subnet-file",
-                self.path.display(),
-                self.why
-            )
-        })
+        let step = match self.step {
+            Step::Directory => "creating its directory",
+            Step::Temporary => "creating a temporary file in its folder",
+            Step::Write => "writing a temporary file in its folder",
+            Step::Mode => "setting its mode",
+            Step::Sync => "syncing it",
+            Step::Rename => "renaming the temporary file",
+            Step::SetAside => "renaming it",
+        };
+        write!(
+            f,
+            "cannot write {}: {step}: {}; pods cannot start on this node without this file; check the directory's permissions and free space, or choose another file with --subnet-file",
+            self.path.display(),
+            self.why
+        )
     }
 }
 

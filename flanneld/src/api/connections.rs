@@ -13,9 +13,10 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
@@ -69,15 +70,10 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut places = locked(&self.places);
+        let mut places = self.places.lock();
         places.slots.close(self.number);
         places.tasks.remove(&self.number);
     }
-}
-
-// A task that panics while it holds the lock leaves consistent values.
-fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Serves requests until `stop`, then waits at most 3 seconds for open requests.
@@ -102,14 +98,14 @@ pub async fn serve(
                 while tasks.len() >= TASKS
                     && stop.run_until_cancelled(tasks.join_next()).await.is_some()
                 {}
-                let number = locked(&places).slots.open(Instant::now());
+                let number = places.lock().slots.open(Instant::now());
                 let place = Place {
                     number,
                     places: places.clone(),
                 };
                 let task =
                     tasks.spawn(converse(stream, router.clone(), place, times, stop.clone()));
-                let mut places = locked(&places);
+                let mut places = places.lock();
                 // The task may have ended already.
                 if places.slots.is_open(number) {
                     places.tasks.insert(number, task);
@@ -144,12 +140,12 @@ pub async fn serve(
 /// Waits until a slot is free, and displaces connections if necessary.
 async fn make_room(places: &Mutex<Places>) {
     loop {
-        let room = locked(places).slots.room(Instant::now());
+        let room = places.lock().slots.room(Instant::now());
         match room {
             Room::Free => return,
             Room::Wait(time) => tokio::time::sleep(time).await,
             Room::Displace(number) => {
-                let mut places = locked(places);
+                let mut places = places.lock();
                 places.slots.close(number);
                 if let Some(task) = places.tasks.remove(&number) {
                     task.abort();
@@ -173,7 +169,7 @@ async fn converse(
         let is_local = IsLocal(stream.is_local());
         let router = router.layer(axum::middleware::from_fn(
             move |mut request: axum::extract::Request, next: axum::middleware::Next| {
-                locked(&places).slots.asked(number, Instant::now());
+                places.lock().slots.asked(number, Instant::now());
                 asked.notify_one();
                 request.extensions_mut().insert(is_local);
                 next.run(request)

@@ -1,6 +1,5 @@
 //! Gathers the facts about this node for the doctor.
 
-use super::clock::Clock;
 use super::known::{Known, name};
 use super::{mesh, wireguard};
 use crate::health::Health;
@@ -20,7 +19,6 @@ use doctor::look::{self, Look, Target};
 use doctor::surroundings::Surroundings;
 use netstate::object::Key;
 use probing::view::PeerView;
-use run_dir::status_file::Vtep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
@@ -46,7 +44,6 @@ pub(super) async fn facts(
     look: &mut Look,
     subnet_file: &Path,
     health: &Health,
-    clock: &mut Clock,
 ) -> Facts {
     let mut network = running.map(|running| running.network.clone());
     let underlay = running.map(|running| running.underlay.borrow().name.clone());
@@ -120,7 +117,7 @@ pub(super) async fn facts(
         store: store(known, running, &reasons),
         leases: leases(running, health),
         mesh,
-        wireguard: wireguard::wireguard(running, clock.behind()),
+        wireguard: wireguard::wireguard(running),
         kubernetes: kubernetes(known, running, &reasons),
         network: match network {
             Some(network) => Fact::Known(network),
@@ -474,17 +471,11 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     let Some(running) = running else {
         return Leases {
             own: Fact::Absent,
-            vtep: Fact::Absent,
             peers: Fact::unavailable("the leases of the other nodes are not known yet"),
             refused: Fact::unavailable("the leases of the other nodes are not known yet"),
         };
     };
     let held = running.held.borrow().clone();
-    let vtep = held
-        .lease
-        .as_ref()
-        .and_then(|lease| Some(vtep(lease.attrs.data.as_ref(), lease.attrs.v6_data.as_ref())?.1));
-    health.publishes(vtep.clone());
     let left = held.until.map(|until| until.saturating_sub(boot_time()));
     let table = running.leases.borrow().clone();
     let heard = running.heard.borrow().clone();
@@ -493,8 +484,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
         name: name(lease),
         subnets: lease.subnets,
         public: lease.attrs.public(),
-        vni: self::vtep(lease.attrs.data.as_ref(), lease.attrs.v6_data.as_ref())
-            .map(|(vni, _)| vni),
+        vni: vni(lease.attrs.data.as_ref(), lease.attrs.v6_data.as_ref()),
         silent: holder(lease).map(|holder| boot_time().saturating_sub(holder.at).as_secs()),
         node: holder(lease)
             .and_then(|holder| holder.node)
@@ -527,28 +517,20 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
                 .flat_map(|lease| lease.attrs.addresses())
                 .collect(),
         }),
-        vtep: Fact::of(vtep),
         peers: Fact::Known(peers),
         refused: Fact::Known(refused),
     }
 }
 
-/// Returns the VNI and the vxlan device that a node publishes in its lease: the device of IPv4, or of IPv6 without IPv4.
-pub fn vtep(data: Option<&RawJson>, v6_data: Option<&RawJson>) -> Option<(u32, Vtep)> {
+/// Returns the VNI that a node publishes in its lease: the VNI of IPv4, or of IPv6 without IPv4.
+pub fn vni(data: Option<&RawJson>, v6_data: Option<&RawJson>) -> Option<u32> {
     #[derive(serde::Deserialize)]
     struct Data {
         #[serde(rename = "VNI")]
         vni: u32,
-        #[serde(rename = "VtepMAC")]
-        mac: String,
     }
-    let of = |(data, device): (Option<&RawJson>, &str)| {
-        let Data { vni, mac } = serde_json::from_str(data?.as_str()).ok()?;
-        let device = format!("{device}.{vni}");
-        Some((vni, Vtep { device, mac }))
-    };
-    let both = [(data, "flannel"), (v6_data, "flannel-v6")];
-    both.into_iter().find_map(of)
+    let of = |data: Option<&RawJson>| serde_json::from_str::<Data>(data?.as_str()).ok();
+    of(data).or_else(|| of(v6_data)).map(|data| data.vni)
 }
 
 /// Returns the doctor's description of a node's network.

@@ -3,8 +3,8 @@
 use doctor::correct::{Correction, corrections};
 use doctor::facts::Network;
 use doctor::look;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -28,7 +28,7 @@ struct Written {
 impl SysctlWriter {
     /// Reads the sysctls, and corrects unsuitable values. Logs the first and second write of each sysctl, then at most one write per minute.
     pub fn apply(&self, network: &Network, underlay: &str) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.written.lock();
         for Correction {
             name,
             path,

@@ -10,8 +10,7 @@ use netstate::reconcile::tunnels;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use subnet_lease::{Kinds, Lease, LeaseTable};
-use types::Family;
-use types::Subnets;
+use types::{Family, Subnets};
 
 /// Returns whether the network has WireGuard peers.
 pub(super) fn is_used(running: &RunningNetwork) -> bool {
@@ -22,10 +21,7 @@ pub(super) fn is_used(running: &RunningNetwork) -> bool {
 }
 
 /// Gathers the facts about the WireGuard peers. If the backend is not WireGuard, the facts are absent.
-pub(super) fn wireguard(
-    running: Option<&RunningNetwork>,
-    clock_behind: Option<u64>,
-) -> Fact<Wireguard> {
+pub(super) fn wireguard(running: Option<&RunningNetwork>) -> Fact<Wireguard> {
     let Some(running) = running else {
         return Fact::unavailable("the network of this node is not known yet");
     };
@@ -45,7 +41,6 @@ pub(super) fn wireguard(
     Fact::Known(Wireguard {
         peers,
         silent,
-        clock_behind,
         has_tool: has_program("wg"),
     })
 }

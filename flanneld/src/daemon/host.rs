@@ -10,8 +10,7 @@ use std::sync::Arc;
 use subnet_lease::manager::{NodeInfo, SubnetManager};
 use subnet_lease::{NetworkConfig, NodeId};
 use tracing::{info, warn};
-use types::Coded;
-use types::Subnets;
+use types::{Coded, Subnets};
 
 /// A host with the right to serve a network.
 pub(super) struct Host {

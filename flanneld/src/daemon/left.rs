@@ -1,8 +1,9 @@
 //! The addresses that this node stopped using, because no peer responded at these addresses.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -16,14 +17,14 @@ pub(super) struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
 impl Left {
     /// Records that the node stopped using these addresses.
     pub(super) fn note(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|(_, since)| now.duration_since(*since) < NOT_BACK);
         all.extend(addresses.into_iter().map(|ip| (ip, now)));
     }
 
     /// Returns the addresses that the node may not reuse yet.
     pub(super) fn recent(&self, now: Instant) -> BTreeSet<IpAddr> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.iter()
             .filter(|(_, since)| now.duration_since(*since) < NOT_BACK)
             .map(|(ip, _)| *ip)

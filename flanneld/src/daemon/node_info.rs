@@ -18,10 +18,8 @@ use subnet_lease::reason::LogOnce;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
-use types::Detail;
-use types::Problem;
 use types::backoff::Backoff;
-use types::{Dual, Subnets};
+use types::{Detail, Dual, Problem, Subnets};
 
 /// Delay between two requests for this node's entry, unless the store reports a change. The daemon also reads the network configuration again with each request.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));

@@ -6,7 +6,7 @@ use super::attrs::{Ends, Following};
 use super::end::End;
 use super::node::{Leased, Node};
 use super::tunnel::Tunnel;
-use crate::checks::{network, silence, vtep};
+use crate::checks::{network, silence, vni};
 use crate::memory;
 use crate::network::RunningNetwork;
 use backends::{Backend, Network, Underlay};
@@ -72,11 +72,10 @@ impl Daemon {
                 node.lease.subnets,
                 (tunnel.profile, tunnel.encapsulation),
                 ends.env.borrow().mtu,
-                vtep(
+                vni(
                     node.announced.data.as_ref(),
                     node.announced.v6_data.as_ref(),
-                )
-                .map(|(vni, _)| vni),
+                ),
                 self.settings.rules.options.forward,
             ),
             underlay: following.underlay.clone(),

@@ -4,9 +4,9 @@
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::write;
+use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
@@ -27,7 +27,7 @@ static SINK: Sink = Sink::new();
 
 /// Returns the number of log lines that flanneld has dropped since its start.
 pub fn dropped() -> u64 {
-    SINK.state().dropped
+    SINK.0.lock().dropped
 }
 
 /// Returns the number of dropped lines since the previous successful call; `None` if no line was dropped, or writes
@@ -94,13 +94,9 @@ impl Sink {
         }))
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, SinkState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns whether a place may write one more line now. Counts a line that it may not write as dropped.
     fn admits(&self, place: Identifier, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let known = state.rations.iter().position(|ration| ration.0 == place);
         let index = known.unwrap_or(state.rations.len());
         if known.is_none() {
@@ -120,7 +116,7 @@ impl Sink {
     }
 
     fn line(&self, out: BorrowedFd<'_>, line: &[u8]) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let patience = if state.stuck {
             PollTimeout::ZERO
         } else {
@@ -144,7 +140,7 @@ impl Sink {
     }
 
     fn lost(&self) -> Option<u64> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         (!state.stuck && state.untold > 0).then(|| std::mem::take(&mut state.untold))
     }
 }
@@ -181,7 +177,7 @@ mod tests {
     use std::io::Read;
 
     fn count(sink: &Sink) -> u64 {
-        sink.state().dropped
+        sink.0.lock().dropped
     }
 
     #[test]

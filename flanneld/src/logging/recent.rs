@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
-use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 use node_api::view::{Level, LogEvent};
+use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
@@ -21,7 +21,7 @@ static LINES: Mutex<VecDeque<LogEvent>> = Mutex::new(VecDeque::new());
 
 /// Returns the last log lines of level INFO and above, the newest first.
 pub fn recent() -> Vec<LogEvent> {
-    let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines = LINES.lock();
     lines.iter().rev().cloned().collect()
 }
 
@@ -39,7 +39,7 @@ impl<S: Subscriber> Layer<S> for Recent {
         let mut texts = Texts::default();
         event.record(&mut texts);
         keep(
-            &mut LINES.lock().unwrap_or_else(PoisonError::into_inner),
+            &mut LINES.lock(),
             LogEvent {
                 at: Timestamp::now(),
                 level,

@@ -6,7 +6,6 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
-use types::problem::text;
 use types::{Coded, printable};
 
 /// A peer that this node can probe.
@@ -107,7 +106,7 @@ impl Coded for Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Refusal::Ambiguous { asked, subnets } => {
                 let listed: Vec<String> = subnets.iter().map(IpNet::to_string).collect();
                 write!(
@@ -168,7 +167,7 @@ impl fmt::Display for Refusal {
                 f,
                 "the lease of {subnet} ended during the probe, or flanneld is stopping"
             ),
-        })
+        }
     }
 }
 
@@ -202,10 +201,10 @@ impl Coded for Unasked {
 
 impl fmt::Display for Unasked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Unasked::Off => f.write_str("this node does not probe (--probe-port=0)"),
             Unasked::NoPing(error) => write!(f, "this node cannot ping: {error}"),
-        })
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::problem::SelectError;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
-use types::problem::{Coded, text};
+use types::problem::Coded;
 
 /// Reason why another interface is better.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,10 +80,10 @@ impl Coded for NoBetter {
 
 impl fmt::Display for NoBetter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Same(left) => write!(f, "{left}; this host has no better interface"),
             Self::None(error) => error.fmt(f),
-        })
+        }
     }
 }
 

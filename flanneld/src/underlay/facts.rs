@@ -7,7 +7,7 @@ use netstate::host::{
 };
 use std::fmt;
 use std::net::IpAddr;
-use types::problem::{Coded, text};
+use types::problem::Coded;
 use types::{Family, Subnets, barred_by};
 
 /// Facts about this host on which the choice of the underlay interface depends.
@@ -72,11 +72,11 @@ impl Coded for Unreachable {
 
 impl fmt::Display for Unreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Unreachable::Route(why) => why.fmt(f),
             Unreachable::Gone { index } => write!(f, "interface {index} of the route is gone"),
             Unreachable::NotAsked => f.write_str("flanneld did not look up the route"),
-        })
+        }
     }
 }
 

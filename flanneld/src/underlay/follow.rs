@@ -8,8 +8,7 @@ use netstate::host::{Interface, is_link_local, is_single};
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::Addresses;
-use types::Family;
+use types::{Addresses, Family};
 
 /// Computes the current underlay from the chosen interface, the previous underlay and the facts about this host.
 ///

@@ -10,9 +10,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
-use types::Addresses;
-use types::problem::{Coded, text};
-use types::{Family, Problem};
+use types::problem::Coded;
+use types::{Addresses, Family, Problem};
 
 /// Error when the kernel does not respond to queries about this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,13 +31,11 @@ impl Coded for ReadError {
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            write!(
-                f,
-                "cannot read from the kernel (netlink): {}; check that this process may open netlink sockets",
-                self.0
-            )
-        })
+        write!(
+            f,
+            "cannot read from the kernel (netlink): {}; check that this process may open netlink sockets",
+            self.0
+        )
     }
 }
 
@@ -116,7 +113,7 @@ impl Coded for SelectError {
 
 impl fmt::Display for SelectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Unread(error) => error.fmt(f),
             Self::Unnamed(why) => write!(f, "Failed to find any valid interface to use: {why}"),
             Self::Named(tried) => {
@@ -134,7 +131,7 @@ impl fmt::Display for SelectError {
                 "{missing}; waited {} s for the interface (--iface-wait)",
                 waited.as_secs()
             ),
-        })
+        }
     }
 }
 
@@ -313,7 +310,7 @@ impl Coded for Unfit {
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::NoSuchName { name, host } => write!(
                 f,
                 "error looking up interface {name}: no such interface; this host has {host}"
@@ -387,7 +384,7 @@ impl fmt::Display for Unfit {
                 host,
                 whys,
             } => write_shared(f, addresses, host, whys),
-        })
+        }
     }
 }
 

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use subnet_lease::manager::Claimant;
-use types::Dual;
-use types::problem::{Coded, text};
-use types::{Addresses, Family};
+use types::problem::Coded;
+use types::{Addresses, Dual, Family};
 
 /// Address families that the network uses.
 pub type Families = Dual<(), ()>;
@@ -43,10 +42,10 @@ impl Coded for NoName {
 
 impl fmt::Display for NoName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match &self.resolver {
+        match &self.resolver {
             Some(words) => write!(f, "{}: {words}", self.host),
             None => write!(f, "{}: the name server does not respond", self.host),
-        })
+        }
     }
 }
 

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 use types::Coded;
-use types::problem::text;
 
 /// Time for which a problem must last before flanneld reports the problem. During the renewal of an address, for
 /// example, the address is missing for a moment.
@@ -74,7 +73,7 @@ impl Coded for UnderlayTrouble {
 
 impl fmt::Display for UnderlayTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Gone { interface } => write!(
                 f,
                 "interface {interface} is gone: no packets reach the other nodes; bring it back, or choose another interface with --iface and restart flanneld"
@@ -109,7 +108,7 @@ impl fmt::Display for UnderlayTrouble {
                     "interface {interface} has lost its address {address}; restore it with `ip address add`, and find the program that removed it"
                 )
             }
-        })
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use super::terms::Reason;
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
-use types::problem::text;
 use types::{Addresses, Coded, Problem, Subnets};
 
 /// A lease or a subnet of a dual-stack lease that a node does not use, with the reason.
@@ -160,74 +159,72 @@ impl Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            let lease = self.subnets;
-            self.write_subject(f)?;
-            match &self.why {
-                Why::Outside(networks) => write!(f, "is not a subnet of {networks}"),
-                Why::OverlapsOurs(own) => write!(f, "overlaps this node's own subnet {own}"),
-                Why::OverlapsUnderlay(net) => {
-                    write!(f, "overlaps {net}, the network of the underlay; {FREE_IT}")
-                }
-                Why::OverlapsOlder(older) => write!(f, "overlaps the older lease {older}"),
-                Why::HoldsNode { address, older } => {
-                    write!(
-                        f,
-                        "contains {address}, the address of the node with the older lease {older}; {FREE_IT}"
-                    )
-                }
-                // The Vagrant trap, as seen by a third node.
-                Why::OurAddress { node, address } => write!(
-                    f,
-                    "{} publishes {address} for {lease}, which is also an address of this host: packets for that lease would return to this host. For example, every Vagrant machine has the address 10.0.2.15 on its NAT interface. On the other node, start flanneld with --iface naming the interface that connects the nodes. If the address is that node's own, remove it from this host (flannelctl doctor names its interface)",
-                    node.as_deref().unwrap_or("another node")
-                ),
-                Why::NoHost(address) => {
-                    write!(f, "is published at {address}, which no node can have")
-                }
-                Why::InsideSubnet { address, net } => write!(
-                    f,
-                    "is published at {address}, which is in the leased subnet {net}: packets for that node would not leave this node. Give the other node an address outside the leased subnets (--iface or --public-ip), or choose another Network"
-                ),
-                Why::NoAddress if self.half.is_some() => {
-                    f.write_str("is published without an address of its family")
-                }
-                Why::NoAddress => f.write_str(
-                    "is published without an address of its family: its node cannot be reached",
-                ),
-                Why::OffLink { at, links, backend } => write!(
-                    f,
-                    "is published at {}, which is on no network of this node's underlay ({}): {backend} needs a direct link to each node. Connect the \
-                     nodes to one network, choose another interface with --iface on one of them, or use the vxlan backend",
-                    place(at),
-                    joined(links)
-                ),
-                Why::OtherBackend { at, theirs, ours } => write!(
-                    f,
-                    "of the node at {} uses backend {}, but this network uses {ours}; restart flanneld on that node, or restore Backend.Type, so that all nodes use the same backend",
-                    place(at),
-                    if theirs.is_empty() {
-                        "udp or alloc"
-                    } else {
-                        theirs
-                    }
-                ),
-                Why::Reserved(at) => write!(
-                    f,
-                    "is reserved for the node at {}, which has not acquired the lease yet",
-                    place(at)
-                ),
-                Why::Unusable(why) if self.half.is_some() => write!(f, "cannot be used: {why}"),
-                Why::Unusable(why) => why.fmt(f),
-                Why::SameIdentity { identity, at } => {
-                    let at = at.map_or_else(|| "no address".to_owned(), |at| at.to_string());
-                    write!(f, "the node at {at} already uses {identity}")
-                }
-                Why::OwnIdentity { identity, .. } => {
-                    write!(f, "{identity} is this node's own")
-                }
+        let lease = self.subnets;
+        self.write_subject(f)?;
+        match &self.why {
+            Why::Outside(networks) => write!(f, "is not a subnet of {networks}"),
+            Why::OverlapsOurs(own) => write!(f, "overlaps this node's own subnet {own}"),
+            Why::OverlapsUnderlay(net) => {
+                write!(f, "overlaps {net}, the network of the underlay; {FREE_IT}")
             }
-        })
+            Why::OverlapsOlder(older) => write!(f, "overlaps the older lease {older}"),
+            Why::HoldsNode { address, older } => {
+                write!(
+                    f,
+                    "contains {address}, the address of the node with the older lease {older}; {FREE_IT}"
+                )
+            }
+            // The Vagrant trap, as seen by a third node.
+            Why::OurAddress { node, address } => write!(
+                f,
+                "{} publishes {address} for {lease}, which is also an address of this host: packets for that lease would return to this host. For example, every Vagrant machine has the address 10.0.2.15 on its NAT interface. On the other node, start flanneld with --iface naming the interface that connects the nodes. If the address is that node's own, remove it from this host (flannelctl doctor names its interface)",
+                node.as_deref().unwrap_or("another node")
+            ),
+            Why::NoHost(address) => {
+                write!(f, "is published at {address}, which no node can have")
+            }
+            Why::InsideSubnet { address, net } => write!(
+                f,
+                "is published at {address}, which is in the leased subnet {net}: packets for that node would not leave this node. Give the other node an address outside the leased subnets (--iface or --public-ip), or choose another Network"
+            ),
+            Why::NoAddress if self.half.is_some() => {
+                f.write_str("is published without an address of its family")
+            }
+            Why::NoAddress => f.write_str(
+                "is published without an address of its family: its node cannot be reached",
+            ),
+            Why::OffLink { at, links, backend } => write!(
+                f,
+                "is published at {}, which is on no network of this node's underlay ({}): {backend} needs a direct link to each node. Connect the \
+                     nodes to one network, choose another interface with --iface on one of them, or use the vxlan backend",
+                place(at),
+                joined(links)
+            ),
+            Why::OtherBackend { at, theirs, ours } => write!(
+                f,
+                "of the node at {} uses backend {}, but this network uses {ours}; restart flanneld on that node, or restore Backend.Type, so that all nodes use the same backend",
+                place(at),
+                if theirs.is_empty() {
+                    "udp or alloc"
+                } else {
+                    theirs
+                }
+            ),
+            Why::Reserved(at) => write!(
+                f,
+                "is reserved for the node at {}, which has not acquired the lease yet",
+                place(at)
+            ),
+            Why::Unusable(why) if self.half.is_some() => write!(f, "cannot be used: {why}"),
+            Why::Unusable(why) => why.fmt(f),
+            Why::SameIdentity { identity, at } => {
+                let at = at.map_or_else(|| "no address".to_owned(), |at| at.to_string());
+                write!(f, "the node at {at} already uses {identity}")
+            }
+            Why::OwnIdentity { identity, .. } => {
+                write!(f, "{identity} is this node's own")
+            }
+        }
     }
 }
 

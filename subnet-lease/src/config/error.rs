@@ -172,7 +172,7 @@ impl Coded for ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Json { fault, beginning } => write!(
                 f,
                 "the network configuration is not valid JSON: {fault}; it begins with {beginning}"
@@ -236,7 +236,7 @@ impl fmt::Display for ConfigError {
                     "{min} {first} is after {max} {last}: the range contains no subnet"
                 )
             }
-        })
+        }
     }
 }
 

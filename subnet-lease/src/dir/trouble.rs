@@ -82,9 +82,7 @@ impl Coded for LeaseFile {
 
 impl fmt::Display for LeaseFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| {
-            write!(f, "cannot read the file of the lease: {}", self.0)
-        })
+        write!(f, "cannot read the file of the lease: {}", self.0)
     }
 }
 
@@ -255,8 +253,7 @@ fn of_root(f: &mut fmt::Formatter<'_>, root: &Path, what: fmt::Arguments<'_>) ->
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| {
-            match self {
+        match self {
             Self::Missing(root) => of_root(
                 f,
                 root,
@@ -333,7 +330,6 @@ impl fmt::Display for Trouble {
                 write!(f, "cannot {} {}: {fault}", act.as_str(), path.display())
             }
         }
-        })
     }
 }
 

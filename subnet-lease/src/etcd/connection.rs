@@ -11,10 +11,10 @@ use super::tls::Tls;
 use super::tls_trouble::TlsTrouble;
 use super::trouble::{Asked, EndpointTrouble, EtcdTrouble, Lack};
 use etcd_client::{Channel, Client, ConnectOptions, ResponseHeader};
+use parking_lot::Mutex as Lock;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex as Lock, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
@@ -141,11 +141,7 @@ impl Connections {
                         local,
                     };
                     present.connection = Some(connection.clone());
-                    let former = self
-                        .in_use
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .replace(connection.clone());
+                    let former = self.in_use.lock().replace(connection.clone());
                     // Move the streams of the former connection to this one. There is only one connection, so that changes of addresses and TLS files apply
                     // to all streams.
                     former.iter().for_each(|former| former.outdated.cancel());
@@ -186,7 +182,7 @@ impl Connections {
     /// Drops the connection in use and its streams. The next connection goes to the same endpoint, with the current TLS files.
     pub fn renew(&self) {
         self.renewals.fetch_add(1, Ordering::SeqCst);
-        if let Some(connection) = &*self.in_use.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(connection) = &*self.in_use.lock() {
             connection.outdated.cancel();
         }
     }
@@ -194,11 +190,7 @@ impl Connections {
     /// Sets this host's current addresses. The function drops a connection whose local address this host no longer has, even during the setup of
     /// the connection.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
-        let in_use = self
-            .in_use
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let in_use = self.in_use.lock().clone();
         if let Some(connection) = in_use
             && let Some(local) = connection.local
             && is_lost(local, addresses)

@@ -10,12 +10,13 @@ use crate::foreign::ConnectFailure;
 use crate::reason::with_causes;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -93,10 +94,7 @@ pub(super) struct Dialed {
 impl Dialed {
     /// Returns the TLS error that the server sent after the handshake, e.g. a refusal of this node's certificate.
     pub(super) fn complaint(&self) -> Option<rustls::Error> {
-        self.noted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.noted.lock().clone()
     }
 }
 
@@ -303,10 +301,7 @@ impl<S: AsyncRead + Unpin> Listening<S> {
     fn note(&mut self, error: &io::Error) {
         self.ended = true;
         if let Some(error) = spoken(error) {
-            self.noted
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .get_or_insert_with(|| error.clone());
+            self.noted.lock().get_or_insert_with(|| error.clone());
         }
     }
 

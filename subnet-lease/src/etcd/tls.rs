@@ -3,6 +3,7 @@
 use super::options::EtcdOptions;
 use super::tls_trouble::{AbortCause, FileOf, Refusal, TlsTrouble};
 use crate::foreign::Certificate;
+use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
@@ -12,7 +13,7 @@ use rustls::{
     SignatureScheme,
 };
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// The TLS configuration of one connection, with the data to explain a failure.
@@ -87,11 +88,7 @@ impl Tls {
     pub(super) fn explain(&self, error: &rustls::Error) -> TlsTrouble {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
-                let seen = self
-                    .seen
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone();
+                let seen = self.seen.lock().clone();
                 server_certificate(cause, seen.as_ref(), self.ca.as_deref())
             }
             rustls::Error::AlertReceived(alert) => refused(
@@ -140,8 +137,7 @@ impl ServerCertVerifier for Remembering {
             now,
         );
         if verdict.is_err() {
-            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some(end_entity.clone().into_owned());
+            *self.seen.lock() = Some(end_entity.clone().into_owned());
         }
         verdict
     }

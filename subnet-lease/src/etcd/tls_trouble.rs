@@ -209,8 +209,7 @@ impl TlsTrouble {
 
 impl fmt::Display for TlsTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| {
-            match self {
+        match self {
             Self::Unread(path, error) => write!(f, "cannot read the TLS file {}: {error}", path.display()),
             Self::NotPem(of, path) => write!(f, "the {} {} is not in PEM form; correct {}", of.what(), path.display(), of.flag()),
             Self::NoCertificate(of, path) => {
@@ -281,7 +280,6 @@ impl fmt::Display for TlsTrouble {
                 f.write_str("etcd speaks TLS at this endpoint; write https:// in --etcd-endpoints, and name etcd's authority with --etcd-cafile")
             }
         }
-        })
     }
 }
 

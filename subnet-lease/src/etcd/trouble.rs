@@ -141,7 +141,7 @@ impl Coded for EndpointTrouble {
 
 impl fmt::Display for EndpointTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Readdressed => f.write_str("this host's addresses changed during the request"),
             Self::NoAnswer(Asked::Anything, within) => write!(f, "no response within {within:?}"),
             Self::NoAnswer(Asked::Handshake, within) => {
@@ -182,7 +182,7 @@ impl fmt::Display for EndpointTrouble {
                 f,
                 "the endpoint belongs to another etcd cluster ({cluster:x}) than the cluster in use ({known:x}), so flanneld does not use it. Correct --etcd-endpoints. If etcd was rebuilt and an endpoint never responds, restart flanneld"
             ),
-        })
+        }
     }
 }
 
@@ -336,7 +336,7 @@ impl Coded for EtcdTrouble {
 
 impl fmt::Display for EtcdTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Endpoints(all) => {
                 let texts: Vec<String> = all
                     .iter()
@@ -376,7 +376,7 @@ impl fmt::Display for EtcdTrouble {
                  (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
             ),
             Self::Config(prefix, error) => write!(f, "{prefix}/config: {error}"),
-        })
+        }
     }
 }
 

@@ -17,10 +17,11 @@ use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::{Body, ConfigExt};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
@@ -205,7 +206,7 @@ impl Api {
 
     /// Drops the connection. The next request reconnects and reads the credentials again.
     pub(super) fn renew(&self) {
-        self.state().connection = None;
+        self.state.lock().connection = None;
     }
 
     async fn ask(&self, connection: Connection, call: &Call) -> Result<Incoming, Failure> {
@@ -276,22 +277,17 @@ impl Api {
         ))
     }
 
-    fn state(&self) -> MutexGuard<'_, ConnectionState> {
-        // A poisoned lock is safe: each change is a single assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the connection in use, or a new connection.
     async fn connection(&self) -> Result<Connection, Failure> {
         let at = {
-            let state = self.state();
+            let state = self.state.lock();
             if let Some(connection) = &state.connection {
                 return Ok(connection.clone());
             }
             state.at
         };
         let made = self.connect(at).await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match made {
             Ok((stack, server, token)) => {
                 state.generation += 1;
@@ -330,7 +326,7 @@ impl Api {
     /// Drops the connection, so that the next request reads the credentials again and goes to the next server. The
     /// function has no effect if another request already dropped the connection.
     pub(super) fn give_up(&self, generation: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.generation == generation && state.connection.is_some() {
             state.connection = None;
             state.at = self.after(state.at);
@@ -565,7 +561,7 @@ mod tests {
                 .await
                 .unwrap_err();
             assert!(why.trouble.to_string().contains("none"), "{why:?}");
-            assert_eq!(api.state().at, at);
+            assert_eq!(api.state.lock().at, at);
         }
     }
 

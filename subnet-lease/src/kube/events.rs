@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::problem::MUTE;
 use types::{Problem, Subnets};
 
 /// The `reason` of an Event, in the style of Kubernetes.
@@ -67,7 +66,6 @@ impl NodeEvent {
 impl fmt::Display for NodeEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            _ if MUTE => f.write_str(self.reason().as_str()),
             NodeEvent::PodCidr(trouble) => trouble.fmt(f),
             NodeEvent::Typo(trouble) => trouble.fmt(f),
             NodeEvent::Interface(problem) => problem.fmt(f),

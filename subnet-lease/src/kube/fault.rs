@@ -2,9 +2,7 @@
 
 use crate::json::{JsonFault, MemberError};
 use std::fmt;
-use types::Coded;
-use types::Subnets;
-use types::problem::text;
+use types::{Coded, Subnets};
 
 /// Error for a text that is not a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +27,11 @@ impl Coded for NodeError {
 
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Json(fault) => fault.fmt(f),
             Self::NoMetadata => f.write_str("the Node has no metadata"),
             Self::NoName => f.write_str("the Node has no name"),
-        })
+        }
     }
 }
 
@@ -95,7 +93,7 @@ impl Coded for NodeFault {
 
 impl fmt::Display for NodeFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::PodCidr(error) => error.fmt(f),
             Self::Annotation(name, wanted) => {
                 let wanted = match wanted {
@@ -110,7 +108,7 @@ impl fmt::Display for NodeFault {
                 f,
                 "the podCIDR {subnets} overlaps the podCIDR of the older Node {holder}"
             ),
-        })
+        }
     }
 }
 
@@ -131,13 +129,13 @@ impl Coded for PrefixError {
 
 impl fmt::Display for PrefixError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Slashes => f.write_str("prefix can contain at most single slash"),
             Self::Form(given) => write!(
                 f,
                 "{given:?}: prefix must be in a format: fqdn/[0-9a-z-_]*, such as flannel.alpha.coreos.com"
             ),
-        })
+        }
     }
 }
 

@@ -100,8 +100,7 @@ impl Coded for UrlError {
 
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| {
-            f.write_str(match self {
+        f.write_str(match self {
                 Self::Scheme => "the address begins neither with https:// nor with http://",
                 Self::User => "the address contains a user; remove the user, and put the credentials into a kubeconfig (--kubeconfig-file)",
                 Self::Query => "the address contains a query or a fragment",
@@ -110,7 +109,6 @@ impl fmt::Display for UrlError {
                 Self::Port => "the port is not a number up to 65535",
                 Self::Host => "the host contains a character that is invalid in a host name",
             })
-        })
     }
 }
 

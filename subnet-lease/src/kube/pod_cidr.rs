@@ -4,8 +4,7 @@ use super::fault::PodCidrError;
 use crate::reason::Lasting;
 use std::fmt;
 use std::path::PathBuf;
-use types::Subnets;
-use types::{Coded, Detail};
+use types::{Coded, Detail, Subnets};
 
 /// Reason why the podCIDR of this node's Node is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +87,7 @@ impl Coded for PodCidrTrouble {
 
 impl fmt::Display for PodCidrTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Missing { node, networks } => write!(
                 f,
                 "node \"{node}\" pod cidr not assigned: waiting for the controller manager; start kube-controller-manager with \
@@ -129,7 +128,7 @@ impl fmt::Display for PodCidrTrouble {
                 f,
                 "node \"{node}\" has podCIDR {subnets}, which overlaps the podCIDR of the older Node {other}. Delete one of the two Nodes (kubectl delete node {node}), and restart the deleted Node's kubelet, which registers the Node again"
             ),
-        })
+        }
     }
 }
 
@@ -187,7 +186,7 @@ impl Coded for Moved {
 
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Deleted {
                 node,
                 subnets,
@@ -212,6 +211,6 @@ impl fmt::Display for Moved {
                 write!(f, "this node's podCIDR changed from {before} to {now}")
             }
             Self::PodCidr(trouble) => trouble.fmt(f),
-        })
+        }
     }
 }

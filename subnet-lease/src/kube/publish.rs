@@ -216,13 +216,11 @@ impl Coded for AddressUnpublished {
 
 impl fmt::Display for AddressUnpublished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| {
-            write!(
-                f,
-                "the other nodes do not know yet that this node's address is {}",
-                self.0
-            )
-        })
+        write!(
+            f,
+            "the other nodes do not know yet that this node's address is {}",
+            self.0
+        )
     }
 }
 

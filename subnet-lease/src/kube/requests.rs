@@ -7,11 +7,11 @@ use super::node::Node;
 use super::patches;
 use crate::json::Object;
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -44,12 +44,7 @@ impl Extras {
 
     /// Posts an Event on a Node, for operators who check Events first. The function returns whether the server accepted the Event.
     pub(super) async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
-        if self
-            .refused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some_and(|at| at.elapsed() < REFUSED)
-        {
+        if self.refused.lock().is_some_and(|at| at.elapsed() < REFUSED) {
             return false;
         }
         let now = jiff::Timestamp::now();
@@ -88,8 +83,7 @@ impl Extras {
                     "cannot post Events on this Node; continuing without them",
                 );
                 if failure.status == Some(StatusCode::FORBIDDEN) {
-                    *self.refused.lock().unwrap_or_else(PoisonError::into_inner) =
-                        Some(Instant::now());
+                    *self.refused.lock() = Some(Instant::now());
                 }
                 false
             }
@@ -98,11 +92,7 @@ impl Extras {
 
     /// Returns the addresses of the API servers. The list is empty if the addresses are unreadable.
     pub(super) async fn servers(&self, api: &Api) -> Vec<IpAddr> {
-        let cached = self
-            .servers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let cached = self.servers.lock().clone();
         if let Some((_, servers)) = cached.filter(|(at, _)| at.elapsed() < SERVERS) {
             return servers;
         }
@@ -117,8 +107,7 @@ impl Extras {
         {
             Ok(text) => {
                 let servers = endpoints(&text);
-                *self.servers.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some((Instant::now(), servers.clone()));
+                *self.servers.lock() = Some((Instant::now(), servers.clone()));
                 servers
             }
             Err(failure) => {
@@ -129,8 +118,7 @@ impl Extras {
                 );
                 if self.slices.load(Relaxed) {
                     // Cache the empty list, so that a permission that is granted later is noticed later.
-                    *self.servers.lock().unwrap_or_else(PoisonError::into_inner) =
-                        Some((Instant::now(), Vec::new()));
+                    *self.servers.lock() = Some((Instant::now(), Vec::new()));
                 }
                 Vec::new()
             }

@@ -3,9 +3,10 @@
 use super::node::Node;
 use super::nodes::trimmed;
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::Subnets;
@@ -59,21 +60,19 @@ impl RequestStagger {
 
     /// Records that the API server did not stream a list, because the API server is too old or was busy.
     pub(super) fn set_pages(&self) {
-        *self.since() = Some(Instant::now());
+        *self.pages.lock() = Some(Instant::now());
     }
 
     /// Records that the API server streamed a list.
     pub(super) fn set_streams(&self) {
-        *self.since() = None;
+        *self.pages.lock() = None;
     }
 
     /// Returns whether this node lists Nodes in pages.
     pub(super) fn pages(&self) -> bool {
-        self.since().is_some_and(|since| since.elapsed() < PAGES)
-    }
-
-    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages
+            .lock()
+            .is_some_and(|since| since.elapsed() < PAGES)
     }
 
     /// Returns the delay before this node reconnects to the API server. Delays in the order of the podCIDRs

@@ -7,7 +7,8 @@ use super::nodes::Nodes;
 use super::stagger::RequestStagger;
 use crate::manager::boot_time;
 use crate::reason::Reason;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// This node's Node, as the follower last read the Node.
@@ -152,12 +153,12 @@ impl All {
 
     /// Passes the Nodes to `read` and returns the result of `read`.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Nodes) -> T) -> T {
-        read(&self.inner().nodes)
+        read(&self.inner.lock().nodes)
     }
 
     /// Returns the state of the watch of all Nodes.
     pub(super) fn look(&self) -> Look {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         Look {
             listed: inner.listed,
             lists: inner.lists,
@@ -165,13 +166,8 @@ impl All {
         }
     }
 
-    // A poisoned lock is safe: each change is a single call.
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change(&self, change: impl FnOnce(&mut Inner) -> bool) {
-        let changed = change(&mut self.inner());
+        let changed = change(&mut self.inner.lock());
         if changed {
             self.changes.send_modify(|count| *count += 1);
         }

@@ -13,9 +13,8 @@ use http::StatusCode;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-use types::Subnets;
 use types::problem::{ConfigPlace, StoreCause};
-use types::{Coded, Detail};
+use types::{Coded, Detail, Subnets};
 
 /// Reason why a server did not respond.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -371,8 +370,7 @@ fn remedy_of_refusal(status: StatusCode) -> &'static str {
 
 impl fmt::Display for KubeTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| {
-            match self {
+        match self {
             Self::Unreachable { server, what, why } => {
                 write!(f, "the Kubernetes API at {server} did not respond to a request to {what}: {why}")
             }
@@ -446,7 +444,6 @@ impl fmt::Display for KubeTrouble {
             Self::NoNodeNamed(key) => write!(f, "{key} names no Node"),
             Self::NothingReserved => f.write_str("on Kubernetes, a node's subnet is its Node's podCIDR: flannelctl cannot reserve a subnet"),
         }
-        })
     }
 }
 

@@ -9,9 +9,11 @@ use crate::manager::Held;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// The next input that a coroutine needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,13 +51,9 @@ struct Mailbox {
 pub struct Io(Arc<Mutex<Mailbox>>);
 
 impl Io {
-    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the time of the current step, on the boot-time clock.
     pub fn now(&self) -> Duration {
-        self.mailbox().now
+        self.0.lock().now
     }
 
     /// Sends one request to the store and waits for the reply. The mailbox keeps notices that arrive before the reply.
@@ -63,8 +61,8 @@ impl Io {
     /// # Errors
     /// Returns an error if the store did not reply. If no reply arrives, the store may still have executed the request.
     pub async fn ask(&self, request: Request) -> Result<Answer, Unanswered> {
-        self.mailbox().request = Some(request);
-        std::future::poll_fn(|_| match self.mailbox().answer.take() {
+        self.0.lock().request = Some(request);
+        std::future::poll_fn(|_| match self.0.lock().answer.take() {
             Some(answer) => Poll::Ready(answer),
             None => Poll::Pending,
         })
@@ -74,7 +72,7 @@ impl Io {
     /// Waits for the next notice. The function returns `None` if no notice arrives before the time `until`.
     pub async fn wait(&self, until: Option<Duration>) -> Option<Notice> {
         std::future::poll_fn(|_| {
-            let mut mailbox = self.mailbox();
+            let mut mailbox = self.0.lock();
             if let Some(notice) = mailbox.notices.pop_front() {
                 return Poll::Ready(Some(notice));
             }
@@ -91,7 +89,7 @@ impl Io {
     pub async fn sleep(&self, time: Duration) {
         let until = self.now() + time;
         std::future::poll_fn(|_| {
-            let mut mailbox = self.mailbox();
+            let mut mailbox = self.0.lock();
             if until <= mailbox.now {
                 return Poll::Ready(());
             }
@@ -103,7 +101,7 @@ impl Io {
 
     /// Adds a warning to the log.
     pub fn warn(&self, news: News) {
-        self.mailbox().log.push(LogLine {
+        self.0.lock().log.push(LogLine {
             warning: true,
             news,
         });
@@ -111,7 +109,7 @@ impl Io {
 
     /// Adds an informational line to the log.
     pub(crate) fn inform(&self, news: News) {
-        self.mailbox().log.push(LogLine {
+        self.0.lock().log.push(LogLine {
             warning: false,
             news,
         });
@@ -119,7 +117,7 @@ impl Io {
 
     /// Changes the lease's state, which the status API shows.
     pub fn show(&self, change: impl FnOnce(&mut Held)) {
-        change(&mut self.mailbox().held);
+        change(&mut self.0.lock().held);
     }
 }
 
@@ -142,7 +140,7 @@ impl<T> Coroutine<T> {
     /// Runs the code of the coroutine at the given time until the code needs the next input.
     pub fn step(&mut self, now: Duration) -> Step<T> {
         {
-            let mut mailbox = self.io.mailbox();
+            let mut mailbox = self.io.0.lock();
             mailbox.now = now;
             mailbox.until = None;
         }
@@ -150,7 +148,7 @@ impl<T> Coroutine<T> {
         match self.future.as_mut().poll(&mut context) {
             Poll::Ready(result) => Step::Done(result),
             Poll::Pending => {
-                let mut mailbox = self.io.mailbox();
+                let mut mailbox = self.io.0.lock();
                 match mailbox.request.take() {
                     Some(request) => Step::Ask(request),
                     None => Step::Wait(mailbox.until),
@@ -161,17 +159,17 @@ impl<T> Coroutine<T> {
 
     /// Delivers the reply to the last [`Step::Ask`].
     pub fn answer(&mut self, answer: Result<Answer, Unanswered>) {
-        self.io.mailbox().answer = Some(answer);
+        self.io.0.lock().answer = Some(answer);
     }
 
     /// Queues a notice for the coroutine.
     pub fn notify(&mut self, notice: Notice) {
-        self.io.mailbox().notices.push_back(notice);
+        self.io.0.lock().notices.push_back(notice);
     }
 
     /// Returns and removes the log lines since the last call.
     pub fn take_log(&mut self) -> Vec<LogLine> {
-        std::mem::take(&mut self.io.mailbox().log)
+        std::mem::take(&mut self.io.0.lock().log)
     }
 
     /// Returns a copy of the lease's state.
@@ -181,6 +179,6 @@ impl<T> Coroutine<T> {
 
     /// Passes a reference to the lease's state to `look`.
     pub fn with_held<R>(&self, look: impl FnOnce(&Held) -> R) -> R {
-        look(&self.io.mailbox().held)
+        look(&self.io.0.lock().held)
     }
 }

@@ -113,7 +113,7 @@ impl Coded for News {
 
 impl fmt::Display for News {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::Reserved(key) => write!(
                 f,
                 "the lease subnets/{key} has no etcd lease. From now on, the lease is a reservation of this node: the lease does not expire, and flanneld never deletes the lease. To undo the reservation, stop flanneld on this node, run `flannelctl release --force '{key}'` and start flanneld again"
@@ -154,6 +154,6 @@ impl fmt::Display for News {
                 f,
                 "the lease subnets/{key} publishes {now} instead of {before}"
             ),
-        })
+        }
     }
 }

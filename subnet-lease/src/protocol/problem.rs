@@ -376,7 +376,7 @@ fn write_identity_in_use(
 
 impl fmt::Display for LeaseProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Self::AddressInUse {
                 own,
                 holder,
@@ -450,7 +450,7 @@ impl fmt::Display for LeaseProblem {
             Self::OddAnswer(answer) => {
                 write!(f, "the store returned {answer:?} for a transaction")
             }
-        })
+        }
     }
 }
 

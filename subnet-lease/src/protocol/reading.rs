@@ -8,8 +8,7 @@ use crate::manager::Counters;
 use crate::wire;
 use std::collections::BTreeSet;
 use std::fmt;
-use types::Subnets;
-use types::{Coded, Problem};
+use types::{Coded, Problem, Subnets};
 
 /// Parses an entry of the store as a lease. The function counts an unreadable entry and logs the entry once.
 pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
@@ -54,11 +53,11 @@ impl Coded for Unreadable {
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        match self {
             Unreadable::Key => {
                 f.write_str("the key names no subnet in canonical form (such as 10.5.34.0-24)")
             }
-        })
+        }
     }
 }
 

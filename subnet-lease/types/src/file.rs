@@ -1,7 +1,6 @@
 //! Opens and reads files that another user or program may have put at a path: never blocks on a pipe or a device, and reads a limited number of bytes.
 
 use crate::Coded;
-use crate::problem::text;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -82,14 +81,12 @@ impl Coded for Irregular {
 
 impl fmt::Display for Irregular {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            f.write_str(match self {
+        f.write_str(match self {
                 Self::TooLong(limit) => return write!(f, "the file has more than {limit} bytes"),
                 Self::Link => "the path is a symbolic link, which flanneld does not follow; put a regular file at the path, or delete the link",
                 Self::Other => "the path is not a regular file; put a regular file there",
                 Self::HardLinks => "the file has several hard links; delete this link",
             })
-        })
     }
 }
 

@@ -11,11 +11,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Whether problems print their codes instead of their texts. A build with `--cfg mute` proves that no component depends on texts.
-pub const MUTE: bool = cfg!(mute);
-
 /// A failure in a crate: an enum with the data of each failure. The `Display` implementation of a failure writes the
-/// text for people, and must call [`text`].
+/// text for people.
 pub trait Coded: fmt::Display {
     /// Returns the failure's code in kebab-case. The code stays the same between releases, because logs, metrics,
     /// files and the status API contain it.
@@ -29,22 +26,6 @@ pub trait Coded: fmt::Display {
     /// Returns the individual problems, if the failure consists of several problems.
     fn parts(&self) -> Vec<Problem> {
         Vec::new()
-    }
-}
-
-/// Writes the text of a problem with `say`. In a build with `--cfg mute`, the function writes the problem's code instead.
-///
-/// # Errors
-/// Returns the error of the formatter.
-pub fn text<E: Coded>(
-    f: &mut fmt::Formatter<'_>,
-    problem: &E,
-    say: impl FnOnce(&mut fmt::Formatter<'_>) -> fmt::Result,
-) -> fmt::Result {
-    if MUTE {
-        f.write_str(problem.code())
-    } else {
-        say(f)
     }
 }
 
@@ -117,7 +98,7 @@ impl<E: Coded> From<E> for Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if MUTE { &self.code } else { &self.text })
+        f.write_str(&self.text)
     }
 }
 
@@ -321,10 +302,10 @@ mod tests {
 
     impl fmt::Display for Failure {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            text(f, self, |f| match self {
+            match self {
                 Failure::Taken(port) => write!(f, "UDP port {port} is taken"),
                 Failure::Both(a, b) => write!(f, "UDP ports {a} and {b} are taken"),
-            })
+            }
         }
     }
 

@@ -28,8 +28,6 @@ pub struct Profile {
     pub needs_links: bool,
     /// Whether nodes may share one public address, because the backend distinguishes nodes by another property.
     pub shares_address: bool,
-    /// Whether each peer has a permanent entry in the kernel's neighbour table.
-    pub keeps_neighbours: bool,
     /// Keys of the backend's `Backend` object that appear in messages to the user.
     pub keys: Keys,
 }
@@ -171,7 +169,6 @@ mod tests {
         encrypts: false,
         needs_links: false,
         shares_address: false,
-        keeps_neighbours: false,
         keys: Keys {
             port: None,
             has_mtu: false,

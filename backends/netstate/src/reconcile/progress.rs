@@ -3,9 +3,8 @@
 use super::failures::FailedPeer;
 use super::repairs::Repairs;
 use super::tunnels::Silent;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::time::Instant;
@@ -132,35 +131,15 @@ impl Progress {
             writes: self.writes.load(Relaxed),
             failures: self.failures.load(Relaxed),
             repairs: self.repairs.load(Relaxed),
-            repairs_by_kind: self
-                .repairs_by_kind
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            repairs_by_kind: self.repairs_by_kind.lock().clone(),
             pass_durations: self.pass_durations.snapshot(),
             in_sync: self.in_sync.load(Relaxed),
             comparing: self.comparing.load(Relaxed),
-            trouble: self
-                .trouble
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-            failed_peers: self
-                .failed_peers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-            repaired: self
-                .repaired
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .lately(Instant::now()),
-            tunnels: self
-                .tunnels
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-            wanted: *self.wanted.lock().unwrap_or_else(PoisonError::into_inner),
+            trouble: self.trouble.lock().clone(),
+            failed_peers: self.failed_peers.lock().clone(),
+            repaired: self.repaired.lock().lately(Instant::now()),
+            tunnels: self.tunnels.lock().clone(),
+            wanted: *self.wanted.lock(),
         }
     }
 }

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::Coded;
-use types::Problem;
+use types::{Coded, Problem};
 
 /// The interval at which the loop repeats the log line of an unchanged problem.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
@@ -59,11 +58,7 @@ impl Report {
     /// Reports the number of WireGuard peers, and the WireGuard peers that do not respond.
     pub(super) fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
-        let mut progress = self
-            .progress
-            .tunnels
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut progress = self.progress.tunnels.lock();
         progress.peers = tunnels.len();
         progress.silent = silent;
     }
@@ -79,11 +74,7 @@ impl Report {
     }
 
     fn count(&self, count: impl FnOnce(Counts) -> Counts) {
-        let mut wanted = self
-            .progress
-            .wanted
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut wanted = self.progress.wanted.lock();
         *wanted = count(*wanted);
     }
 
@@ -127,11 +118,7 @@ impl Report {
                 self.progress
                     .repairs
                     .fetch_add(repairs.len() as u64, Relaxed);
-                let mut by_kind = self
-                    .progress
-                    .repairs_by_kind
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut by_kind = self.progress.repairs_by_kind.lock();
                 for op in &repairs {
                     *by_kind.entry(op.key().label()).or_default() += 1;
                 }
@@ -139,7 +126,6 @@ impl Report {
                 self.progress
                     .repaired
                     .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner)
                     .note(repairs.iter().map(|op| op.key()), Instant::now());
                 self.repairs(&repairs);
             }
@@ -222,11 +208,7 @@ impl Report {
     /// Reports the peers that failed for a reason that concerns only these peers. This function logs each failure
     /// once, because the failure lasts until an operator acts.
     fn peers(&mut self, failed: &[FailedPeer]) {
-        let mut last = self
-            .progress
-            .failed_peers
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut last = self.progress.failed_peers.lock();
         let new: Vec<&FailedPeer> = failed
             .iter()
             .filter(|failed| !last.contains(failed))
@@ -279,11 +261,7 @@ impl Report {
             }
             Some(_) => {}
         }
-        *self
-            .progress
-            .trouble
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = trouble;
+        *self.progress.trouble.lock() = trouble;
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::kernel::OpError;
 use std::fmt;
-use types::problem::text;
 use types::{Coded, Problem};
 
 /// The maximum number of the kernel's refusals that the problem names.
@@ -42,19 +41,17 @@ impl Coded for Unfinished<'_> {
 
 impl fmt::Display for Unfinished<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            let held = self
-                .held
-                .then(|| "flanneld keeps many routes without a lease for a minute".to_owned());
-            let more = self.errors.len().saturating_sub(NAMED);
-            let more = (more > 0).then(|| format!("and {more} more"));
-            let parts: Vec<String> = held
-                .into_iter()
-                .chain(self.named().map(ToString::to_string))
-                .chain(more)
-                .collect();
-            f.write_str(&parts.join("; "))
-        })
+        let held = self
+            .held
+            .then(|| "flanneld keeps many routes without a lease for a minute".to_owned());
+        let more = self.errors.len().saturating_sub(NAMED);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        let parts: Vec<String> = held
+            .into_iter()
+            .chain(self.named().map(ToString::to_string))
+            .chain(more)
+            .collect();
+        f.write_str(&parts.join("; "))
     }
 }
 

@@ -9,7 +9,8 @@
 use super::budget::{Budget, Part};
 use crate::counters::{Counters, add};
 use nix::time::{ClockId, clock_gettime};
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Nice value with three times the default weight: enough to run soon, but not enough to starve other threads.
@@ -220,12 +221,7 @@ impl Priority {
         } else {
             Duration::ZERO
         };
-        let all = self
-            .scheduling
-            .budget
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .spend(now, spent);
+        let all = self.scheduling.budget.lock().spend(now, spent);
         let may = self.budget.spend(now, spent) && all;
         (self.looked, self.ran) = (now, ran);
         let goes = may && self.is_waited_for(now);

@@ -14,10 +14,11 @@ use crate::error::PeerError;
 use crate::reason::Reason;
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use types::wireguard::{PublicKey, Secret};
 
@@ -68,7 +69,7 @@ impl Device {
 
     /// Begins a change. Dropping the [`Change`] publishes the change as a whole.
     pub fn change(&self) -> Change<'_> {
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let control = self.control.lock();
         let next = Snapshot::clone(&self.published.load());
         Change {
             device: self,
@@ -95,7 +96,7 @@ impl Device {
 
     /// Returns the status of all peers, sorted by key.
     pub fn peers(&self) -> Vec<PeerStatus> {
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let control = self.control.lock();
         let snapshot = self.published.load();
         let mut allowed: BTreeMap<PublicKey, Vec<IpNet>> = BTreeMap::new();
         control

@@ -2,8 +2,8 @@
 
 use super::keypair::random;
 use noise::{Baker, CookieReply};
+use parking_lot::Mutex;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use types::wireguard::Secret;
 
@@ -22,14 +22,11 @@ impl Identity {
         }
     }
 
-    fn baker(&self) -> MutexGuard<'_, Option<Baker>> {
-        self.baker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns whether the sender of a message proved its address with a correct mac2. Returns `None` if mac1 is invalid.
     pub(super) fn proof(&self, from: SocketAddr, message: &[u8], now: Instant) -> Option<bool> {
         self.keys.is_addressed(message).then(|| {
-            self.baker()
+            self.baker
+                .lock()
                 .as_ref()
                 .is_some_and(|baker| baker.is_proven(from, message, now))
         })
@@ -42,7 +39,7 @@ impl Identity {
         message: &[u8],
         now: Instant,
     ) -> Option<CookieReply> {
-        let mut baker = self.baker();
+        let mut baker = self.baker.lock();
         if baker.as_ref().is_none_or(|baker| baker.is_stale(now)) {
             *baker = Some(Baker::new(random()?, now));
         }

@@ -6,9 +6,10 @@ use super::traffic::Traffic;
 use crate::endpoint::Endpoint;
 use arc_swap::{ArcSwapOption, Guard};
 use ipnet::IpNet;
+use parking_lot::{Mutex, MutexGuard};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use types::wireguard::{PublicKey, Secret};
 
@@ -45,7 +46,7 @@ impl Peer {
     /// new session.
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+        self.link.lock()
     }
 
     #[inline]

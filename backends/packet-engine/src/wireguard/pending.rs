@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::allowance::{exact, source};
 use super::message::LONGEST;
@@ -143,10 +144,6 @@ struct Queues {
 }
 
 impl Pending {
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Wakes the thread. Waking makes a system call only if the thread sleeps.
     fn ring_for(&self, mut queues: MutexGuard<'_, Queues>) {
         queues.rung = true;
@@ -159,12 +156,12 @@ impl Pending {
 
     /// Wakes the thread.
     pub(super) fn ring(&self) {
-        self.ring_for(self.lock());
+        self.ring_for(self.queues.lock());
     }
 
     /// Queues a message. Returns false if too many messages already wait in the inbox.
     pub(super) fn leave(&self, message: Message) -> bool {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let inbox = if message.is_initiation() {
             &mut queues.initiations
         } else {
@@ -179,14 +176,14 @@ impl Pending {
 
     /// Moves waiting responses and cookie replies to `answers`, and waiting initiations to `initiations`. A list that still contains messages remains unchanged.
     pub(super) fn take(&self, answers: &mut Vec<Message>, initiations: &mut Vec<Message>) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         queues.answers.empty(answers);
         queues.initiations.empty(initiations);
     }
 
     /// Schedules the time `due` at which the handshake thread runs a peer's timers.
     pub(super) fn schedule(&self, due: Instant, slot: u32) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let sooner = queues
             .due
             .peek()
@@ -199,7 +196,7 @@ impl Pending {
 
     /// Removes the earliest entry from the schedule of peers' timers, if the entry is due. Returns the entry's time and the peer's slot.
     pub(super) fn due(&self, now: Instant) -> Option<(Instant, u32)> {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let Reverse((first, _)) = queues.due.peek()?;
         if *first > now {
             return None;
@@ -209,49 +206,42 @@ impl Pending {
 
     /// Schedules a handshake initiation, which the handshake thread sends as soon as the rate limit allows.
     pub(super) fn greet(&self, slot: u32) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         queues.greet.push_back(slot);
         self.ring_for(queues);
     }
 
     /// Takes the next peer that awaits a handshake initiation, and returns whether more peers wait.
     pub(super) fn greeting(&self) -> Option<(u32, bool)> {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let slot = queues.greet.pop_front()?;
         Some((slot, !queues.greet.is_empty()))
     }
 
     /// Returns whether peers wait for a handshake initiation from this node.
     pub(super) fn greets(&self) -> bool {
-        !self.lock().greet.is_empty()
+        !self.queues.lock().greet.is_empty()
     }
 
     /// Returns the earliest time for which a peer's timers are scheduled.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.lock().due.peek().map(|Reverse((due, _))| *due)
+        self.queues.lock().due.peek().map(|Reverse((due, _))| *due)
     }
 
     /// Waits until new work arrives, or until the time `until`.
     pub(super) fn wait(&self, until: Option<Instant>) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         if !queues.rung
             && queues.initiations.messages.is_empty()
             && queues.answers.messages.is_empty()
         {
             queues.waiting = true;
-            queues = match until {
-                None => self
-                    .bell
-                    .wait(queues)
-                    .unwrap_or_else(PoisonError::into_inner),
+            match until {
+                None => self.bell.wait(&mut queues),
                 Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    self.bell
-                        .wait_timeout(queues, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
+                    self.bell.wait_until(&mut queues, until);
                 }
-            };
+            }
         }
         queues.waiting = false;
         queues.rung = false;

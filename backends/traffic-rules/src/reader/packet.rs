@@ -84,8 +84,6 @@ pub enum HookPath {
     Forward,
     /// Path of a packet that this host sends.
     Output,
-    /// Path through a bridge, which forwards the packet from one port to another port.
-    Bridge,
 }
 
 /// A class of packets. If a field has several values, the class contains the packets with each of these values.
@@ -99,7 +97,7 @@ pub struct Packet {
     pub incoming: Device,
     /// The outgoing interface.
     pub outgoing: Device,
-    /// The bridge port on which the packet arrives, if `incoming` is a bridge or a bridge forwards the packet.
+    /// The bridge port on which the packet arrives, if `incoming` is a bridge.
     pub port_in: Option<Device>,
     /// The bridge port on which the packet leaves.
     pub port_out: Option<Device>,
@@ -161,9 +159,7 @@ impl Packet {
 
     /// Returns the packet, or two packets with both values of `bridge_calls_ip` if this field is unknown and the packet passes a bridge.
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
-        match self.bridge_calls_ip.is_none()
-            && (self.port_in.is_some() || self.path == HookPath::Bridge)
-        {
+        match self.bridge_calls_ip.is_none() && self.port_in.is_some() {
             true => [true, false]
                 .map(|calls| Packet {
                     bridge_calls_ip: Some(calls),
@@ -189,7 +185,6 @@ impl Packet {
                 stages.push(self.ip_stage(Hook::Output, &none, &self.outgoing));
                 stages.push(self.ip_stage(Hook::Postrouting, &none, &self.outgoing));
             }
-            HookPath::Bridge => stages.extend(self.stages_in_bridge()),
         }
         if let Some(port) = self
             .port_out
@@ -220,12 +215,9 @@ impl Packet {
         let input = self
             .port_in
             .as_ref()
-            .filter(|_| self.path != HookPath::Bridge)
             .map(|port| self.stage(Layer::Bridge, Hook::Input, port, &none));
-        let is_received = self.path == HookPath::Input
-            || self.path == HookPath::Forward
-            || self.bridge_calls() && self.path == HookPath::Bridge;
-        let received = is_received.then(|| self.ip_stage(Hook::Prerouting, &self.incoming, &none));
+        let received = (self.path != HookPath::Output)
+            .then(|| self.ip_stage(Hook::Prerouting, &self.incoming, &none));
         // The bridge itself calls the first IP hook.
         let (first, second) = if self.bridge_calls() {
             (received, input)
@@ -233,24 +225,6 @@ impl Packet {
             (input, received)
         };
         stages.extend(first.into_iter().chain(second));
-        stages
-    }
-
-    /// Returns the hooks of a bridge that forwards the packet to another port, and the IP hooks that the bridge calls.
-    fn stages_in_bridge(&self) -> Vec<Stage> {
-        let none = Device::none();
-        let (from, to) = (
-            self.port_in.as_ref().unwrap_or(&self.incoming),
-            self.port_out.as_ref().unwrap_or(&self.outgoing),
-        );
-        let mut stages = vec![self.stage(Layer::Bridge, Hook::Forward, from, to)];
-        if self.bridge_calls() {
-            stages.push(self.ip_stage(Hook::Forward, &self.incoming, &self.outgoing));
-        }
-        stages.push(self.stage(Layer::Bridge, Hook::Postrouting, &none, to));
-        if self.bridge_calls() {
-            stages.push(self.ip_stage(Hook::Postrouting, &none, &self.outgoing));
-        }
         stages
     }
 
@@ -263,18 +237,11 @@ impl Packet {
     }
 
     fn stage(&self, layer: Layer, hook: Hook, incoming: &Device, outgoing: &Device) -> Stage {
-        // IP rules see no incoming bridge port if the bridge did not pass the frame to IP. A packet that leaves the bridge has no outgoing bridge port.
+        // IP rules see no incoming bridge port if the bridge did not pass the frame to IP. A packet that leaves the bridge has none, and rules never see an outgoing bridge port.
         let port_in = if self.bridge_calls_ip == Some(false) || self.path == HookPath::Output {
             Some(Device::none())
         } else {
             self.port_in.clone()
-        };
-        let bridged =
-            self.path == HookPath::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
-        let port_out = if bridged {
-            self.port_out.clone()
-        } else {
-            Some(Device::none())
         };
         Stage {
             layer,
@@ -282,8 +249,6 @@ impl Packet {
             incoming: incoming.clone(),
             outgoing: outgoing.clone(),
             port_in,
-            port_out,
-            bridged,
         }
     }
 
@@ -303,7 +268,7 @@ impl Packet {
             Key::DestinationKind => match self.path {
                 HookPath::Forward => Ranges::one(super::words::UNICAST),
                 HookPath::Input => Ranges::one(super::words::LOCAL),
-                HookPath::Output | HookPath::Bridge => return None,
+                HookPath::Output => return None,
             },
             Key::State
             | Key::Mark(_)
@@ -357,8 +322,4 @@ pub(super) struct Stage {
     pub outgoing: Device,
     /// The incoming bridge port that IP rules see, or `None` if the port is unknown.
     pub port_in: Option<Device>,
-    /// The outgoing bridge port that IP rules see, or `None` if the port is unknown.
-    pub port_out: Option<Device>,
-    /// Whether IP rules at this hook see that a bridge forwards the packet.
-    pub bridged: bool,
 }

@@ -789,10 +789,9 @@ impl<'a> Steps<'a, '_> {
             (Key::Incoming, Value::Name(name)) => place.stage.incoming.fits(name),
             (Key::Outgoing, Value::Name(name)) => place.stage.outgoing.fits(name),
             (Key::PortIn, Value::Name(name)) => port(&place.stage.port_in, name),
-            (Key::PortOut, Value::Name(name)) => port(&place.stage.port_out, name),
-            (Key::Bridged, Value::Numbers(numbers)) => {
-                Ranges::one(u32::from(place.stage.bridged)).within(numbers)
-            }
+            // Only packets that a bridge forwards from port to port have these.
+            (Key::PortOut, Value::Name(name)) => super::packet::Device::none().fits(name),
+            (Key::Bridged, Value::Numbers(numbers)) => Ranges::one(0_u32).within(numbers),
             (Key::Mark(mask), Value::Numbers(numbers)) => match mask & !self.mark.known {
                 0 => Ranges::one(self.mark.value & mask).within(numbers),
                 // The known bits may suffice to exclude the value.

@@ -67,7 +67,6 @@ impl Sent {
         // A connection that no earlier set used, because the kernel remembers connections.
         let fresh = 16_000 + (seed * u64::from(PACKETS) % 49_000) as u16 + number;
         let (path, established) = match number {
-            10 | 11 => (HookPath::Bridge, false),
             12 => (HookPath::Forward, true),
             13 => (HookPath::Input, true),
             _ => (
@@ -116,16 +115,14 @@ impl Sent {
     }
 
     pub(crate) fn packet(&self, bridge_calls_ip: bool) -> Packet {
-        let (outgoing, port_out) = match self.path {
-            HookPath::Forward => (Device::named("out0"), None),
-            HookPath::Bridge => (Device::named("br0"), Some(Device::named("pt1"))),
-            _ => (Device::none(), None),
+        let outgoing = match self.path {
+            HookPath::Forward => Device::named("out0"),
+            _ => Device::none(),
         };
         let icmp = self.is_icmp();
         let fresh = Packet::new(self.path, self.family, Device::named("br0"), outgoing);
         Packet {
             port_in: Some(Device::named("pt0")),
-            port_out,
             bridge_calls_ip: Some(bridge_calls_ip),
             source: Ranges::addresses(self.source, self.source),
             destination: Ranges::addresses(self.destination, self.destination),
@@ -210,7 +207,7 @@ fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
                 SockProtocol::Raw,
             )
             .unwrap();
-            if sent.path == HookPath::Bridge || nth == Nth::Reply {
+            if nth == Nth::Reply {
                 setsockopt(&socket, sockopt::Mark, &OTHER_WAY).unwrap();
             }
             let (bytes, to) = (

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use lab::{
     Flanneld, FlanneldOptions, Host, Lab, Launch, Pod, Scene, SceneOptions, Store, binaries,
-    code_or_text, until_ok, write_script,
+    until_ok, write_script,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -234,7 +234,6 @@ impl Node {
     /// Checks that the first finding of the doctor's last run contains a text.
     pub(crate) fn names(&self, text: &str) -> Result<()> {
         let first = self.first()?;
-        let text = code_or_text(first["check"].as_str().unwrap_or_default(), text);
         ensure!(first.to_string().contains(text), "no {text:?} in {first:#}");
         Ok(())
     }

@@ -197,14 +197,6 @@ pub(super) const UNDERLAY: &[Fault] = &[
     .cuts()
     .told("peer-cut"),
     fault(
-        "the interface answers no ARP",
-        "ip link set enp0s8 arp off",
-        "no-arp",
-        "ip link set enp0s8 arp on",
-    )
-    .cuts()
-    .told("peer-cut"),
-    fault(
         "its hardware address is another host's",
         "ip link set enp0s8 address $(ip neighbour show 192.168.56.101 | sed -n 's/.*lladdr \\([^ ]*\\).*/\\1/p')",
         "duplicate-mac",

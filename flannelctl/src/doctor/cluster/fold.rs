@@ -283,8 +283,8 @@ mod tests {
         let cluster = answers(&[
             ("a", &[("mtu", &[]), ("clock", &[])]),
             ("b", &[("clock", &[]), ("ip-forward", &[])]),
-            ("c", &[("clock", &[]), ("vtep-mac", &[])]),
-            ("d", &[("vtep-mac", &[])]),
+            ("c", &[("clock", &[]), ("rp-filter", &[])]),
+            ("d", &[("rp-filter", &[])]),
         ]);
         let on = |check: &str| {
             let shared = cluster
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(on("mtu"), "a");
         assert!(on("clock").starts_with("a; the doctors of the other nodes"));
         assert_eq!(
-            (on("ip-forward"), on("vtep-mac")),
+            (on("ip-forward"), on("rp-filter")),
             ("b", "each of these nodes")
         );
     }

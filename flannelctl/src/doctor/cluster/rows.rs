@@ -83,12 +83,9 @@ fn causes(
     cells: &[Cell],
     names: &BTreeMap<IpNet, String>,
 ) -> Vec<(String, Severity, Vec<String>)> {
-    // An older version sends no list of checks, only the most severe one.
-    let first = own.gravest.iter().filter(|_| own.checks.is_empty());
     let (broken, degraded) = (usize::from(own.broken), usize::from(own.degraded));
     own.checks
         .iter()
-        .chain(first)
         .enumerate()
         .map(|(number, check)| {
             let severity = match number {

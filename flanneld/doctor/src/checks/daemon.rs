@@ -37,7 +37,7 @@ pub const CHECKS: &[Check] = &[
         Severity::Broken,
         "flanneld does not run",
         &[Need::Running],
-        &["subnet-env", "vtep-mac", "lease"],
+        &["subnet-env", "lease"],
         not_running,
     ),
     Check::new(
@@ -45,7 +45,7 @@ pub const CHECKS: &[Check] = &[
         Severity::Broken,
         "flanneld hangs",
         &[Need::Silent],
-        &["vtep-mac", "lease"],
+        &["lease"],
         hangs,
     ),
 ];

@@ -1,17 +1,15 @@
-//! Checks of flannel's objects in the kernel: conflicting routes, changes by other programs, and leftovers of earlier daemons.
+//! Checks of flannel's objects in the kernel: conflicting routes and changes by other programs.
 
 use super::devices::is_flannels;
-use super::interface_remedy::restart;
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Drifting;
 use crate::facts::host::{FLANNELD, Interface, Route};
-use crate::facts::leases::{Peer, Vtep};
+use crate::facts::leases::Peer;
 use crate::finding::{Finding, SEVERAL, Severity, capped};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
-use netstate::names::Mac;
 use netstate::protocols::Protocols;
 use std::collections::BTreeMap;
 use types::Detail;
@@ -45,28 +43,12 @@ pub const CHECKS: &[Check] = &[
         foreign_route,
     ),
     Check::new(
-        "vtep-mac",
-        Severity::Broken,
-        "The device's MAC differs from the published MAC",
-        &[Need::Vtep, Need::Interfaces],
-        &[],
-        vtep_mac,
-    ),
-    Check::new(
         "rules",
         Severity::Degraded,
         "The traffic rules are not in place",
         &[Need::Reasons],
         &[],
         rules,
-    ),
-    Check::new(
-        "leftovers",
-        Severity::Risk,
-        "A device of an earlier backend remains",
-        &[Need::Network, Need::Interfaces, Need::Daemons],
-        &[],
-        leftovers,
     ),
 ];
 
@@ -235,40 +217,6 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
     }
 }
 
-fn vtep_mac(facts: &Facts) -> Vec<Finding> {
-    // A running daemon restores the address itself.
-    let nobody = facts.is_stopped()
-        || facts
-            .daemon
-            .silent
-            .known()
-            .is_some_and(|silent| !silent.is_empty());
-    let Some(Vtep { device, mac }) = facts.leases.vtep.known().filter(|_| nobody) else {
-        return Vec::new();
-    };
-    let Some(interface) = facts
-        .host
-        .named(device)
-        .filter(|interface| interface.mac != Mac::parse(mac))
-    else {
-        return Vec::new();
-    };
-    vec![
-        Finding::new(
-            "vtep-mac",
-            Severity::Broken,
-            device,
-            format!("the MAC of {device} differs from the published MAC"),
-            "the kernel drops packets from other nodes on arrival. systemd-udevd changes the MAC (MACAddressPolicy), and a running flanneld restores the MAC",
-        )
-        .seen(
-            format!("{} on this node, {mac} in the lease", interface.mac.map(|mac| mac.to_string()).unwrap_or_default()),
-            format!("ip link show {device}"),
-        )
-        .run(restart(facts)),
-    ]
-}
-
 fn rules(facts: &Facts) -> Vec<Finding> {
     let Some(reason) = facts.reason("rules") else {
         return Vec::new();
@@ -299,45 +247,4 @@ fn rules(facts: &Facts) -> Vec<Finding> {
         ),
         None => finding,
     }]
-}
-
-fn leftovers(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known() else {
-        return Vec::new();
-    };
-    // The devices of a second daemon are not leftovers.
-    if facts
-        .host
-        .daemons
-        .known()
-        .is_none_or(|daemons| *daemons > 1)
-    {
-        return Vec::new();
-    }
-    let Some(backend) = network.backend else {
-        return Vec::new();
-    };
-    let used = |name: &str| {
-        backend.device(name).is_some_and(|device| {
-            network.vni.is_none() || device.named(network.vni).as_deref() == Some(name)
-        })
-    };
-    let left = facts
-        .interfaces()
-        .iter()
-        .filter(|interface| is_flannels(facts, interface) && !used(&interface.name));
-    left.map(|interface| {
-        let name = &interface.name;
-        Finding::new(
-            "leftovers",
-            Severity::Risk,
-            name,
-            format!("{name} is left from an earlier configuration of flannel"),
-            format!("the current backend, {}, does not use this device; routes through the device would lose packets", backend.name),
-        )
-        .seen(format!("{name}, {}", interface.kind), "ip -d link")
-        // The device may belong to a stopped daemon of another network, so an operator has to decide whether to delete the device.
-        .run(format!("ip -details link show dev {}", word(name)))
-    })
-    .collect()
 }

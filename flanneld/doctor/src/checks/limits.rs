@@ -22,14 +22,6 @@ pub const CHECKS: &[Check] = &[
     )
     .waiting(),
     Check::new(
-        "neighbour-table",
-        Severity::Risk,
-        "The kernel's neighbour table is too small",
-        &[Need::Network, Need::Neighbours, Need::Peers],
-        &["pods-lost"],
-        neighbour_table,
-    ),
-    Check::new(
         "conntrack-full",
         Severity::Risk,
         "The connection tracking table is nearly full",
@@ -76,54 +68,6 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
         .run(checksums_off(&device.name))
         .on(crate::finding::EVERYWHERE),
     ]
-}
-
-fn neighbour_table(facts: &Facts) -> Vec<Finding> {
-    let Some(limits) = facts
-        .host
-        .neighbours
-        .known()
-        .filter(|limits| limits.counts_permanent)
-    else {
-        return Vec::new();
-    };
-    // Other backends add no permanent neighbour entries.
-    let Some(network) = facts.network.known().filter(|network| {
-        network
-            .backend
-            .is_some_and(|backend| backend.keeps_neighbours)
-    }) else {
-        return Vec::new();
-    };
-    let peers = u64::try_from(facts.peers().count()).unwrap_or(u64::MAX);
-    let families = [
-        (
-            limits.v4.filter(|_| network.v4()),
-            "net.ipv4.neigh.default.gc_thresh",
-        ),
-        (
-            limits.v6.filter(|_| network.v6()),
-            "net.ipv6.neigh.default.gc_thresh",
-        ),
-    ];
-    families
-        .iter()
-        .filter_map(|(limit, name)| Some(((*limit)?, name)))
-        .filter(|(limit, _)| peers >= *limit)
-        .map(|(limit, name)| {
-            let (most, more) = (peers.saturating_mul(4), peers.saturating_mul(2));
-            Finding::new(
-                "neighbour-table",
-                Severity::Risk,
-                format!("{name}3"),
-                format!("{name}3 is {limit}, and this node has {peers} peers"),
-                "this kernel also applies the limit to flannel's permanent entries: when the table is full, the kernel resolves no other addresses",
-            )
-            .seen(format!("{name}3 = {limit}"), format!("sysctl {name}3"))
-            .run_all(sysctl(&format!("{name}3"), most))
-            .run_all(sysctl(&format!("{name}2"), more))
-        })
-        .collect()
 }
 
 fn conntrack_full(facts: &Facts) -> Vec<Finding> {

@@ -7,7 +7,7 @@ use crate::facts::daemon::Launch;
 use crate::facts::host::{
     Interface, LookupPurpose, Neighbour, NoRoute, Route, RouteLookup, address, joins_hosts,
 };
-use crate::facts::mesh::{Path, State};
+use crate::facts::mesh::Path;
 use crate::finding::{Finding, Severity};
 use crate::let_in::near;
 use crate::need::Need;
@@ -76,15 +76,6 @@ pub const CHECKS: &[Check] = &[
         ],
         SILENCE,
         public_ip,
-    )
-    .waiting(),
-    Check::new(
-        "no-arp",
-        Severity::Broken,
-        "The underlay interface does not reply to ARP",
-        &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice],
-        SILENCE,
-        no_arp,
     )
     .waiting(),
     Check::new(
@@ -356,38 +347,11 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Returns whether an interface has an Ethernet hardware address. Tunnels and similar devices have no Ethernet address, and always have the flag
-/// NOARP.
+/// Returns whether an interface has an Ethernet hardware address. Tunnels and similar devices have no Ethernet address.
 fn is_ethernet(interface: &Interface) -> bool {
     interface.class() != LinkClass::Virtual
         && interface.kind != "ipvlan"
         && interface.mac.is_some_and(|mac| mac.0 != [0; 6])
-}
-
-fn no_arp(facts: &Facts) -> Vec<Finding> {
-    let judged = facts.judged(Family::V4);
-    let is_cut = |path: &&Path| path.verdict.state == State::CutOff;
-    let is_lost = !judged.is_empty() && judged.iter().all(is_cut);
-    let is_odd = |underlay: &&Interface| underlay.noarp && is_ethernet(underlay) && is_lost;
-    let Some(underlay) = facts.underlay().filter(is_odd) else {
-        return Vec::new();
-    };
-    let name = &underlay.name;
-    vec![
-        Finding::new(
-            "no-arp",
-            Severity::Broken,
-            name,
-            format!("{name} does not reply to ARP"),
-            "other hosts do not learn the MAC of this interface, and this host learns none of their MACs",
-        )
-        .seen(
-            format!("{name} has the flag NOARP"),
-            format!("ip link show dev {}", word(name)),
-        )
-        .run(format!("ip link set dev {} arp on", word(name)))
-        .note("this change does not survive a reboot: the configuration of this interface disables ARP"),
-    ]
 }
 
 fn address_conflict(facts: &Facts) -> Vec<Finding> {

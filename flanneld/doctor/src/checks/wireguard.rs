@@ -80,7 +80,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
         SILENT.severity,
         about,
         format!("{name} completes no WireGuard handshake with this node"),
-        why(known, peer, answers_nothing(facts, peer)),
+        why(peer, answers_nothing(facts, peer)),
     )
     .within(peer.subnets());
     let from = format!("wg show {device}");
@@ -115,12 +115,6 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
             &from,
         );
     }
-    if let Some(seconds) = known.clock_behind {
-        finding = finding.seen(
-            format!("the clock of this node was set back by {}", span(seconds)),
-            "flanneld",
-        );
-    }
     let finding = match &peer.holder {
         Some(holder) => finding.seen(
             format!("the peer's public key is {key}"),
@@ -146,7 +140,7 @@ fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
 }
 
 /// Returns text about the likely causes of missing handshakes, the most likely cause first.
-fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
+fn why(peer: &Silent, answers_nothing: bool) -> String {
     const PRESHARED: &str =
         "preshared keys differ (PSK or PSKFile in the Backend, WIREGUARD_PSK_FILE)";
     let port = peer.endpoint.map_or_else(
@@ -158,12 +152,6 @@ fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
     }
     if answers_nothing {
         return super::leases::SILENCE.to_owned();
-    }
-    if let Some(seconds) = known.clock_behind {
-        return format!(
-            "this node's clock was set back: peers refuse this node's handshakes as replays until {} have passed",
-            span(seconds)
-        );
     }
     format!(
         "a firewall filters {port}, the {PRESHARED}, the peer does not have this node's current key, or this node's clock was set back"

@@ -45,8 +45,6 @@ pub struct Host {
     pub(crate) name_servers: Fact<Vec<IpAddr>>,
     /// Number of entries in the connection tracking table, and its limit; absent if the kernel tracks no connections.
     pub conntrack: Fact<Fill>,
-    /// The kernel's limits on the number of neighbour entries.
-    pub neighbours: Fact<Neighbours>,
     /// Kernel modules that flanneld needs but could not load.
     pub modules: Fact<Vec<Module>>,
     /// Packets with checksum errors in the last two minutes.
@@ -220,17 +218,6 @@ pub struct Fill {
     pub used: u64,
     /// Maximum number of entries in the table.
     pub limit: u64,
-}
-
-/// The kernel's limits on the number of neighbour entries, by address family.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Neighbours {
-    /// net.ipv4.neigh.default.gc_thresh3: the limit on IPv4 neighbour entries.
-    pub v4: Option<u64>,
-    /// net.ipv6.neigh.default.gc_thresh3: the limit on IPv6 neighbour entries.
-    pub v6: Option<u64>,
-    /// Whether the kernel applies the limits to permanent neighbour entries, as kernels before 5.0 do.
-    pub(crate) counts_permanent: bool,
 }
 
 /// A missing kernel module.

@@ -1,19 +1,15 @@
 //! Facts about the leases: this node's lease, the peers' leases, and the leases that this node does not use.
 
 use crate::fact::Fact;
-pub use run_dir::status_file::Vtep;
 use std::net::IpAddr;
 use std::sync::Arc;
-use types::Subnets;
-use types::{Addresses, Problem};
+use types::{Addresses, Problem, Subnets};
 
 /// Facts about the leases in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
     /// This node's lease; absent while the node has no lease.
     pub own: Fact<Own>,
-    /// The vxlan device that the lease publishes; absent with backends that publish no device.
-    pub vtep: Fact<Vtep>,
     /// The leases of the other nodes.
     pub peers: Fact<Vec<Peer>>,
     /// Leases in the store that this node does not use.

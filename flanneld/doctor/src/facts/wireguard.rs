@@ -11,8 +11,6 @@ pub struct Wireguard {
     pub peers: usize,
     /// The peers that complete no handshake, although this node sends packets to these peers.
     pub silent: Vec<Silent>,
-    /// The number of seconds by which this node's clock was set back after the start of flanneld.
-    pub clock_behind: Option<u64>,
     /// Whether the program `wg` is installed.
     pub has_tool: bool,
 }

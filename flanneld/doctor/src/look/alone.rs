@@ -40,17 +40,12 @@ pub async fn facts(
     let (place, addresses) = options.store();
     let targets: Vec<Target> = addresses.iter().map(|ip| of_store(*ip)).collect();
     let mut host = look.host(None, None, &targets, &[]).await;
-    let status = status(subnet_file);
-    // Peers use the hardware address that the daemon published last.
-    let vtep = status
-        .known()
-        .and_then(|file| file.as_ref()?.status.vtep.clone());
     let choice = choice(
         &options,
         ended.as_ref().and_then(|ended| ended.choice.as_ref()),
         &host,
     );
-    let (running, silent, reasons) = by_status_file(status);
+    let (running, silent, reasons) = by_status_file(status(subnet_file));
     let running = match other {
         Some(who) => Fact::unavailable(format!(
             "another flanneld runs on this node ({who}): Go flannel, or a version without a socket"
@@ -104,7 +99,6 @@ pub async fn facts(
         },
         leases: Leases {
             own: Fact::unavailable(NO_DAEMON),
-            vtep: vtep.map_or_else(|| Fact::unavailable(NO_DAEMON), Fact::Known),
             peers: Fact::unavailable(NO_DAEMON),
             refused: Fact::unavailable(NO_DAEMON),
         },

@@ -2,7 +2,7 @@
 
 use super::unread::Unread;
 use crate::fact::Fact;
-use crate::facts::host::{Checksums, Fill, Neighbours, Sysctls};
+use crate::facts::host::{Checksums, Fill, Sysctls};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -145,20 +145,6 @@ pub(super) fn conntrack() -> Fact<Fill> {
     let pair =
         number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max"));
     Fact::of(pair.map(|(used, limit)| Fill { used, limit }))
-}
-
-/// Reads the kernel's limits on the number of neighbour entries (gc_thresh3).
-pub(super) fn neighbours() -> Fact<Neighbours> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let major: Option<u32> = release
-        .split('.')
-        .next()
-        .and_then(|major| major.trim().parse().ok());
-    Fact::Known(Neighbours {
-        v4: number("net/ipv4/neigh/default/gc_thresh3"),
-        v6: number("net/ipv6/neigh/default/gc_thresh3"),
-        counts_permanent: major.is_some_and(|major| major < 5),
-    })
 }
 
 /// Reads the kernel's counters of UDP and TCP checksum errors.

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use types::problem::{Coded, text};
+use types::problem::Coded;
 
 /// Error that occurs when the doctor reads a file, a folder or the kernel state of this host.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Coded for Unread {
 
 impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Unread::File(path, error) => write!(f, "{}: {error}", path.display()),
             Unread::Folder(path, error) => write!(f, "{} cannot be read: {error}", path.display()),
             Unread::Netlink(error) => write!(f, "no netlink socket: {error}"),
@@ -56,7 +56,7 @@ impl fmt::Display for Unread {
             Unread::Neighbours(error) => {
                 write!(f, "cannot read the neighbours (netlink): {error}")
             }
-        })
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport, Launch};
 use crate::facts::host::{
-    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbour, Neighbours, NoRoute,
-    Port, Route, RouteAnswer, RouteLookup, Sysctls,
+    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbour, NoRoute, Port,
+    Route, RouteAnswer, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
@@ -313,7 +313,6 @@ pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     facts.wireguard = Fact::Known(Wireguard {
         peers: 40,
         silent,
-        clock_behind: None,
         has_tool: true,
     });
 }
@@ -390,10 +389,6 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     ("public-ip", |facts| {
         all(facts, &State::OneWay, true);
         inside(&mut facts.leases.own).published = vec!["192.0.2.99".parse().unwrap()];
-    }),
-    ("no-arp", |facts| {
-        all(facts, &State::CutOff, false);
-        named(facts, "eth0").noarp = true;
     }),
     ("address-conflict", |facts| {
         one(facts, State::OneWay, true);
@@ -615,10 +610,6 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         named(facts, "flannel.1").name = "vx1".to_owned();
         inside(&mut facts.host.routes).clear();
     }),
-    ("vtep-mac", |facts| {
-        inside(&mut facts.daemon.silent).push("no heartbeat".to_owned());
-        named(facts, "flannel.1").mac = Mac::parse("02:00:00:00:00:99");
-    }),
     ("rules", |facts| {
         reason(
             facts,
@@ -628,18 +619,6 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             },
             "iptables timed out after 5 s waiting for /run/xtables.lock",
         );
-    }),
-    ("leftovers", |facts| {
-        interfaces(facts).push(Interface {
-            kind: "tun".to_owned(),
-            ..interface(9, "flannel0", &[])
-        });
-    }),
-    ("leftovers", |facts| {
-        interfaces(facts).push(Interface {
-            kind: "ipip".to_owned(),
-            ..interface(9, "flannel.ipip", &[])
-        });
     }),
     ("network-overlap", |facts| {
         interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]));
@@ -813,13 +792,6 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     ("checksum", |facts| {
         facts.host.checksums = Fact::Known(host::Checksums { udp: 7, tcp: 0 });
         paths(facts)[0].verdict.ping_only = true;
-    }),
-    ("neighbour-table", |facts| {
-        facts.host.neighbours = Fact::Known(Neighbours {
-            v4: Some(2),
-            v6: None,
-            counts_permanent: true,
-        });
     }),
     ("other-store", |facts| {
         inside(&mut facts.mesh).strangers = vec!["192.0.2.77".parse().unwrap()];

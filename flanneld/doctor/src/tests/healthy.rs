@@ -3,11 +3,11 @@
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, Launch};
 use crate::facts::host::{
-    Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, PodPeer, PodRoute,
-    PolicyRule, Route, RouteAnswer, RouteLookup, Sysctls,
+    Address, Checksums, Fill, Host, Interface, LookupPurpose, PodPeer, PodRoute, PolicyRule, Route,
+    RouteAnswer, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
-use crate::facts::leases::{Leases, Own, Peer, Vtep};
+use crate::facts::leases::{Leases, Own, Peer};
 use crate::facts::mesh::{Mesh, Path, State, Verdict};
 use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, PodPath, Pods};
 use crate::facts::store::Store;
@@ -177,11 +177,6 @@ fn host() -> Host {
             used: 100,
             limit: 65536,
         }),
-        neighbours: Fact::Known(Neighbours {
-            v4: Some(1024),
-            v6: Some(1024),
-            counts_permanent: true,
-        }),
         modules: Fact::Known(Vec::new()),
         checksums: Fact::Known(Checksums::default()),
         foreign: Fact::Known(Vec::new()),
@@ -279,10 +274,6 @@ fn leases() -> Leases {
             ends_in: Some(80_000),
             published: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
             ..Own::default()
-        }),
-        vtep: Fact::Known(Vtep {
-            device: "flannel.1".to_owned(),
-            mac: "02:00:00:00:00:03".to_owned(),
         }),
         peers: Fact::Known(vec![peer("node-2", 2), peer("node-3", 3)]),
         refused: Fact::Known(Vec::new()),

@@ -51,9 +51,6 @@ fn generated() -> String {
 
 #[test]
 fn page_of_commands_has_those_of_every_check() {
-    if types::problem::MUTE {
-        return;
-    }
     let page = std::fs::read_to_string(PAGE).unwrap();
     let (by_hand, present) = page.split_once(MARK).unwrap();
     let wanted = generated();

@@ -5,7 +5,7 @@ use crate::view;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use types::problem::{PortPurpose, text};
+use types::problem::PortPurpose;
 use types::{Coded, Detail, Family};
 
 /// Identity of a socket: its path, its address family, and whether the socket is for ping.
@@ -80,28 +80,26 @@ impl Coded for Unusable {
 
 impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            write!(f, "probes cannot use {}: ", name(&self.place, self.address))?;
-            match &self.why {
-                Why::Lent(owner) => {
-                    write!(
-                        f,
-                        "another flanneld on this host uses the port for its tunnel ({owner}); {}",
-                        other_port("one of the two networks")
-                    )
-                }
-                Why::Refused(io::ErrorKind::AddrInUse, error) => write!(
+        write!(f, "probes cannot use {}: ", name(&self.place, self.address))?;
+        match &self.why {
+            Why::Lent(owner) => {
+                write!(
                     f,
-                    "{error}; another program uses the port: find the program with `ss -lunp sport = :{}` and `ip -d link show type vxlan`, or {}",
-                    self.address.port(),
-                    other_port("the network")
-                ),
-                Why::Refused(io::ErrorKind::PermissionDenied, error) => {
-                    write!(f, "{error}; give flanneld CAP_NET_RAW")
-                }
-                Why::Refused(_, error) => write!(f, "{error}; flanneld retries"),
+                    "another flanneld on this host uses the port for its tunnel ({owner}); {}",
+                    other_port("one of the two networks")
+                )
             }
-        })
+            Why::Refused(io::ErrorKind::AddrInUse, error) => write!(
+                f,
+                "{error}; another program uses the port: find the program with `ss -lunp sport = :{}` and `ip -d link show type vxlan`, or {}",
+                self.address.port(),
+                other_port("the network")
+            ),
+            Why::Refused(io::ErrorKind::PermissionDenied, error) => {
+                write!(f, "{error}; give flanneld CAP_NET_RAW")
+            }
+            Why::Refused(_, error) => write!(f, "{error}; flanneld retries"),
+        }
     }
 }
 
@@ -144,7 +142,7 @@ mod tests {
             (Some(address), true)
         );
         assert!(
-            types::problem::MUTE || taken.shown().what.contains("`ss -lunp sport = :8473`"),
+            taken.shown().what.contains("`ss -lunp sport = :8473`"),
             "{taken}"
         );
         let lent = Unusable {

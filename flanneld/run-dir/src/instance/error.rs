@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use types::problem::{PortPurpose, text};
+use types::problem::PortPurpose;
 use types::{Coded, Detail};
 
 /// Error when this process cannot claim a network or a resource.
@@ -158,7 +158,7 @@ impl Coded for InstanceError {
 
 impl fmt::Display for InstanceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        match self {
             Self::Network {
                 network,
                 backend,
@@ -188,7 +188,7 @@ impl fmt::Display for InstanceError {
                     "cannot ensure that only one flanneld runs: {claim}: {why}; check the permissions of the folder, or choose another --subnet-file"
                 )
             }
-        })
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use nix::sys::socket::{
     socket,
 };
 use nix::sys::time::TimeVal;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -16,7 +17,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 /// Separator between a name and the random suffix that a process appends if another user holds the plain name. No
 /// name of a device, port or network contains this separator.
@@ -78,7 +78,7 @@ impl Name {
     /// would cause if this process did not ignore the name.
     fn ignore(&self, effect: &str) {
         static LOG: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-        let mut logged = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = LOG.lock();
         if logged.len() >= MAX_LOGGED || !logged.insert(self.raw.clone()) {
             return;
         }
