@@ -174,10 +174,6 @@ mod tests {
             gravest: checks.first().map(|check| (*check).to_owned()),
             checks: checks.iter().map(|check| (*check).to_owned()).collect(),
         };
-        let earlier = Own {
-            checks: Vec::new(),
-            ..own(1, 0, &["mtu"])
-        };
         let cells = [(3, State::OverlayCut), (4, State::Well)];
         let peers = Peers {
             schema: PEERS.to_owned(),
@@ -188,7 +184,7 @@ mod tests {
                 row(2, Some(own(1, 1, &["overlay-cut", "clock"])), &cells),
                 row(3, Some(own(1, 0, &["encap-blocked"])), &[]),
                 row(4, Some(Own::default()), &[]),
-                row(5, Some(earlier), &[]),
+                row(5, Some(own(1, 0, &["mtu"])), &[]),
                 row(6, None, &[]),
                 // The node reported this before it went silent.
                 Row {
