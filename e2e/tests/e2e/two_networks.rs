@@ -80,6 +80,10 @@ fn restarts_lose_nothing((nftables, xtables): (bool, Xtables)) -> Result<()> {
         let options = second(s, &vxlan(51, nftables), &FLAGS)?.env("PATH", &path);
         let (mut daemon, here) = join(&s[0], &options)?;
         let (_far, there) = join(&s[1], &options)?;
+        // A ready daemon need not know yet the lease of a node that came later.
+        until_ok("pods of the second network reach each other", || {
+            PingMatrix::of(&[here.clone(), there.clone()])?.require_complete()
+        })?;
         // To the other host's pod, and through masquerade rules to a machine outside. Each packet is a connection.
         let each = ProbeOptions::default().interval(Duration::from_millis(10)).flow_each();
         let masqueraded = each.clone().seen_as(IpAddr::V4(s[0].v4()?));

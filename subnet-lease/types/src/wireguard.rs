@@ -28,7 +28,7 @@ const AS_GO: GeneralPurpose = GeneralPurpose::new(
 /// Points of small order on Curve25519 (RFC 7748, 6.1). A shared secret from a point of small order is predictable.
 const SMALL_ORDER: [[u8; KEY]; 7] = [
     [0; KEY],
-    first_byte(1),
+    point(1, 0, 0),
     [
         0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3, 0xfa, 0xf1, 0x9f, 0xc4,
         0x6a, 0xda, 0x09, 0x8d, 0xeb, 0x9c, 0x32, 0xb1, 0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49,
@@ -39,22 +39,17 @@ const SMALL_ORDER: [[u8; KEY]; 7] = [
         0x5b, 0x04, 0x44, 0x5c, 0xc4, 0x58, 0x1c, 0x8e, 0x86, 0xd8, 0x22, 0x4e, 0xdd, 0xd0, 0x9f,
         0x11, 0x57,
     ],
-    near_prime(0xec),
-    near_prime(0xed),
-    near_prime(0xee),
+    point(0xec, 0xff, 0x7f),
+    point(0xed, 0xff, 0x7f),
+    point(0xee, 0xff, 0x7f),
 ];
 
-const fn first_byte(byte: u8) -> [u8; KEY] {
-    let mut point = [0; KEY];
-    point[0] = byte;
-    point
-}
-
-/// Returns 2^255 - 256 + `byte`. The prime is 2^255 - 19.
-const fn near_prime(byte: u8) -> [u8; KEY] {
-    let mut point = [0xff; KEY];
-    point[0] = byte;
-    point[KEY - 1] = 0x7f;
+/// Returns a point by its first byte, its last byte and all bytes between. The last three points of small order are around the prime,
+/// 2^255 - 19.
+const fn point(first: u8, between: u8, last: u8) -> [u8; KEY] {
+    let mut point = [between; KEY];
+    point[0] = first;
+    point[KEY - 1] = last;
     point
 }
 
