@@ -387,6 +387,6 @@ pub(super) const PAIRS: &[[&str; 2]] = &[
     ],
     ["ip_forward is 0", "DOCKER-USER drops all"],
     ["the bridge is down", "OUTPUT drops the tunnel"],
-    ["the interface answers no ARP", "ip_forward is 0"],
+    ["a list of blocked hosts has the peers", "ip_forward is 0"],
     ["the daemon ended", "ip_forward is 0"],
 ];
