@@ -272,7 +272,14 @@ async fn pages_shrink_to_fit_large_values(bed: Bed) {
     );
     let follower = Follower::of(bed.manager());
     eventually("the one readable lease is seen", || follower.len() == 1).await;
-    let listing = bed.manager().list().await.unwrap();
+    let manager = bed.manager();
+    let listing = manager.list().await.unwrap();
+    let requests = manager.counters().calls();
+    let requests = requests.iter().find(|(kind, _)| *kind == "range");
+    assert!(
+        requests.is_some_and(|(_, count)| *count >= 10),
+        "several values do not come in one reply: {requests:?}"
+    );
     let values = listing.entries.iter().map(|entry| entry.value.len());
     assert_eq!(
         values.max(),
