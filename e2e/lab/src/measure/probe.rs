@@ -104,12 +104,13 @@ struct Sent {
 }
 
 /// Returns the number of packets that the processors dropped since the boot. All namespaces share the queues of the processors.
-fn machine_drops() -> u64 {
-    let table = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
-    table
-        .lines()
-        .filter_map(|line| u64::from_str_radix(line.split(' ').nth(1)?, 16).ok())
-        .sum()
+fn machine_drops() -> Result<u64> {
+    let table = std::fs::read_to_string("/proc/net/softnet_stat")?;
+    let dropped = |line: &str| {
+        let column = line.split(' ').nth(1).context("no second column")?;
+        Ok(u64::from_str_radix(column, 16)?)
+    };
+    table.lines().map(dropped).sum()
 }
 
 #[derive(Debug)]
@@ -175,7 +176,7 @@ impl Probe {
         let id: u64 = rand::random();
         let progress = Arc::new(Progress {
             start: Instant::now(),
-            machine_drops: machine_drops(),
+            machine_drops: machine_drops()?,
             received: AtomicU64::new(0),
             end_sending: AtomicBool::new(false),
             end_receiving: AtomicBool::new(false),
@@ -252,7 +253,7 @@ impl Probe {
             .zip(sent.times.into_iter().zip(arrived))
             .map(passage)
             .collect();
-        let machine_drops = machine_drops().saturating_sub(self.progress.machine_drops);
+        let machine_drops = machine_drops()?.saturating_sub(self.progress.machine_drops);
         Ok(ProbeReport::new(
             passages,
             duplicates,
