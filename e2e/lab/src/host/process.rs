@@ -132,8 +132,12 @@ impl Launch {
                 // SAFETY: the kernel copies the program, which outlives the call.
                 checked(unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) })?;
                 for other in (0..64).filter(|number| !confinement.capabilities.contains(number)) {
-                    // SAFETY: the call takes only numbers. The kernel refuses numbers that it does not know.
-                    unsafe { libc::prctl(libc::PR_CAPBSET_DROP, other) };
+                    // SAFETY: the call takes only numbers.
+                    match checked(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, other) }) {
+                        // The kernel knows no such capability.
+                        Err(nix::errno::Errno::EINVAL) => {}
+                        done => done?,
+                    }
                 }
                 // SAFETY: the call takes only numbers.
                 checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
