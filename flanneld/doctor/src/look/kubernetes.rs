@@ -2,6 +2,7 @@
 
 use super::places::Places;
 use crate::facts::daemon::{Launch, NAMESPACE};
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use types::file::{self, Links};
 
@@ -31,29 +32,32 @@ pub fn namespace_of_pod(places: &Places) -> Option<String> {
 
 /// Returns flannel's DaemonSet with its namespace, which the doctor assumes if no log folder on this node shows the namespace.
 pub(super) fn daemon_set(places: &Places) -> Launch {
-    let found = pods(places).next_back();
+    // Anybody may give a pod the name of flannel's, but not in these namespaces.
+    let likely = |name: &String| {
+        (
+            name == NAMESPACE,
+            name == "kube-system",
+            Reverse(name.clone()),
+        )
+    };
+    let found = pods(places)
+        .map(|(namespace, _)| namespace)
+        .max_by_key(likely);
     Launch::Kubernetes {
         assumed: found.is_none(),
-        namespace: found.map_or_else(|| NAMESPACE.to_owned(), |(namespace, _)| namespace),
+        namespace: found.unwrap_or_else(|| NAMESPACE.to_owned()),
     }
 }
 
-/// Returns the namespaces and log folders of pods with the name of flannel's, the most likely namespace last: anybody may give a pod this name.
-fn pods(places: &Places) -> impl DoubleEndedIterator<Item = (String, PathBuf)> {
+/// Returns the namespaces and log folders of pods with the name of flannel's.
+fn pods(places: &Places) -> impl Iterator<Item = (String, PathBuf)> {
     let folders = std::fs::read_dir(&places.pod_logs).into_iter().flatten();
     // The names have the form NAMESPACE_POD_UID, and no part contains an underscore.
-    let mut found: Vec<_> = folders
-        .flatten()
-        .filter_map(|folder| {
-            let name = folder.file_name().into_string().ok()?;
-            let (namespace, pod) = name.split_once('_')?;
-            (pod.starts_with(PODS) && is_name(namespace))
-                .then(|| (namespace.to_owned(), folder.path()))
-        })
-        .collect();
-    let rank = |namespace: &str| (namespace == NAMESPACE, namespace == "kube-system");
-    found.sort_by(|a, b| (rank(&a.0), &b.0).cmp(&(rank(&b.0), &a.0)));
-    found.into_iter()
+    folders.flatten().filter_map(|folder| {
+        let name = folder.file_name().into_string().ok()?;
+        let (namespace, pod) = name.split_once('_')?;
+        (pod.starts_with(PODS) && is_name(namespace)).then(|| (namespace.to_owned(), folder.path()))
+    })
 }
 
 /// Returns the log files that kubelet keeps for flannel's pods on this node, the newest first. Older log files belong to containers that have ended.
