@@ -11,7 +11,7 @@ use crate::host::nat::NatBox;
 use crate::host::router::Router;
 use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
-use crate::site::name::{self, KEPT, LabName, OWNER, own_the_parent};
+use crate::site::name::{self, KEPT, LabName, OWNER, create_folder_of_labs};
 use crate::site::{Site, sweep};
 use crate::wait;
 
@@ -42,7 +42,7 @@ impl Lab {
             bail!("a lab creates network namespaces and interfaces: run the lab as root");
         }
         wait::start_guard();
-        own_the_parent()?;
+        create_folder_of_labs()?;
         // Another process may be removing the same remains at this moment.
         let _ = sweep::remove_stale();
         let site = Arc::new(Site {

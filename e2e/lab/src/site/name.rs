@@ -20,7 +20,7 @@ pub(crate) const OWNER: &str = "owner";
 ///
 /// # Errors
 /// Returns an error if it belongs to another user, who could lead root's reads and writes elsewhere.
-pub(crate) fn own_the_parent() -> Result<()> {
+pub(crate) fn create_folder_of_labs() -> Result<()> {
     // Another lab may have created it.
     let _ = DirBuilder::new().mode(0o755).create(LABS);
     let found = std::fs::symlink_metadata(LABS).with_context(|| format!("creating {LABS}"))?;

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::net::netns::{NETNS, Netns, is_zombie};
 use crate::site::cgroups;
-use crate::site::name::{KEPT, LabName, OWNER, entries, existing, own_the_parent};
+use crate::site::name::{KEPT, LabName, OWNER, create_folder_of_labs, entries, existing};
 
 /// Timeout for killed processes to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ pub(crate) fn kill_below(folder: &Path) -> Result<()> {
 }
 
 fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
-    own_the_parent()?;
+    create_folder_of_labs()?;
     let mut outcome = Ok(());
     let mut count = 0;
     for lab in existing().iter().filter(|lab| chosen(lab)) {
