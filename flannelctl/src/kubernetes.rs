@@ -1,6 +1,6 @@
 //! Accesses a Kubernetes cluster through kubectl's kubeconfig, lists flannel's pods, and runs commands in the pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,11 +12,12 @@ use kube::api::{AttachParams, AttachedProcess, ListParams};
 use kube::client::UpgradeConnectionError;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
+use terminal::out;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use types::Coded;
 
-/// Label of flannel's pods in the manifests of flannel-rs and Go flannel.
-const LABEL: &str = "app=flannel";
+/// Labels of flannel's pods: in the manifests of flannel-rs and Go flannel, and in Talos'.
+const LABELS: [&str; 2] = ["app=flannel", "k8s-app=flannel"];
 /// Namespace of flannel's pods in the manifests, for a user who may not list the pods of all namespaces.
 const NAMESPACE: &str = "kube-flannel";
 /// Name of the daemon's container.
@@ -76,10 +77,17 @@ impl Cluster {
             .with_context(|| format!("cannot list flannel's pods at {server}"))?;
         if pods.is_empty() {
             bail!(
-                "no pod at {server} has the label {LABEL}: flannel does not run there as a DaemonSet"
+                "no pod at {server} has the label {}: flannel does not run there as a DaemonSet",
+                LABELS.join(" or ")
             );
         }
-        Ok(by_node(pods))
+        let (pods, twice) = by_node(pods);
+        for [one, other] in twice {
+            out::complain(format!(
+                "two flannelds, in the pods {one} and {other}, change the same devices of one node: delete the DaemonSet of one of them"
+            ));
+        }
+        Ok(pods)
     }
 }
 
@@ -147,31 +155,50 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
 
 /// Lists flannel's pods in all namespaces, or only in flannel's own namespace if the user may not list all namespaces.
 async fn flannel_pods(client: &Client) -> Result<Vec<Pod>, kube::Error> {
-    let labels = ListParams::default().labels(LABEL);
-    let all: Api<Pod> = Api::all(client.clone());
-    match all.list(&labels).await {
-        Ok(pods) => Ok(pods.items),
-        Err(kube::Error::Api(status)) if status.code == FORBIDDEN => {
-            let own: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-            Ok(own.list(&labels).await?.items)
-        }
-        Err(error) => Err(error),
+    let mut pods = Vec::new();
+    for label in LABELS {
+        let labels = ListParams::default().labels(label);
+        let all: Api<Pod> = Api::all(client.clone());
+        let list = match all.list(&labels).await {
+            Err(kube::Error::Api(status)) if status.code == FORBIDDEN => {
+                let own: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+                own.list(&labels).await
+            }
+            list => list,
+        };
+        pods.extend(list?);
     }
+    Ok(pods)
 }
 
-/// Returns one pod for each node. A running pod takes precedence over a pod that does not run.
-fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Pod> {
-    let mut found: BTreeMap<String, Pod> = BTreeMap::new();
+/// Returns one pod for each node, and the pairs of pods of two DaemonSets that run on one node. A running pod takes precedence over a pod that does
+/// not run. Pods outside the host's network are no daemons.
+fn by_node(pods: Vec<Pod>) -> (BTreeMap<String, Pod>, BTreeSet<[String; 2]>) {
+    let (mut found, mut twice) = (BTreeMap::<String, Pod>::new(), BTreeSet::new());
+    let name = |pod: &Pod| {
+        let namespace = pod.namespace().unwrap_or_default();
+        format!("{namespace}/{}", pod.name_any())
+    };
     for pod in pods {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        if let Some(node) = node {
-            let old = found.get(&node);
-            if old.is_none_or(|old| require_running(old).is_err()) {
+        let spec = pod.spec.as_ref();
+        let Some(node) = spec
+            .filter(|spec| spec.host_network == Some(true))
+            .and_then(|spec| spec.node_name.clone())
+        else {
+            continue;
+        };
+        match found.get(&node).filter(|old| require_running(old).is_ok()) {
+            Some(old) => {
+                if require_running(&pod).is_ok() && old.namespace() != pod.namespace() {
+                    twice.insert([name(old), name(&pod)]);
+                }
+            }
+            None => {
                 found.insert(node, pod);
             }
         }
     }
-    found
+    (found, twice)
 }
 
 /// Checks that a pod is running.
@@ -415,7 +442,7 @@ mod tests {
     fn pod(node: &str, name: &str, phase: &str) -> Pod {
         serde_json::from_value(json!({
             "metadata": { "name": name, "namespace": "kube-flannel" },
-            "spec": { "nodeName": node, "containers": [{ "name": "sidecar" }, { "name": "kube-flannel" }] },
+            "spec": { "nodeName": node, "hostNetwork": true, "containers": [{ "name": "sidecar" }, { "name": "kube-flannel" }] },
             "status": { "phase": phase },
         }))
         .unwrap()
@@ -437,12 +464,24 @@ mod tests {
             ["Running", "Failed"].map(|phase| pod("n1", phase, phase)),
             ["Failed", "Running"].map(|phase| pod("n1", phase, phase)),
         ] {
-            let found = by_node(pods.to_vec());
-            assert_eq!(found.len(), 1);
+            let (found, twice) = by_node(pods.to_vec());
+            assert_eq!((found.len(), twice.len()), (1, 0));
             assert_eq!(found["n1"].name_any(), "Running");
         }
         assert_eq!(container(&pod("n1", "a", "Running")), "kube-flannel");
-        assert!(by_node(vec![Pod::default()]).is_empty());
+        assert!(by_node(vec![Pod::default()]).0.is_empty());
+    }
+
+    #[test]
+    fn second_daemon_of_a_node_is_named_and_a_pod_that_looks_like_one_is_not_asked() {
+        let [ours, mut go] = ["ours", "go"].map(|name| pod("n1", name, "Running"));
+        go.metadata.namespace = Some("kube-system".to_owned());
+        let mut fake = pod("n1", "fake", "Running");
+        fake.spec.as_mut().unwrap().host_network = None;
+        let (found, twice) = by_node(vec![fake, ours.clone(), ours, go.clone(), go]);
+        assert_eq!(found["n1"].name_any(), "ours");
+        let pair = ["kube-flannel/ours", "kube-system/go"].map(str::to_owned);
+        assert_eq!(Vec::from_iter(twice), [pair]);
     }
 
     #[test]

@@ -97,14 +97,12 @@ pub async fn acquire(
                     }
                     continue;
                 }
-                (keep(&io, &claim, &attrs, &view, item).await, false)
+                let subnets = item.subnets;
+                (keep(&io, &claim, &attrs, &view, item, subnets).await, false)
             }
             Decision::Reshape(key, subnets) => {
                 let Some(item) = view.get(&key) else { continue };
-                (
-                    reshape(&io, &claim, &attrs, &view, item, subnets).await,
-                    false,
-                )
+                (keep(&io, &claim, &attrs, &view, item, subnets).await, false)
             }
             Decision::Allocate(wishes) => {
                 match allocate(&io, &claim, &config, &attrs, &view, wishes, &mut refused).await {
@@ -142,47 +140,9 @@ pub async fn acquire(
     }
 }
 
-/// Writes this node's attributes to a key that belongs to this node.
+/// Writes this node's attributes to a key that belongs to this node. If `subnets` are other ones than the key's, with one more or one fewer address
+/// family, moves the lease to their key.
 async fn keep(
-    io: &Io,
-    claim: &Claim,
-    attrs: &LeaseAttrs,
-    view: &View,
-    item: &Item,
-) -> Option<Tenure> {
-    let (keepalive, granted) = inherit(io, claim, item).await;
-    let lease = if item.reserved() { 0 } else { keepalive };
-    let attrs = signed(
-        claim,
-        attrs,
-        item.attrs.as_ref(),
-        view.revision,
-        lease,
-        keepalive,
-        false,
-    );
-    let compare = vec![Compare::Unchanged {
-        key: item.entry.key.clone(),
-        modified: item.entry.modified,
-    }];
-    let write = vec![put(&item.entry.key, &attrs, lease)];
-    let done = commit(io, compare, write, &item.entry.key, granted).await?;
-    let key = item.entry.key.clone();
-    let renewed = renewed(io, &key, keepalive, granted).await;
-    Some(Tenure {
-        key,
-        subnets: item.subnets,
-        attrs,
-        created: item.entry.created,
-        modified: done,
-        lease,
-        keepalive,
-        renewed,
-    })
-}
-
-/// Moves this node's lease to a key with one more or one fewer address family.
-async fn reshape(
     io: &Io,
     claim: &Claim,
     attrs: &LeaseAttrs,
@@ -201,34 +161,32 @@ async fn reshape(
         keepalive,
         false,
     );
-    let key = wire::render_key(&subnets);
-    let compare = vec![
-        Compare::Unchanged {
-            key: item.entry.key.clone(),
-            modified: item.entry.modified,
-        },
-        Compare::NoneUnder(key.clone()),
-    ];
-    // The longer key does not exist yet. If the new key is the shorter one, it is a prefix of the old key, which is ours.
-    let shorter = item.entry.key.starts_with(&key);
-    let compare = if shorter {
-        compare.into_iter().take(1).collect()
+    let old = &item.entry.key;
+    let mut compare = vec![Compare::Unchanged {
+        key: old.clone(),
+        modified: item.entry.modified,
+    }];
+    let mut write = Vec::new();
+    let is_moved = subnets != item.subnets;
+    let key = if is_moved {
+        let key = wire::render_key(&subnets);
+        // The longer key does not exist yet. If the new key is the shorter one, it is a prefix of the old key, which is ours.
+        if !old.starts_with(&key) {
+            compare.push(Compare::NoneUnder(key.clone()));
+        }
+        write.push(Write::Delete { key: old.clone() });
+        key
     } else {
-        compare
+        old.clone()
     };
-    let write = vec![
-        Write::Delete {
-            key: item.entry.key.clone(),
-        },
-        put(&key, &attrs, lease),
-    ];
+    write.push(put(&key, &attrs, lease));
     let done = commit(io, compare, write, &key, granted).await?;
     let renewed = renewed(io, &key, keepalive, granted).await;
     Some(Tenure {
         key,
         subnets,
         attrs,
-        created: done,
+        created: if is_moved { done } else { item.entry.created },
         modified: done,
         lease,
         keepalive,

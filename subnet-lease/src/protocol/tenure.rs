@@ -43,6 +43,11 @@ impl Tenure {
         }
     }
 
+    /// Returns whether this node's last write tells that another node claims the lease, too.
+    pub fn is_contested(&self) -> bool {
+        self.attrs.node.as_ref().is_some_and(|node| node.contested)
+    }
+
     /// Returns the conditions under which the key still contains this node's last write.
     pub fn unchanged(&self) -> Vec<Compare> {
         vec![

@@ -114,26 +114,30 @@ impl NetlinkKernel {
             .await
     }
 
+    /// Lists the plain routes of the main table, of one address family, that `keep` selects.
+    pub(super) async fn main_routes(
+        &mut self,
+        family: u8,
+        keep: impl Fn(&SeenRoute) -> bool,
+    ) -> Result<Vec<SeenRoute>, KernelError> {
+        let header = route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN);
+        self.requests
+            .dump(
+                Listed::Routes,
+                || Message::new(RTM_GETROUTE, 0, &header),
+                Vec::new,
+                |list: &mut Vec<SeenRoute>, message| {
+                    list.extend(route(message).filter(|seen| seen.plain && keep(seen)));
+                },
+            )
+            .await
+    }
+
     pub(super) async fn list_all(&mut self) -> Result<Inventory, KernelError> {
         let links = self.all_links().await?;
         let mut routes = Vec::new();
         for family in [AF_INET, AF_INET6] {
-            let request = || {
-                Message::new(
-                    RTM_GETROUTE,
-                    0,
-                    &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN),
-                )
-            };
-            let all = self.requests.dump(
-                Listed::Routes,
-                request,
-                Vec::new,
-                |list: &mut Vec<SeenRoute>, message| {
-                    list.extend(route(message).filter(|seen| seen.plain));
-                },
-            );
-            for mut seen in all.await? {
+            for mut seen in self.main_routes(family, |_| true).await? {
                 let dev = links
                     .iter()
                     .find(|link| link.index == seen.oif && !seen.spec.kind.drops());

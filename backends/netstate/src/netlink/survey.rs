@@ -1,8 +1,8 @@
 //! Reads the objects of any origin in flannel's networks and on flannel's devices.
 
 use super::NetlinkKernel;
-use super::decode::{SeenNeighbor, SeenRoute, neighbor, route};
-use super::header::{neighbor_header, route_header};
+use super::decode::{SeenNeighbor, neighbor};
+use super::header::neighbor_header;
 use super::read::families;
 use super::uapi::*;
 use super::wire::Message;
@@ -46,21 +46,7 @@ impl NetlinkKernel {
         names: &BTreeMap<u32, LinkName>,
         into: &mut Vec<Seen>,
     ) -> Result<(), KernelError> {
-        let request = || {
-            Message::new(
-                RTM_GETROUTE,
-                0,
-                &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN),
-            )
-        };
-        let all = self.requests.dump(
-            Listed::Routes,
-            request,
-            Vec::new,
-            |list: &mut Vec<SeenRoute>, message| {
-                list.extend(route(message).filter(|seen| seen.plain && scope.covers(&seen.net)));
-            },
-        );
+        let all = self.main_routes(family, |seen| scope.covers(&seen.net));
         into.extend(all.await?.into_iter().map(|mut seen| {
             seen.spec.dev = names
                 .get(&seen.oif)

@@ -32,7 +32,7 @@ const PLACES: [&str; 6] = [
     "/var/lib/cni",
     "/var/log/pods",
 ];
-/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts in the lab must not see this machine's kubelet folder.
+/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts in the lab do not see this machine's folder, but may have their own.
 const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
 /// Maximum number of open files that a program inherits.
@@ -475,13 +475,10 @@ fn protect(folder: &str) -> Result<()> {
     Ok(())
 }
 
-/// Replaces the parent of kubelet's folder with a folder of links to all its entries except kubelet's folder.
+/// Replaces the parent of kubelet's folder with a folder of the host's own, with links to all its entries except kubelet's folder.
 fn hide_kubelet(places: &Path) -> Result<()> {
     const NONE: Option<&str> = None;
     let (parent, kubelet) = KUBELET;
-    if !Path::new(parent).join(kubelet).exists() {
-        return Ok(());
-    }
     let (links, machine) = (places.join("links"), places.join("machine"));
     std::fs::create_dir_all(&links)?;
     std::fs::create_dir_all(&machine)?;

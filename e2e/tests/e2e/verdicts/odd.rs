@@ -171,6 +171,12 @@ scenarios! { is_quiet;
     thick_plugin_of_multus_raises_no_finding => odd("echo '{\"cniVersion\":\"0.3.1\",\"name\":\"multus-cni-network\",\"type\":\"multus-shim\"}' > /etc/cni/net.d/00-multus.conf",
         "",
     ),
+    kubelet_with_the_folder_of_k3s_raises_no_finding => odd("folder=/var/lib/rancher/k3s/agent/etc/cni/net.d; mkdir -p $folder /var/lib/kubelet/pod-resources; mv /etc/cni/net.d/10-flannel.conflist $folder
+        setsid python3 -c 'from socket import *
+s = socket(AF_UNIX); s.bind(\"/var/lib/kubelet/pod-resources/kubelet.sock\"); s.listen()
+while True: s.accept()' > /dev/null 2>&1 &",
+        "",
+    ),
     firewall_that_drops_icmp_and_probes_raises_a_risk => Odd {
         risk: "isolated",
         ..odd("iptables -A INPUT -p icmp -j DROP; iptables -A INPUT -p udp --dport 8473 -j DROP", "")

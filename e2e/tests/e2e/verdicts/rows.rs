@@ -341,6 +341,14 @@ pub(super) const DAEMON: &[Fault] = &[
         "true",
     )
     .told("probe-filtered peer-silent"),
+    fault(
+        "each start fails, because a bridge has the tunnel's name",
+        "kill -9 $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add flannel.1 type bridge; systemctl restart flanneld",
+        "foreign-device",
+        "true",
+    )
+    .cuts()
+    .told("probe-filtered peer-silent overlay-cut one-way"),
 ];
 
 /// Configuration of a dual-stack network.

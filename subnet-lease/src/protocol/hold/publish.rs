@@ -57,12 +57,6 @@ impl Holder {
 
     /// Returns the attributes that the node writes: the desired attributes, with this node's identity.
     pub(super) fn publication(&self) -> LeaseAttrs {
-        let contested = self
-            .tenure
-            .attrs
-            .node
-            .as_ref()
-            .is_some_and(|node| node.contested);
         signed(
             &self.claim,
             &self.wanted,
@@ -70,7 +64,7 @@ impl Holder {
             self.rank(),
             self.tenure.lease,
             self.tenure.keepalive,
-            contested,
+            self.tenure.is_contested(),
         )
     }
 

@@ -66,13 +66,6 @@ impl Holder {
                 self.tenure.renewed = self.io.now();
             }
         }
-        let contested = contested
-            || self
-                .tenure
-                .attrs
-                .node
-                .as_ref()
-                .is_some_and(|node| node.contested);
         let attrs = signed(
             &self.claim,
             &self.wanted,
@@ -80,7 +73,7 @@ impl Holder {
             self.rank(),
             self.tenure.lease,
             self.tenure.keepalive,
-            contested,
+            contested || self.tenure.is_contested(),
         );
         let compare = vec![Compare::Unchanged {
             key: self.tenure.key.clone(),
@@ -115,23 +108,14 @@ impl Holder {
                 let entry = item.entry.clone();
                 return self.changed_back(entry).await;
             }
-            if view.items.iter().any(|item| {
+            let taken = view.items.iter().find(|item| {
                 self.config.contains(&item.subnets) && item.subnets.overlaps(&self.tenure.subnets)
-            }) {
-                let item = view
-                    .items
-                    .iter()
-                    .find(|item| item.subnets.overlaps(&self.tenure.subnets));
-                return Err(self.taken(item));
+            });
+            if taken.is_some() {
+                return Err(self.taken(taken));
             }
             let keepalive = self.keepalive().await;
             let lease = if self.tenure.lease == 0 { 0 } else { keepalive };
-            let contested = self
-                .tenure
-                .attrs
-                .node
-                .as_ref()
-                .is_some_and(|node| node.contested);
             let attrs = signed(
                 &self.claim,
                 &self.wanted,
@@ -139,7 +123,7 @@ impl Holder {
                 self.rank(),
                 lease,
                 keepalive,
-                contested,
+                self.tenure.is_contested(),
             );
             let compare = vec![Compare::NoneUnder(wire::key_prefix(&self.tenure.subnets))];
             let write = vec![put(&self.tenure.key, &attrs, lease)];
