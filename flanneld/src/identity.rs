@@ -34,15 +34,19 @@ pub fn node(given: Option<&str>) -> NodeId {
 }
 
 /// Reads a file that has an id of the machine.
-fn id_in(path: &str) -> Option<String> {
+pub fn id_in(path: &str) -> Option<String> {
     let bytes = file::read(path.as_ref(), MAX_ID, Links::Followed).ok()?;
     String::from_utf8(bytes).ok()
 }
 
 /// Returns the identity of a node whose machine has no id, such as a container or a board without firmware tables: machines with one hostname
-/// differ only in their addresses. Returns `None` if the machine has an id.
-pub fn at_address(node: &NodeId, public: &Addresses) -> Option<NodeId> {
-    match machine(id_in) {
+/// differ only in their addresses. Returns `None` if the machine has an id in a file that `read` reads.
+pub fn at_address(
+    node: &NodeId,
+    public: &Addresses,
+    read: impl Fn(&str) -> Option<String>,
+) -> Option<NodeId> {
+    match machine(read) {
         Some(_) => None,
         None => Some(NodeId {
             id: derived(&node.name, Some(&public.to_string()), namespace()).into(),
@@ -141,11 +145,15 @@ mod tests {
         ] {
             assert_ne!(id, other);
         }
-        assert_ne!(
-            derived("host", Some("192.0.2.1"), None),
-            derived("host", Some("192.0.2.2"), None)
-        );
-        assert_eq!(&*node(Some("me")).id, "me");
+        let me = node(Some("me"));
+        let at = |address: &str, id: Option<&str>| {
+            let public = Addresses::V4(address.parse().unwrap());
+            at_address(&me, &public, |_| id.map(str::to_owned)).map(|node| node.id)
+        };
+        assert_eq!(at("192.0.2.1", Some("abc")), None);
+        assert_eq!(at("192.0.2.1", None), at("192.0.2.1", None));
+        assert_ne!(at("192.0.2.1", None), at("192.0.2.2", None));
+        assert_eq!(&*me.id, "me");
         assert_ne!(node(None).instance, node(None).instance);
     }
 }

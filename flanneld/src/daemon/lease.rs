@@ -149,7 +149,7 @@ impl Daemon {
         if is_given || self.settings.node.id.is_some() {
             return node.clone();
         }
-        let told = identity::at_address(node, &found.chosen.underlay.public);
+        let told = identity::at_address(node, &found.chosen.underlay.public, identity::id_in);
         let told = told.unwrap_or_else(|| node.clone());
         let id = told.id.to_string();
         self.health.node(|document| document.node_id = Some(id));
