@@ -62,7 +62,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use trouble::{KubeTrouble, NetConfFault};
+use trouble::KubeTrouble;
 use types::{DaemonPod, Dual, Problem, Subnets};
 use watching::Watching;
 
@@ -403,14 +403,9 @@ impl SubnetManager for KubeManager {
 
     async fn next_config(&self) -> Result<NetworkConfig, Error> {
         let path = &self.api.options().net_conf;
-        let missing = |why| Error::unavailable(KubeTrouble::NetConf(path.clone(), why));
-        let text = crate::file::read(path)
-            .await
-            .map_err(|error| missing(NetConfFault::System(error.to_string())))?;
-        const LIMIT: usize = 64 << 10;
-        if text.len() > LIMIT {
-            return Err(missing(NetConfFault::TooLong(LIMIT)));
-        }
+        let text = crate::file::read(path).await.map_err(|error| {
+            Error::unavailable(KubeTrouble::NetConf(path.clone(), error.to_string()))
+        })?;
         let text = String::from_utf8_lossy(&text).into_owned();
         NetworkConfig::parse_assigned(&text)
             .map_err(|error| Error::unavailable(KubeTrouble::Config(path.clone(), error)))

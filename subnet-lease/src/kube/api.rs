@@ -16,7 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::{Body, ConfigExt};
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig};
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -376,8 +376,18 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
         .await
         .map_err(|error| unfit(&error))?;
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unfit(&error))?;
-    if has_proxy(&kubeconfig) {
+    let (cluster, user) = in_use(&kubeconfig);
+    let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
+    if proxy.is_some_and(|url| !url.is_empty()) {
         return Err(mistake(path, Mistake::Proxy));
+    }
+    let authority = cluster.and_then(|cluster| cluster.certificate_authority.as_ref());
+    let files = user.map(|user| [&user.client_certificate, &user.client_key, &user.token_file]);
+    let files = files.into_iter().flatten().flatten();
+    for file in authority.into_iter().chain(files) {
+        if let Err(error) = crate::file::read(file.as_ref()).await {
+            return Err(mistake(path, Mistake::Unread(format!("{file}: {error}"))));
+        }
     }
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
@@ -389,24 +399,22 @@ fn mistake(path: &Path, why: Mistake) -> KubeTrouble {
     KubeTrouble::Kubeconfig(path.to_owned(), why)
 }
 
-/// Returns whether the current context's cluster has a proxy.
-fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
-    let context = kubeconfig
-        .contexts
-        .iter()
-        .find(|context| Some(&context.name) == kubeconfig.current_context.as_ref());
-    let cluster = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
-    let cluster = kubeconfig
-        .clusters
-        .iter()
-        .find(|known| Some(&known.name) == cluster)
-        .and_then(|known| known.cluster.as_ref());
-    cluster.is_some_and(|cluster| {
-        cluster
-            .proxy_url
-            .as_ref()
-            .is_some_and(|url| !url.is_empty())
-    })
+/// Returns the cluster and the user of the current context.
+fn in_use(kubeconfig: &Kubeconfig) -> (Option<&Cluster>, Option<&AuthInfo>) {
+    let mut contexts = kubeconfig.contexts.iter();
+    let context = contexts
+        .find(|context| Some(&context.name) == kubeconfig.current_context.as_ref())
+        .and_then(|context| context.context.as_ref());
+    let cluster = context.map(|context| &context.cluster);
+    let mut clusters = kubeconfig.clusters.iter();
+    let cluster = clusters.find(|known| Some(&known.name) == cluster);
+    let user = context.and_then(|context| context.user.as_ref());
+    let mut users = kubeconfig.auth_infos.iter();
+    let user = users.find(|known| Some(&known.name) == user);
+    (
+        cluster.and_then(|known| known.cluster.as_ref()),
+        user.and_then(|known| known.auth_info.as_ref()),
+    )
 }
 
 /// Returns a parser's message without text that the parser quotes from the file. The parser quotes values in the first line of the message, and
@@ -579,6 +587,28 @@ mod tests {
             ("https://a:6443", "https://a:6443/"),
         ] {
             assert_eq!(without_user(url.parse().unwrap()).to_string(), want);
+        }
+    }
+
+    #[tokio::test]
+    async fn pipe_in_place_of_a_file_that_the_kubeconfig_names_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, pipe) = (folder.path().join("config"), folder.path().join("pipe"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for (cluster, user) in [
+            ("certificate-authority", "username"),
+            ("tls-server-name", "client-certificate"),
+            ("tls-server-name", "client-key"),
+            ("tls-server-name", "tokenFile"),
+        ] {
+            let text = format!(
+                r#"{{"current-context":"c","contexts":[{{"name":"c","context":{{"cluster":"k","user":"u"}}}}],
+                "clusters":[{{"name":"k","cluster":{{"server":"https://192.0.2.1","{cluster}":{pipe:?}}}}}],
+                "users":[{{"name":"u","user":{{"{user}":{pipe:?}}}}}]}}"#
+            );
+            std::fs::write(&path, text).unwrap();
+            let why = from_kubeconfig(&path).await.unwrap_err().to_string();
+            assert!(why.contains("pipe: the path is not"), "{why}");
         }
     }
 

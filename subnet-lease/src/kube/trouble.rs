@@ -102,24 +102,6 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Reason why the network configuration is unreadable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetConfFault {
-    /// The network configuration file is unreadable. The variant contains the system's error.
-    System(String),
-    /// File that exceeds the size limit, with the limit in bytes.
-    TooLong(usize),
-}
-
-impl fmt::Display for NetConfFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::System(words) => f.write_str(words),
-            Self::TooLong(limit) => write!(f, "the file has more than {limit} bytes"),
-        }
-    }
-}
-
 /// Problem with the Kubernetes API, or with an object that flannel needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeTrouble {
@@ -217,7 +199,7 @@ pub enum KubeTrouble {
         family: &'static str,
     },
     /// Unreadable network configuration file.
-    NetConf(PathBuf, NetConfFault),
+    NetConf(PathBuf, String),
     /// Unusable network configuration in the given file.
     Config(PathBuf, ConfigError),
     /// API server that does not continue from its last known state, e.g. after a restore from a backup.
